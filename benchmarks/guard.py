@@ -30,7 +30,7 @@ from benchmarks import harness
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.fingerprint import origins_of
@@ -172,7 +172,7 @@ class _Feeds:
 class _Running:
     """A topology with its state."""
 
-    local: Local
+    local: LocalRun
     sources: Mapping[str, Any]
 
     @classmethod
@@ -182,7 +182,7 @@ class _Running:
         emit = "batch" if isinstance(topology, dt.Table) else "change"
         plan = plan_of([node], buckets=BUCKETS, emit=emit, arrival=Arrival.of(node, one_log=False))
         sources = {source.name: source for source in origins_of([node])}
-        return cls(Local(plan, stable_hash), sources)
+        return cls(LocalRun(plan, stable_hash), sources)
 
     def run(self, feeds: _Feeds, batch: int) -> float:
         """Run a micro-batch, and return its processor time in seconds."""
@@ -191,8 +191,8 @@ class _Running:
 
     def _run(self, rows: Mapping[str, pa.Table], batch: int) -> None:
         for name, table in rows.items():
-            self.local.accept(self.sources[name], table)
-        for _ in self.local.results(batch, 0):
+            self.local.accept_rows(self.sources[name], table)
+        for _ in self.local.run_batch_lazily(batch, 0):
             pass
 
 

@@ -29,7 +29,7 @@ from benchmarks import harness, latency
 from dovetail import testing
 from dovetail.engine import fragment
 from dovetail.engine.bucket_report import BucketReport
-from dovetail.engine.fragment import Processed
+from dovetail.engine.fragment import BatchOutcome
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins import table_join
 from dovetail.spark.execution import frames
@@ -57,7 +57,7 @@ class Silent(Emission):
     def __post_init__(self) -> None:
         self.columns = self.emission.columns
 
-    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         if done.report is not None:
             done = replace(done, report=NoReport.of(()))
         yield from self.emission.rows(done, bucket, high_time_us)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from dovetail.base.columns import DELETED, DUE
 from dovetail.engine.batches.pack_time import UNKNOWN, PackTime, PackTimer
 from dovetail.engine.bucket_report import BucketReport
-from dovetail.engine.pack import PACKED, PackedRow, Tag, packed, unpack_piece
+from dovetail.engine.pack import PACKED, PackedRow, Tag, pack_table, unpack_piece
 from dovetail.operators.counts import Counts
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.queue import QueueState, waiting_rows
@@ -24,7 +24,7 @@ def rows(*deleted: bool) -> pa.Table:
 def test_changes_are_counted_as_they_are_taken() -> None:
     report = BucketReport.of([None, 7])
     tables = [rows(False, True), rows()]
-    taken = report.watching(iter(tables))
+    taken = report.count_changes(iter(tables))
     assert (report.changes, report.deletes) == (0, 0)
     assert next(taken) is tables[0]
     assert (report.changes, report.deletes) == (2, 1)
@@ -58,7 +58,7 @@ def test_the_text_has_all_of_it() -> None:
     lists = [[5, 6], [None, -8], [1, 2], [3], [4], [9, 10]]
     numbers = range(len(fields(BucketReport)) - len(lists))
     report = BucketReport(*lists, *numbers)
-    assert BucketReport.read(report.as_text()) == report
+    assert BucketReport.from_text(report.as_text()) == report
 
 
 def test_the_text_is_short() -> None:
@@ -91,8 +91,8 @@ def test_rows_wait_until_they_are_due() -> None:
 
 def test_packing_tells_its_time_once() -> None:
     timer, tag = PackTimer(), Tag(1, 0, 0, 0, runs=rows(True), stairs=rows(False))
-    batch = packed(None, [5, 6, 7], tag)
-    batches = [*timer.packing(timer.reading([batch, batch]))]
+    batch = pack_table(None, [5, 6, 7], tag)
+    batches = [*timer.time_packing(timer.time_reading([batch, batch]))]
     assert [told.schema for told in batches] == [PACKED] * 2
     for told in batches:
         first, *others = (unpack_piece(row) for row in PackedRow.all_of(told))
@@ -102,15 +102,15 @@ def test_packing_tells_its_time_once() -> None:
         assert {piece.time.packed_us for piece in (first, *others)} == {first.time.packed_us}
         assert (first.runs, first.stairs) == (rows(True), rows(False))
         assert told.drop_columns("facts") == batch.drop_columns("facts")
-    assert [*timer.packing(timer.reading([]))] == []
+    assert [*timer.time_packing(timer.time_reading([]))] == []
 
 
 def test_packing_tells_how_long_it_took() -> None:
     """The clock of the timer is the only thing that moves."""
-    batch = packed(None, [5, 6], Tag(1, 0, 0, 0))
+    batch = pack_table(None, [5, 6], Tag(1, 0, 0, 0))
     timer = PackTimer()
     timer._read_ns, timer._pack_ns = 3_000_000, 5_000_000
-    (told,) = timer.packing([batch])
+    (told,) = timer.time_packing([batch])
     first, other = (unpack_piece(row) for row in PackedRow.all_of(told))
     assert first.time.read_us == 3000
     assert 2000 <= first.time.pack_us < 1_000_000

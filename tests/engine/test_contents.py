@@ -56,7 +56,7 @@ def stored(driver: testing.Driver, name: str, *, kind: str | None = None) -> lis
                     beside = {n: manifest.stores.get(n, Runs()) for n in store.companion_stores}
                     horizon_us = store_contents.horizon_us(store, manifest)
                     cache = SegmentCache()
-                    tables = store_contents.rows(store, runs, beside, horizon_us, own, cache)
+                    tables = store_contents.read_rows(store, runs, beside, horizon_us, own, cache)
                     for table in tables:
                         assert table.schema == store_contents.schema_of(store)
                         found += _plain(table).to_pylist()

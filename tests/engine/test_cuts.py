@@ -22,7 +22,7 @@ from dovetail import testing
 from dovetail.api.topology import Topology
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, POSITION, SEQUENCE
-from dovetail.engine.local import Local, ResultRows
+from dovetail.engine.local import LocalRun, ResultRows
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import Node, Source
@@ -232,15 +232,15 @@ def run(topology: Topology, batches: Sequence[Mapping[tuple[str, int], Any]], bu
     """``batches``: per micro-batch the records of each source's input partitions."""
     node = topology.plan
     plan = plan_of([node], buckets=buckets, emit="change", arrival=Arrival.of(node))
-    local = Local(plan, stable_hash)
+    local = LocalRun(plan, stable_hash)
     sources = {source.name: source for source in node.origins}
     found: dict[Any, Any] = {}
     for number, batch in enumerate(batches):
         for (name, partition), (base, given) in batch.items():
             if given:
                 rows = rows_of(sources[name], given, base, 0)
-                local.accept(sources[name], rows, partition)
-        said(node, local.run(number, 0), number, found)
+                local.accept_rows(sources[name], rows, partition)
+        said(node, local.run_batch(number, 0), number, found)
     counts = sum((own.counts.number for own in local.buckets), Counter())
     return found, Counter({name: n for name, n in counts.items() if n})
 
@@ -256,7 +256,7 @@ def by_driver(name: str, log: Sequence[tuple[str, Record]], cuts: set[int], buck
         with driver.batch() as changes:
             for source, record in log[start:end]:
                 rows = rows_of(sources[source], [record], 0, driver._sequence)
-                driver._root.accept(sources[source], rows)
+                driver._root.accept_rows(sources[source], rows)
                 driver._sequence += 1
         for change in changes:
             cells = None if change.values is None else tuple(map(str, change.values.values()))

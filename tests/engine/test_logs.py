@@ -18,7 +18,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, SEQUENCE
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import RowOrder, Source
@@ -94,7 +94,9 @@ def run(topology: Any, logs: Logs, portion: Callable[[], int]) -> dict[str, list
     of all; then nothing comes until nothing is waited for.
     """
     node = topology.plan
-    local = Local(plan_of([node], buckets=3, emit="change", arrival=Arrival.of(node)), stable_hash)
+    local = LocalRun(
+        plan_of([node], buckets=3, emit="change", arrival=Arrival.of(node)), stable_hash
+    )
     sources: dict[str, Source] = {source.name: source for source in node.origins}
     read = dict.fromkeys(logs, 0)
     found: dict[str, list[Any]] = {}
@@ -105,10 +107,10 @@ def run(topology: Any, logs: Logs, portion: Callable[[], int]) -> dict[str, list
             given = rows[read[side, log] :][: portion() or batch == 0]
             if given:
                 table = rows_of(log, read[side, log], given)
-                local.accept(sources[side], table, partition=log)
+                local.accept_rows(sources[side], table, partition=log)
                 read[side, log] += len(given)
         now_us = batch if waiting else 10 * ALIGN_US
-        for _, made in local.run(batch, now_us):
+        for _, made in local.run_batch(batch, now_us):
             for row in made.drop_columns([POSITION]).to_pylist():
                 found.setdefault(row.pop("k"), []).append(row)
         batch += 1

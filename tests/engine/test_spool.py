@@ -13,7 +13,7 @@ from disks import no_room
 
 import dovetail as dt
 from dovetail.engine.batches.pieces import Piece
-from dovetail.engine.batches.row_store import Spooled, table_of
+from dovetail.engine.batches.row_store import SpooledRows, rows_in_memory
 from dovetail.engine.batches.spool import Spool
 from dovetail.state.ipc import to_ipc
 
@@ -44,10 +44,10 @@ def test_rows_are_what_came(tmp_path: Path) -> None:
     for room, on_disk in ((10 * size, 0), (3 * size, 5), (0, 5)):
         spool = Spool(tmp_path / "spool", room)
         fill(spool, pieces)
-        assert sum(isinstance(one.rows, Spooled) for one in spool.pieces) == on_disk
+        assert sum(isinstance(one.rows, SpooledRows) for one in spool.pieces) == on_disk
         for given, kept in zip(pieces, spool.pieces, strict=True):
             assert kept.rows is not None
-            assert table_of(kept.rows).equals(given.rows)
+            assert rows_in_memory(kept.rows).equals(given.rows)
     assert list((tmp_path / "spool").iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from bench.forced import HASHES, forced
 
 from dovetail import testing
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from fuzz import columns, topologies
@@ -44,17 +44,17 @@ class BulkDriver(testing.Driver):
             arrival=Arrival.of(self._node),
         )
         blobs = [buckets.blobs for buckets in self._root.buckets]
-        self._root = Local(plan, hash_)
+        self._root = LocalRun(plan, hash_)
         for buckets, known in zip(self._root.buckets, blobs, strict=True):
             buckets.blobs = known
 
     def feed(self, input_: Any, rows: pa.Table, partition: int = 0) -> None:
         """Rows of an input's partition for the next micro-batch."""
-        self._root.accept(input_.plan, rows, partition)
+        self._root.accept_rows(input_.plan, rows, partition)
 
     def work(self) -> list[Change]:
         """One micro-batch of what was fed."""
-        results = self._root.run(self._batches, self._now_us)
+        results = self._root.run_batch(self._batches, self._now_us)
         self._batches += bool(results)
         return [change for _, table in results for change in self._plain(table)]
 

@@ -20,7 +20,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.operators.joins import foreign_key_join as foreign_key
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
@@ -132,7 +132,7 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     assert isinstance(right.plan, Source)
     node = left.join(right, on="fk").plan
     arrival = Arrival.of(node, one_log=True)
-    local = Local(plan_of([node], buckets=1, emit="change", arrival=arrival), stable_hash)
+    local = LocalRun(plan_of([node], buckets=1, emit="change", arrival=arrival), stable_hash)
 
     def rows(names: list[str], columns: list[Any], sequence: int) -> pa.Table:
         n = len(columns[0])
@@ -144,13 +144,13 @@ def test_a_wide_fan_out_is_emitted_in_bounded_memory() -> None:
     for start in range(0, count, 20_000):
         part = pa.array(keys[start : start + 20_000])
         columns = [part, pa.array(["x"] * len(part)), pa.array([value] * len(part))]
-        local.accept(left.plan, rows(["k", "fk", "v"], columns, start))
-        assert local.run(0, 0) == []
+        local.accept_rows(left.plan, rows(["k", "fk", "v"], columns, start))
+        assert local.run_batch(0, 0) == []
     one = rows(["rk", "w"], [pa.array(["x"]), pa.array(["w"])], count)
-    local.accept(right.plan, one)
+    local.accept_rows(right.plan, one)
     found, held = 0, pa.total_allocated_bytes()
     most = 0
-    for _, table in local.results(0, 0):
+    for _, table in local.run_batch_lazily(0, 0):
         found += len(table)
         most = max(most, pa.total_allocated_bytes() - held)
     assert found == count

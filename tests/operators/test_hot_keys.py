@@ -103,7 +103,7 @@ def emitted(
             rows = [{"k": key, **values} for key, _, values in batch]
             driver.pipe(source, rows, timestamp=[time for _, time, _ in batch])
             if sizes is not None:
-                sizes += (len(rows) for _, rows in driver._root.run(0, 0))
+                sizes += (len(rows) for _, rows in driver._root.run_batch(0, 0))
         end = position + len(changes)
         assert [change.position for change in changes] == [*range(position, end)]
         position = end
@@ -270,7 +270,7 @@ def joined(
                 side = other if number % 3 == 2 else left
                 driver.pipe(side, {"k": key, **values}, timestamp=time)
             if sizes is not None:
-                sizes += (len(rows) for _, rows in driver._root.run(0, 0))
+                sizes += (len(rows) for _, rows in driver._root.run_batch(0, 0))
         answers.append([(c.key, c.values, c.timestamp_us, c.change, c.position) for c in changes])
     return answers
 

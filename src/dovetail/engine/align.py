@@ -32,7 +32,7 @@ from dovetail.state.segment import SegmentCache
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedRows:
     """The rows that a bucket works on after inputs have waited for each other, and those that still
     wait.
     """
@@ -52,7 +52,7 @@ class Aligned:
 # | 1 | 10, 40 | 20 | 40, 20 | 10 (40 waits) | 20 |
 # | 2 | | 30 | 40, 30 | | 30 |
 # | 3 | | 50 | 40, 50 | 40 | (50 waits) |
-def align(
+def align_inputs(
     fragment: Fragment,
     incoming: Sequence[Batch],
     pieces: Sequence[Piece],
@@ -61,7 +61,7 @@ def align(
     now_us: int,
     blobs: Blobs,
     cache: SegmentCache,
-) -> Aligned:
+) -> AlignedRows:
     """Let through the rows that need not wait, and store the others. ``fragment``: one with
     ``align_us``.
 
@@ -74,11 +74,15 @@ def align(
     read_us = [NO_TIME if time is None else time for time in manifest.read_us]
     logs_before = before.logs or ({},) * len(incoming)
     logs = tuple(
-        _logs(of, pieces, source_index, now_us) if source.arrival.by_own_logs else {}
+        _advance_logs(of, pieces, source_index, now_us) if source.arrival.by_own_logs else {}
         for source_index, (source, of) in enumerate(zip(fragment.sources, logs_before, strict=True))
     )
     reached = [
-        _reached(of, now_us, span_us) if source.arrival.by_own_logs else None if quiet else time
+        _slowest_clock_us(of, now_us, span_us)
+        if source.arrival.by_own_logs
+        else None
+        if quiet
+        else time
         for source, of, quiet, time in zip(
             fragment.sources,
             logs,
@@ -107,10 +111,12 @@ def align(
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
         waited = queue.take(upto_us)
-        due_us = _due(source, batch, logs_before[source_index], before.read_us[source_index])
+        due_us = _wait_until_us(
+            source, batch, logs_before[source_index], before.read_us[source_index]
+        )
         if source.meaning.loose:
             # The time of a row that is left out may be one that nothing else reaches.
-            high_us = _high_us(source, batch, logs[source_index], read_us[source_index])
+            high_us = _log_times_us(source, batch, logs[source_index], read_us[source_index])
             due_us = np.minimum(due_us, high_us)
         passes = due_us <= upto_us
         ahead = np.flatnonzero(~passes)
@@ -120,14 +126,16 @@ def align(
         batches.append(_let_through(source, waited, batch, passes, due_us))
         stores[store] = queue.runs
         passed_us.append(None if upto_us == NO_TIME else upto_us)
-    return Aligned(
+    return AlignedRows(
         batches,
         replace(manifest, stream_time_us=tuple(passed_us), logs=logs),
         stores,
     )
 
 
-def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int) -> Logs:
+def _advance_logs(
+    logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int
+) -> Logs:
     """Return for each log of a source, by its number: (largest timestamp read, wall-clock time when
     it was last heard), this batch included. Logs of which nothing came keep their entry in
     ``logs_before``. ``pieces``: all of the batch.
@@ -142,7 +150,7 @@ def _logs(logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us:
     return logs
 
 
-def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
+def _slowest_clock_us(logs: Logs, now_us: int, span_us: int) -> int | None:
     """Return the clock of the slowest log that is waited for, or None if none is.
 
     A log is waited for if it brought something less than ``span_us`` before ``now_us``, by the wall
@@ -152,7 +160,7 @@ def _reached(logs: Logs, now_us: int, span_us: int) -> int | None:
     return min(waited_for, default=None)
 
 
-def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
+def _wait_until_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
     """Return the time until which each row waits: int64[rows].
 
     It is the row's clock: the largest timestamp that its log has had by then. So rows of a log keep
@@ -162,10 +170,10 @@ def _due(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> I
     if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
     read_us = NO_TIME if read_us is None else read_us
-    return np.maximum(batch.clock_us, _high_us(source, batch, logs, read_us))
+    return np.maximum(batch.clock_us, _log_times_us(source, batch, logs, read_us))
 
 
-def _high_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
+def _log_times_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
     """Return for each row the largest timestamp of its log in ``logs``: int64[rows], ``NO_TIME``
     for an unknown log. If the source has no logs of its own, return ``read_us`` alone.
     """

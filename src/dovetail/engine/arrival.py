@@ -40,7 +40,7 @@ _GAPS_MAX = 64
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ArrivalFacts:
     """The facts on some rows that all buckets hear."""
 
     high_us: int
@@ -51,9 +51,9 @@ class Arrived:
     """See ``pieces.Piece.stairs``."""
 
 
-def arranged(
+def arrange_rows(
     source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
-) -> tuple[pa.Table, Arrived]:
+) -> tuple[pa.Table, ArrivalFacts]:
     """Return an input partition's rows with the columns of ``wire_schema``, and their arrival. Rows
     with places in logs are put in the order of these.
 
@@ -63,7 +63,7 @@ def arranged(
     """
     arrival = source.arrival
     if not arrival.clocked:
-        return rows, _brought(arrival, rows, counted)
+        return rows, _brought_facts(arrival, rows, counted)
     if arrival.by_shared_log or arrival.by_own_logs:
         order = _log_order(arrival, rows)
         if order is not None:
@@ -74,12 +74,12 @@ def arranged(
     time_us = rows.column(EVENT_TIME).to_numpy()
     if counted is not None:
         time_us = np.where(counted, time_us, NO_TIME)
-    log, first = _logs(arrival, rows)
+    log, first = _split_into_runs(arrival, rows)
     clock_us = stream_us = running_clock(log, time_us)
     last = np.append(first[1:], len(rows)) - 1
     runs = None
     if arrival.by_file or arrival.by_own_logs or arrival.orders_left_out:
-        runs = _runs(arrival, rows, first, last, stream_us[last])
+        runs = _runs_table(arrival, rows, first, last, stream_us[last])
     if arrival.orders_left_out:
         assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
@@ -88,15 +88,15 @@ def arranged(
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
         runs = _with_left_out(runs, low_us, trail_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
-    stairs = _stairs(arrival, rows, clock_us, stream_us) if arrival.stairs else None
+    stairs = _stairs_table(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:
         rows = rows.drop_columns([FILE_TIME, FILE_PATH, FILE_BLOCK])
     for name in source.wire_schema.names[len(rows.schema) :]:
         rows = rows.append_column(name, pa.array(columns[name]))
-    return rows, Arrived(int(stream_us[last].max()), runs, stairs)
+    return rows, ArrivalFacts(int(stream_us[last].max()), runs, stairs)
 
 
-def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arrived:
+def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:
     """Return the arrival of rows of another stage, from the columns that they bring. Rows without
     stream time count by their event time. ``counted``: bool[rows], those that advance stream time,
     None for all.
@@ -108,8 +108,8 @@ def _brought(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> Arriv
     stairs = None
     if arrival.stairs and has_stream_time:
         clock_us = time_us if arrival.by_shared_log else rows.column(CLOCK).to_numpy()
-        stairs = _stairs(arrival, rows, clock_us, time_us)
-    return Arrived(int(time_us.max()), None, stairs)
+        stairs = _stairs_table(arrival, rows, clock_us, time_us)
+    return ArrivalFacts(int(time_us.max()), None, stairs)
 
 
 def stairs_of(changes: pa.Table) -> pa.Table | None:
@@ -147,7 +147,7 @@ def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
 # | 2 | 0 | 9 | 1, begins after a gap |
 # | 3 | 1 | 2 | 2, begins with another log |
 # | 4 | 1 | 3 | 2 |
-def _logs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
+def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
     """Return the run of each row, int64[rows], and the first row of each run, int64[runs], for one
     row or more.
 
@@ -173,7 +173,9 @@ def _logs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
     return np.cumsum(begins) - 1, np.flatnonzero(begins)
 
 
-def _runs(arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints) -> pa.Table:
+def _runs_table(
+    arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints
+) -> pa.Table:
     """Return a row per run (``RUNS``), with the columns that the source's kind of log needs; other
     numbers are 0, other paths null.
 
@@ -205,7 +207,7 @@ def _with_left_out(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
     return runs
 
 
-def _stairs(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
+def _stairs_table(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
     """Return the steps of stream time (``STAIRS``) over the rows of a source.
 
     Steps are at positions in the shared log, or at clocks if there is none. ``clock_us``,

@@ -81,7 +81,7 @@ class BucketReport:
         for source, table in enumerate(tables):
             if count := len(table):
                 self.rows[source] += count
-                self.tombstones[source] += _deletes(table)
+                self.tombstones[source] += _count_deletes(table)
 
     def add_pairs(self, counts: Counts, names: Sequence[str]) -> None:
         """Append the numbers of records with and without a match for each input in ``names``; 0 for
@@ -116,7 +116,7 @@ class BucketReport:
         self.pack_us = sum(time.pack_us for time in packed)
         self.packed_us = max((time.packed_us for time in packed), default=0)
 
-    def watching(self, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    def count_changes(self, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Yield the tables of ``changes`` unchanged, and count their rows and deletes.
 
         Add to ``work_us`` the time until each table is there, without the time in which the caller
@@ -130,7 +130,7 @@ class BucketReport:
             if table is None:
                 return
             self.changes += len(table)
-            self.deletes += _deletes(table)
+            self.deletes += _count_deletes(table)
             yield table
 
     def as_text(self) -> str:
@@ -141,7 +141,7 @@ class BucketReport:
         return json.dumps([_VERSION, *vars(self).values()], separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> BucketReport:
+    def from_text(cls, text: str) -> BucketReport:
         """Return the report that ``as_text`` wrote. A text of another version raises
         ``AssertionError``.
         """
@@ -150,6 +150,6 @@ class BucketReport:
         return cls(*values)
 
 
-def _deletes(table: pa.Table) -> int:
+def _count_deletes(table: pa.Table) -> int:
     """Return the number of rows whose ``_deleted`` is true."""
     return sum([chunk.true_count for chunk in table.column(DELETED).chunks])

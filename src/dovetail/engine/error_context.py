@@ -26,7 +26,7 @@ from dovetail.state.segment import SegmentCache
 
 
 @contextmanager
-def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
+def locate_errors(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
     """Raise any exception of the block as a ``DovetailError`` with the text of where it happened. A
     ``DovetailError`` stays and gets the text, unless it has one; any other becomes a
     ``BatchError``.
@@ -48,7 +48,7 @@ def blamed(operator: str, describe_place: Callable[[Exception], str]) -> Iterato
         raise failed from error
 
 
-def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
+def place_of_failure(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
     """Return a text with the tables, the key and the bucket of a failure in a fragment. ``share``:
     the rows of the one key on which it fails, at least one; None if it is not known.
     """
@@ -64,7 +64,7 @@ def place_of(fragment: Fragment, bucket: int, share: Share | None = None) -> str
     return "; ".join(parts)
 
 
-def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
+def failing_key(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
     """Return the share of one key on which ``run`` fails with the type of ``error``, found by
     halving.
 
@@ -74,22 +74,24 @@ def culprit(share: Share, run: Callable[[Share], Done], error: Exception) -> Sha
 
     def fails(part: Share) -> bool:
         try:
-            deque(run(replace(part, blobs=_Trial(share.blobs), cache=SegmentCache())).chunks, 0)
+            deque(
+                run(replace(part, blobs=_TrialBlobs(share.blobs), cache=SegmentCache())).chunks, 0
+            )
         except Exception as again:
             return type(again) is type(error)
         return False
 
-    keys = _keys(share)
-    if len(keys) == 0 or fails(_part(share, keys[:0])):
+    keys = _key_hashes(share)
+    if len(keys) == 0 or fails(_rows_of_keys(share, keys[:0])):
         return None
     while len(keys) > 1:
-        half = _part(share, keys[: len(keys) // 2])
-        share = half if fails(half) else _part(share, keys[len(keys) // 2 :])
-        keys = _keys(share)
+        half = _rows_of_keys(share, keys[: len(keys) // 2])
+        share = half if fails(half) else _rows_of_keys(share, keys[len(keys) // 2 :])
+        keys = _key_hashes(share)
     return share if fails(share) else None
 
 
-def _keys(share: Share) -> Ints:
+def _key_hashes(share: Share) -> Ints:
     """Return the distinct hashes of the keys of a share's rows, ascending: int64[keys]."""
     hashes: Ints = np.unique(
         np.concatenate([b.rows.column(HASH).to_numpy() for b in share.batches])
@@ -97,7 +99,7 @@ def _keys(share: Share) -> Ints:
     return hashes
 
 
-def _part(share: Share, keys: Ints) -> Share:
+def _rows_of_keys(share: Share, keys: Ints) -> Share:
     """Return the share with only the rows whose key hash is among ``keys``, in their order. A
     source may then have none.
     """
@@ -108,7 +110,7 @@ def _part(share: Share, keys: Ints) -> Share:
     return replace(share, batches=batches)
 
 
-class _Trial:
+class _TrialBlobs:
     """Blobs that read from others and write to memory only."""
 
     def __init__(self, stored: Blobs) -> None:

@@ -26,20 +26,20 @@ class Flow(ABC, Generic[R, P]):
     """
 
     @abstractmethod
-    def read(self, step: RouteStep) -> P:
+    def read_source(self, step: RouteStep) -> P:
         """Return the rows of the source at ``step``, packed by key for each stage that reads
         them.
         """
 
     @abstractmethod
-    def packed(self, step: RouteStep, rows: R) -> P:
+    def pack_rows(self, step: RouteStep, rows: R) -> P:
         """Pack ``rows``, the changes of a stage or relay, by key for each stage that reads them.
 
         For relays, and as a result, they stay as they are.
         """
 
     @abstractmethod
-    def partitioned(self, step: RouteStep, inputs: list[P]) -> P:
+    def run_partitioned(self, step: RouteStep, inputs: list[P]) -> P:
         """Run a stage on its packed ``inputs``, and return its changes packed and partitioned by a
         hash column in them.
 
@@ -47,54 +47,54 @@ class Flow(ABC, Generic[R, P]):
         """
 
     @abstractmethod
-    def emitted(self, step: RouteStep, inputs: list[P]) -> P:
+    def run_to_result(self, step: RouteStep, inputs: list[P]) -> P:
         """Run a stage on its packed ``inputs``, and return its changes as a result that no stage
         reads.
         """
 
     @abstractmethod
-    def changes(self, step: RouteStep, inputs: list[P]) -> R:
+    def run_to_changelog(self, step: RouteStep, inputs: list[P]) -> R:
         """Run a stage on its packed ``inputs``, and return the changelog of its node."""
 
     @abstractmethod
-    def relayed(self, step: RouteStep, inputs: list[P]) -> R:
+    def relayed_rows(self, step: RouteStep, inputs: list[P]) -> R:
         """Return the rows among ``inputs`` that are for a relay, as the changelog of its stage's
         node.
         """
 
 
-def changes(plan: Plan, flow: Flow[R, P]) -> R:
+def run_single_result(plan: Plan, flow: Flow[R, P]) -> R:
     """Run a plan with a single result (``Plan.has_one_result``), and return the changelog of that
     result's stage.
     """
     assert plan.has_one_result
     (last,) = plan.last_steps
-    return flow.changes(last, _inputs(last, flow))
+    return flow.run_to_changelog(last, _run_inputs(last, flow))
 
 
-def results(plan: Plan, flow: Flow[R, P]) -> list[P]:
+def run_results(plan: Plan, flow: Flow[R, P]) -> list[P]:
     """Run a plan and return all results, packed: one item for each end of its lines."""
-    return [_leaving(end, flow) for end in plan.last_steps]
+    return [_run_step(end, flow) for end in plan.last_steps]
 
 
-def _inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
+def _run_inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
     """Run all steps before ``step`` and return the rows that each sends, in the order of the step's
     inputs.
     """
-    return [_leaving(earlier, flow) for earlier in step.before]
+    return [_run_step(earlier, flow) for earlier in step.before]
 
 
-def _leaving(step: RouteStep, flow: Flow[R, P]) -> P:
+def _run_step(step: RouteStep, flow: Flow[R, P]) -> P:
     """Run a step by ``flow``, and everything before it. Return the packed rows that leave it, with
     those that pass it.
     """
     if not isinstance(step.origin, Stage | Relay):
-        return flow.read(step)
+        return flow.read_source(step)
     if isinstance(step.origin, Relay):
-        return flow.packed(step, flow.relayed(step, _inputs(step, flow)))
-    inputs = _inputs(step, flow)
+        return flow.pack_rows(step, flow.relayed_rows(step, _run_inputs(step, flow)))
+    inputs = _run_inputs(step, flow)
     if step.hash_column_edge is not None:
-        return flow.partitioned(step, inputs)
+        return flow.run_partitioned(step, inputs)
     if not step.is_read:
-        return flow.emitted(step, inputs)
-    return flow.packed(step, flow.changes(step, inputs))
+        return flow.run_to_result(step, inputs)
+    return flow.pack_rows(step, flow.run_to_changelog(step, inputs))

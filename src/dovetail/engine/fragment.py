@@ -19,14 +19,14 @@ import pyarrow as pa
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine import idle as idling
 from dovetail.engine import operator_chain
-from dovetail.engine.align import align
+from dovetail.engine.align import align_inputs
 from dovetail.engine.batches.pieces import Piece, batch_of
-from dovetail.engine.batches.row_store import Stock, table_of
+from dovetail.engine.batches.row_store import Stock, rows_in_memory
 from dovetail.engine.batches.slices import Slices
 from dovetail.engine.bucket_report import BucketReport
-from dovetail.engine.error_context import blamed, culprit, place_of
-from dovetail.engine.idle import Idle, Times
-from dovetail.engine.logs import in_effect
+from dovetail.engine.error_context import failing_key, locate_errors, place_of_failure
+from dovetail.engine.idle import IdleRules, Times
+from dovetail.engine.logs import drop_without_effect
 from dovetail.engine.store_contents import horizon_us
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
@@ -43,7 +43,7 @@ SLICE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
-class Processed:
+class BatchOutcome:
     """The result of a micro-batch.
 
     State has advanced once the last table of changes has been taken.
@@ -53,7 +53,7 @@ class Processed:
     """The changes (``Fragment.output_schema``) in order, in tables of at least one row."""
     again_us: int | None = None
     """The wall-clock time at which the bucket must run again at the latest; None for never."""
-    time: Time | None = None
+    time: Heartbeat | None = None
     """The heartbeat for the stages that read this one; None for none."""
     counts: Counts = field(default_factory=Counts)
     """The numbers of rows that had no use, by metric; complete once all changes have been taken."""
@@ -61,7 +61,7 @@ class Processed:
     """The work of the bucket, complete once all changes have been taken; None if there was none."""
 
 
-class Time(NamedTuple):
+class Heartbeat(NamedTuple):
     """A heartbeat: the time that a stage tells its readers when nothing comes."""
 
     stream_us: int
@@ -70,15 +70,15 @@ class Time(NamedTuple):
     """The wall-clock time since which nothing has come."""
 
 
-def process(
+def process_batch(
     fragment: Fragment,
     pieces: Sequence[Piece],
     blobs: Blobs,
     cache: SegmentCache,
     now_us: int = 0,
     bucket: int = 0,
-    idle: Idle | None = None,
-) -> Processed:
+    idle: IdleRules | None = None,
+) -> BatchOutcome:
     """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes. The
     first table of changes is computed at once, the others as they are taken.
 
@@ -91,19 +91,19 @@ def process(
     ``BatchError``. All name their place (``engine.error_context``), also those raised while changes
     are taken.
     """
-    with blamed(fragment.title, lambda _: place_of(fragment, bucket)):
-        return _process(fragment, pieces, blobs, cache, now_us, bucket, idle)
+    with locate_errors(fragment.title, lambda _: place_of_failure(fragment, bucket)):
+        return _process_batch(fragment, pieces, blobs, cache, now_us, bucket, idle)
 
 
-def _process(
+def _process_batch(
     fragment: Fragment,
     pieces: Sequence[Piece],
     blobs: Blobs,
     cache: SegmentCache,
     now_us: int,
     bucket: int,
-    idle: Idle | None,
-) -> Processed:
+    idle: IdleRules | None,
+) -> BatchOutcome:
     """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
     Errors before the operators run do not name where they happened; those of operators do.
 
@@ -112,34 +112,34 @@ def _process(
     """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
-    read_us = _advance(before.read_us, pieces)
+    read_us = _advance_read_times(before.read_us, pieces)
     after = replace(
         before, read_us=read_us, stream_time_us=latest_times(before.stream_time_us, read_us)
     )
     if idle is not None or fragment.align_us is not None:
         hears = frozenset[int]() if idle is None else idle.hears
-        after = replace(after, heard_us=idling.heard(before.heard_us, pieces, now_us, hears))
+        after = replace(after, heard_us=idling.heard_times(before.heard_us, pieces, now_us, hears))
     stock = Stock([piece.rows for piece in pieces if piece.rows is not None])
     sliced = fragment.align_us is None and stock.nbytes > SLICE_BYTES
-    pieces = _in_memory(pieces, stock if sliced else None)
+    pieces = _pieces_in_memory(pieces, stock if sliced else None)
     batches: Sequence[Batch] = [batch_of(source, pieces, n) for n, source in enumerate(sources)]
     waiting_stores: Mapping[str, Runs] = {}
     again_us, time = None, None
     if fragment.align_us is not None:
-        aligned = align(fragment, batches, pieces, after, before, now_us, blobs, cache)
+        aligned = align_inputs(fragment, batches, pieces, after, before, now_us, blobs, cache)
         batches, after, waiting_stores = aligned.batches, aligned.manifest, aligned.stores
         if any(runs.runs for runs in waiting_stores.values()):
             again_us = now_us + fragment.align_us
     if idle is not None:
-        pause = idling.pause(idle, after.heard_us, now_us)
+        pause = idling.pause_at(idle, after.heard_us, now_us)
         moves = pause.moves and again_us is None
         if not moves and not pieces and fragment.align_us is None:
-            return Processed((), pause.again_us)
+            return BatchOutcome((), pause.again_us)
         time_us = NO_TIME
         if moves:
-            after = replace(after, stream_time_us=idling.moved(idle, after, now_us))
-            time_us = idling.time_of(fragment, after.stream_time_us)
-        time = Time(time_us, pause.heard_us)
+            after = replace(after, stream_time_us=idling.idle_stream_times(idle, after, now_us))
+            time_us = idling.result_time(fragment, after.stream_time_us)
+        time = Heartbeat(time_us, pause.heard_us)
         again_us = pause.again_us if again_us is None else min(again_us, pause.again_us)
     share = Share(
         fragment=fragment,
@@ -154,15 +154,15 @@ def _process(
     counts: Counts = Counts()
     report = BucketReport.of(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
-    changes = report.watching(
-        _worked(shares, before, after, waiting_stores, counts, report, bucket)
+    changes = report.count_changes(
+        _run_shares(shares, before, after, waiting_stores, counts, report, bucket)
     )
     first = next(changes, None)
     changes = chain(() if first is None else (first,), changes)
-    return Processed(changes, again_us, time, counts, report)
+    return BatchOutcome(changes, again_us, time, counts, report)
 
 
-def _worked(
+def _run_shares(
     shares: Iterator[tuple[Share, bool]],
     manifest: Manifest,
     after: Manifest,
@@ -182,9 +182,9 @@ def _worked(
     for part, last in shares:
         share = replace(part, manifest=manifest)
         report.add_rows([batch.rows for batch in share.batches])
-        with blamed(share.fragment.title, partial(_place, share, bucket)):
-            share, logs = in_effect(share, counts)
-            done = operator_chain.run(share)
+        with locate_errors(share.fragment.title, partial(_describe_failure, share, bucket)):
+            share, logs = drop_without_effect(share, counts)
+            done = operator_chain.run_operators(share)
             counts.update(done.counts)
             emitted = [] if done.output is None else [done.output]
             manifest = replace(
@@ -201,7 +201,7 @@ def _worked(
                 )
                 report.add_pairs(counts, share.fragment.match_counted_inputs)
                 report.add_state(stores)
-                report.waiting = [*_waiting(share, after)]
+                report.waiting = [*_count_waiting_rows(share, after)]
                 share.cache.see(manifests.save(share.blobs, after))
                 runs = stores.values()
                 share.cache.settle((s for of in runs for s in of.segments), wall_clock())
@@ -209,7 +209,7 @@ def _worked(
             yield from done.chunks
 
 
-def _waiting(share: Share, after: Manifest) -> Iterator[int]:
+def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
     """Yield the number of rows that wait, for each of ``Fragment.waits``. ``after``: the manifest
     at the end of the micro-batch.
     """
@@ -225,14 +225,16 @@ def _waiting(share: Share, after: Manifest) -> Iterator[int]:
         )
 
 
-def _place(share: Share, bucket: int, error: Exception) -> str:
+def _describe_failure(share: Share, bucket: int, error: Exception) -> str:
     """Return in words which operator and bucket failed with ``error``, and at which key if it can
     be found.
     """
-    return place_of(share.fragment, bucket, culprit(share, operator_chain.run, error))
+    return place_of_failure(
+        share.fragment, bucket, failing_key(share, operator_chain.run_operators, error)
+    )
 
 
-def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
+def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
     """Return the pieces with their rows in memory as tables, in the same order; heartbeats stay as
     they are. With a ``stock``, only the columns that order rows are in memory, beside the rows'
     numbers in the stock.
@@ -240,7 +242,7 @@ def _in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
     piece_index, loaded = 0, []
     for piece in pieces:
         if piece.rows is not None:
-            rows = table_of(piece.rows) if stock is None else stock.ordering(piece_index)
+            rows = rows_in_memory(piece.rows) if stock is None else stock.ordering(piece_index)
             piece, piece_index = replace(piece, rows=rows), piece_index + 1
         loaded.append(piece)
     return loaded
@@ -256,7 +258,7 @@ def latest_times(*times: Times) -> Times:
     return tuple(max(input_times, default=None) for input_times in times_by_input)
 
 
-def _advance(read_us: Times, pieces: Sequence[Piece]) -> Times:
+def _advance_read_times(read_us: Times, pieces: Sequence[Piece]) -> Times:
     """Return for each input the largest timestamp read, these pieces included; None for an input
     that has had none.
     """

@@ -36,7 +36,7 @@ Times: TypeAlias = "tuple[int | None, ...]"
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleRules:
     """The rules of a query for when nothing comes."""
 
     runs: tuple[tuple[int, int | None], ...]
@@ -47,7 +47,7 @@ class Idle:
     hears: frozenset[int] = frozenset()
     """The inputs of a stage to which heartbeats come."""
 
-    def run(self, now_us: int) -> tuple[int, int | None]:
+    def run_span_at(self, now_us: int) -> tuple[int, int | None]:
         """Return the run of the query that planned a micro-batch, as its start and its span in
         microseconds.
 
@@ -85,7 +85,9 @@ class Pause:
     """The wall-clock time at which to look again at the latest."""
 
 
-def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]) -> Times:
+def heard_times(
+    known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]
+) -> Times:
     """Return for each input the wall-clock time at which it last brought something, this
     micro-batch included.
 
@@ -109,7 +111,7 @@ def heard(known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozense
 # | 12:00:20 | 20 s | no | after 10 s: LOOK_US |
 # | 12:00:55 | 55 s | no | after 5 s, when 60 s are over |
 # | 12:02:00 | 120 s | yes | after 12 s: a tenth of the pause |
-def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
+def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
     """Return the pause of a stage at ``now_us``: since when nothing has come, whether stream time
     goes on, and when to look again. ``heard_us``: the wall-clock time at which each input last
     brought something.
@@ -118,22 +120,22 @@ def pause(idle: Idle, heard_us: Times, now_us: int) -> Pause:
     long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
     run with another ``idle=``, and nothing else would show it.
     """
-    last_us = max(_since(idle, heard_us, now_us))
-    quiet_us, (_, span_us) = now_us - last_us, idle.run(now_us)
+    last_us = max(_idle_since(idle, heard_us, now_us))
+    quiet_us, (_, span_us) = now_us - last_us, idle.run_span_at(now_us)
     if span_us is not None and quiet_us >= span_us:
         return Pause(last_us, moves=True, again_us=now_us + quiet_us // 10)
     left_us = LOOK_US if span_us is None else span_us - quiet_us
     return Pause(last_us, moves=False, again_us=now_us + min(left_us, LOOK_US))
 
 
-def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
+def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times:
     """Return the stream time of each input at the wall-clock time ``now_us`` while nothing comes,
     None for an input that has had none. It never goes back.
 
     It is the largest timestamp read plus the wall-clock time since the last record. For an input
     that hears heartbeats, it is the time that they say. ``manifest``: what was read and heard.
     """
-    since_us = _since(idle, manifest.heard_us, now_us)
+    since_us = _idle_since(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
     for input_index, (stream_us, read_us) in enumerate(
         zip(manifest.stream_time_us, manifest.read_us, strict=True)
@@ -144,7 +146,7 @@ def moved(idle: Idle, manifest: Manifest, now_us: int) -> Times:
     return tuple(times)
 
 
-def time_of(fragment: Fragment, times: Times) -> int:
+def result_time(fragment: Fragment, times: Times) -> int:
     """Return the stream time of a fragment's results, less the longest that one is held back;
     ``NO_TIME`` before any.
 
@@ -164,11 +166,11 @@ def time_of(fragment: Fragment, times: Times) -> int:
     return minus(time_us, fragment.holds_us)
 
 
-def _since(idle: Idle, heard_us: Times, now_us: int) -> list[int]:
+def _idle_since(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:
     """Return for each input the wall-clock time since which it has brought nothing.
 
     It is no earlier than the start of the present run of the query. ``heard_us``: the last times,
     None for never.
     """
-    start_us, _ = idle.run(now_us)
+    start_us, _ = idle.run_span_at(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

@@ -33,19 +33,24 @@ from dovetail.engine import flow
 from dovetail.engine.arrival import stairs_of
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.flow import Flow
-from dovetail.engine.fragment import Time, process
-from dovetail.engine.idle import Idle
+from dovetail.engine.fragment import Heartbeat, process_batch
+from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import (
     DEAD_LETTERS,
     Letters,
     PackedRow,
     Packer,
     Tag,
-    pack,
-    packed,
+    pack_partition,
+    pack_table,
     unpack_piece,
 )
-from dovetail.engine.view_rows import Conditions, beside, checked, plain
+from dovetail.engine.view_rows import (
+    Conditions,
+    append_columns,
+    apply_plain_view,
+    check_expectation,
+)
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge
@@ -87,7 +92,7 @@ class Parcel(NamedTuple):
 Packed: TypeAlias = "Iterable[Parcel]"
 
 
-class Made(NamedTuple):
+class StageOutput(NamedTuple):
     """The output of a stage, and the parcels that passed it."""
 
     changes: Iterator[pa.Table]
@@ -112,7 +117,7 @@ class Expressions(Conditions, Protocol):
         ``changes``: columns of ``Fragment.output_schema``.
         """
 
-    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
+    def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
         """Apply a view with expressions to rows. Return its rows, the index of each one's input
         row, and the dead letters.
 
@@ -131,8 +136,8 @@ class Buckets:
         self._cache = SegmentCache()
 
     def process(
-        self, pieces: Pieces, now_us: int, idle: Idle | None
-    ) -> Iterator[tuple[int, pa.Table | Time]]:
+        self, pieces: Pieces, now_us: int, idle: IdleRules | None
+    ) -> Iterator[tuple[int, pa.Table | Heartbeat]]:
         """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); last of
         each bucket its heartbeat, if it sends one.
 
@@ -144,7 +149,7 @@ class Buckets:
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
             if bucket_pieces or idle is not None or self.fragment.align_us is not None:
-                done = process(
+                done = process_batch(
                     self.fragment, bucket_pieces, blobs, self._cache, now_us, bucket, idle
                 )
                 for table in done.changes:
@@ -161,7 +166,7 @@ class Buckets:
         self._cache = SegmentCache()
 
 
-class Local:
+class LocalRun:
     """A run of a plan in this process, through all stages that feed its results.
 
     Input rows are tables of their source's columns with ``_event_time``, ``_deleted`` and
@@ -177,7 +182,7 @@ class Local:
         cannot run here: one with a delta join, or with Spark expressions and no evaluator.
         """
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
-        self.idle: Idle | None = None
+        self.idle: IdleRules | None = None
         self.failed, self.dropped = Counts(), 0
         self.by_stage: dict[Stage, Buckets] = {}
         self.given: dict[Port, Pieces] = {}
@@ -193,7 +198,7 @@ class Local:
             reading for step in walk_steps(plan.last_steps) for reading in step.readings
         ]
 
-    def go_on(self, idle: Idle) -> None:
+    def let_time_go_on(self, idle: IdleRules) -> None:
         """Let stream time go on when no rows arrive, by the rules ``idle``. It holds for all later
         micro-batches.
         """
@@ -208,14 +213,14 @@ class Local:
         return list(self.by_stage.values())
 
     @property
-    def counted(self) -> Counts:
+    def total_counts(self) -> Counts:
         """The counts of all stages since the start by metric, without the rows in ``dropped``."""
         counts = self.failed.copy()
         for buckets in self.buckets:
             counts.update(buckets.counts)
         return counts
 
-    def accept(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
+    def accept_rows(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
         """Pack rows of a source, as those of input partition ``partition``, for the next
         micro-batch.
 
@@ -223,17 +228,17 @@ class Local:
         accepts none of them. Errors of lookups and expressions pass.
         """
         offers = [
-            (self.given[reading.port], *self.pieces(reading, [rows], partition))
+            (self.given[reading.port], *self.pack_pieces(reading, [rows], partition))
             for reading in self._readings
             if reading.port.origin is source
         ]
         for accepted, pieces, counts in offers:
-            self.count(counts)
+            self.add_counts(counts)
             # Pieces of one input come in the order of their numbers.
             first = len(accepted)
             accepted += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
-    def count(self, counts: Counts) -> None:
+    def add_counts(self, counts: Counts) -> None:
         """Add the counts of rows that packing left out to ``failed``.
 
         Metrics that end in ``.dropped`` are removed from ``counts`` and added to the number
@@ -244,7 +249,7 @@ class Local:
         self.failed.update(counts)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def all_or_nothing(self) -> Iterator[None]:
         """Undo everything done in the block if it raises, and raise the error again.
 
         Then state and counts are as before, and no rows are accepted. Cached answers of stores
@@ -279,7 +284,7 @@ class Local:
             )
         return rows
 
-    def _viewed(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
+    def _apply_view(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
         """Return rows after a view, with their columns that are not of the viewed node.
 
         Rows may be dropped, repeated or become tombstones. ``reports``: True to count the rows on
@@ -287,22 +292,22 @@ class Local:
         an expectation refuses; errors of lookups and expressions pass.
         """
         if isinstance(view, Lookup):
-            return self._looked_up(rows, view, reports=reports)
+            return self._look_up(rows, view, reports=reports)
         if isinstance(view, Expectation):
-            checked_rows, texts, letters = checked(rows, view, self._expressions)
+            checked_rows, texts, letters = check_expectation(rows, view, self._expressions)
             if reports:
-                self._report(view.counter, texts, letters)
+                self._report_rows(view.counter, texts, letters)
             return checked_rows
         if view.computed:
             assert self._expressions is not None
-            view_rows, which, letters = self._expressions.viewed(view, rows)
+            view_rows, which, letters = self._expressions.apply_view(view, rows)
             if reports:
-                self._report(metric(view.name, "failed"), letters.column(LETTER), letters)
+                self._report_rows(metric(view.name, "failed"), letters.column(LETTER), letters)
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
-            return beside(view_rows, carried)
-        return plain(rows, view)
+            return append_columns(view_rows, carried)
+        return apply_plain_view(rows, view)
 
-    def _report(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
+    def _report_rows(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
         """Count rows under the metric ``name``, with the first of ``texts`` as the example; none if
         it is empty.
 
@@ -312,7 +317,7 @@ class Local:
             self.failed.add(name, len(texts), texts[0].as_py())
         self.letters += [letters] if len(letters) and self.plan.dead_letters else []
 
-    def _looked_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
+    def _look_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
         """Return each record beside each row that the store has for it.
 
         Columns that are not of the viewed node stay. ``reports``: True to count the records that
@@ -323,7 +328,7 @@ class Local:
         live = pc.invert(rows.column(DELETED)).to_numpy()
         carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
         answered = [
-            beside(records.select(carried), pa.table(values, names=view.values.names))
+            append_columns(records.select(carried), pa.table(values, names=view.values.names))
             for records, values in answering.results(rows, live)
         ]
         if reports and answering.dropped:
@@ -334,16 +339,20 @@ class Local:
         empty = pa.schema([(name, types[name]) for name in columns]).empty_table()
         return pa.concat_tables([empty, *answered])
 
-    def run(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
+    def run_batch(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
         """Run a micro-batch on the accepted rows. Return the rows of its results in the order of
         results, without empty tables; dead letters come last.
 
         ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time; ``beat_us``: the
         time up to which all inputs count as read, None for none. Raises what ``results`` raises.
         """
-        return [result for result in self.results(batch, now_us, beat_us) if len(result.rows)]
+        return [
+            result for result in self.run_batch_lazily(batch, now_us, beat_us) if len(result.rows)
+        ]
 
-    def results(self, batch: int, now_us: int, beat_us: int | None = None) -> Iterator[ResultRows]:
+    def run_batch_lazily(
+        self, batch: int, now_us: int, beat_us: int | None = None
+    ) -> Iterator[ResultRows]:
         """Run one micro-batch on the accepted rows, and yield the rows of its results on demand;
         dead letters come last.
 
@@ -356,21 +365,21 @@ class Local:
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
         results = self.plan.results
         if self.plan.has_one_result:
-            for table in flow.changes(self.plan, micro_batch).changes:
-                yield ResultRows(0, reduce(self._viewed, results[0].views, table))
+            for table in flow.run_single_result(self.plan, micro_batch).changes:
+                yield ResultRows(0, reduce(self._apply_view, results[0].views, table))
             return
-        for parcel in chain(*flow.results(self.plan, micro_batch)):
+        for parcel in chain(*flow.run_results(self.plan, micro_batch)):
             for result_index, (result, to) in enumerate(
                 zip(results, self.plan.addresses, strict=False)
             ):
                 if parcel.reader == to:
                     yield ResultRows(
-                        result_index, reduce(self._viewed, result.views, parcel.content)
+                        result_index, reduce(self._apply_view, result.views, parcel.content)
                     )
         letters, self.letters = self.letters, []
         yield from (ResultRows(len(results), table) for table in letters)
 
-    def pieces(
+    def pack_pieces(
         self, reading: InputEdge, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, Counts]:
         """Pack the rows of the input ``reading`` for every bucket, through the bytes that Spark
@@ -385,16 +394,16 @@ class Local:
         batches = [batch for table in wire_tables for batch in table.to_batches()]
         labels = range(reading.stage.fragment.buckets)
         packer = Packer(reading.reader, reading.number, port.source, labels, port.by)
-        rows = list(pack([packer], batches, partition))
+        rows = list(pack_partition([packer], batches, partition))
         counted = Counts()
         for text in (text for batch in rows for text in batch["counted"].drop_null().to_pylist()):
             for name, (count, example) in zip(reading.metric_names, json.loads(text), strict=False):
                 counted.add(name, count, example)
         if reading.fails:
-            self._letters(reading, batches)
-        return [piece for batch in rows for piece in _pieces(batch)], counted
+            self._keep_dead_letters(reading, batches)
+        return [piece for batch in rows for piece in _unpack_pieces(batch)], counted
 
-    def _letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
+    def _keep_dead_letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which the foreign key of the input ``reading`` fails, if dead letters
         are a result; else do nothing.
 
@@ -406,7 +415,9 @@ class Local:
         title, places = reading.stage.fragment.title, [1, -1]
         letters = Letters(0, DEAD_LETTERS, [0], operator=title, problem=reading.failure_text)
         for batch in batches:
-            letter_rows = letters.rows(batch.select([places[0], batch.num_columns + places[1]]))
+            letter_rows = letters.result_rows(
+                batch.select([places[0], batch.num_columns + places[1]])
+            )
             self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
 
     def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
@@ -419,7 +430,7 @@ class Local:
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
         for index, view in enumerate(views_of(input_.source)):
-            rows = self._viewed(rows, view, reports=index >= reading.reported)
+            rows = self._apply_view(rows, view, reports=index >= reading.reported)
         columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
         if source.shape.fallible:
             assert self._expressions is not None
@@ -453,12 +464,12 @@ class ResultRows(NamedTuple):
     rows: pa.Table
 
 
-class _MicroBatch(Flow[Made, Packed]):
+class _MicroBatch(Flow[StageOutput, Packed]):
     """One micro-batch: the stages on ``pieces_by_port``, the pieces accepted for it."""
 
     def __init__(
         self,
-        local: Local,
+        local: LocalRun,
         pieces_by_port: Mapping[Port, Pieces],
         batch: int,
         now_us: int,
@@ -467,27 +478,27 @@ class _MicroBatch(Flow[Made, Packed]):
         self._local, self._given = local, pieces_by_port
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
-    def read(self, step: RouteStep) -> Packed:
+    def read_source(self, step: RouteStep) -> Packed:
         """Yield the accepted pieces of a source for all inputs that read it."""
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
-    def packed(self, step: RouteStep, rows: Made) -> Packed:
+    def pack_rows(self, step: RouteStep, rows: StageOutput) -> Packed:
         """Yield the parcels that passed the stage, then its changes: packed for all stages that
         read them, as tables for relays and for a result. Rows that no reader can use are counted.
         """
         tables = [*rows.changes]
         yield from rows.passing
         for reading in step.readings:
-            pieces, counts = self._local.pieces(reading, tables)
-            self._local.count(counts)
+            pieces, counts = self._local.pack_pieces(reading, tables)
+            self._local.add_counts(counts)
             yield from (Parcel(reading.reader, *bucket_piece) for bucket_piece in pieces)
         for to in (*step.relays, step.result):
             if to is not None:
                 yield from (Parcel(to, 0, table) for table in tables)
 
-    def partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
+    def run_partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Run a stage on its packed ``inputs``. Yield the changes of all buckets on demand: each
         table becomes a piece for every bucket of the only reader. Parcels that pass the stage come
         last.
@@ -496,46 +507,50 @@ class _MicroBatch(Flow[Made, Packed]):
         assert reading is not None
         assert reading.port.hash_column is not None
         labels = range(stage.fragment.buckets)
-        contents, passing = self._own(step, inputs)
-        for piece_index, (bucket, table) in enumerate(self._processed(step, contents, passing)):
+        contents, passing = self._split_off_passing(step, inputs)
+        for piece_index, (bucket, table) in enumerate(
+            self._process_buckets(step, contents, passing)
+        ):
             time = STREAM_TIME if STREAM_TIME in table.schema.names else EVENT_TIME
             time_us, stairs = pc.max(table.column(time)).as_py(), stairs_of(table)
             tag = Tag(reading.reader, reading.number, bucket, piece_index, time_us, stairs=stairs)
-            rows = packed(table, labels, tag, by=reading.port.hash_column)
-            yield from (Parcel(reading.reader, *piece) for piece in _pieces(rows))
+            rows = pack_table(table, labels, tag, by=reading.port.hash_column)
+            yield from (Parcel(reading.reader, *piece) for piece in _unpack_pieces(rows))
         yield from passing
 
-    def emitted(self, step: RouteStep, inputs: list[Packed]) -> Packed:
+    def run_to_result(self, step: RouteStep, inputs: list[Packed]) -> Packed:
         """Run a stage on its packed ``inputs``. Yield its changes as parcels of bucket 0 for its
         result, then the parcels that pass the step.
         """
-        output = self.changes(step, inputs)
+        output = self.run_to_changelog(step, inputs)
         assert step.result is not None
         for table in output.changes:
             yield Parcel(step.result, 0, table)
         yield from output.passing
 
-    def changes(self, step: RouteStep, inputs: list[Packed]) -> Made:
+    def run_to_changelog(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
         """Return a stage's changes on its packed ``inputs``, bucket by bucket, computed on demand.
         A stage without state merges the tables that its input brings.
         """
         stage, last = step.stage, step.stage.fragment.last
-        contents, passing = self._own(step, inputs)
+        contents, passing = self._split_off_passing(step, inputs)
         if stage.fragment.stateful:
-            tables: Iterable[pa.Table] = (t for _, t in self._processed(step, contents, passing))
+            tables: Iterable[pa.Table] = (
+                t for _, t in self._process_buckets(step, contents, passing)
+            )
         else:
             assert isinstance(last.law, InOrderLaw)
             piece_rows = (piece.rows for _, piece in contents if piece.rows is not None)
             tables = merge(piece_rows, last.law, last.output_schema.names, self._batch)
         changelogs = (self._local.changelog(stage, table) for table in tables if len(table))
-        return Made(changelogs, passing)
+        return StageOutput(changelogs, passing)
 
-    def relayed(self, step: RouteStep, inputs: list[Packed]) -> Made:
+    def relayed_rows(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
         """Return the tables that arrive for a relay, unchanged, and the parcels that pass it."""
-        contents, passing = self._own(step, inputs)
-        return Made((table for _, table in contents), passing)
+        contents, passing = self._split_off_passing(step, inputs)
+        return StageOutput((table for _, table in contents), passing)
 
-    def _own(
+    def _split_off_passing(
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
         """Separate ``inputs`` into the (bucket, content) pairs for this step and the parcels that
@@ -548,7 +563,7 @@ class _MicroBatch(Flow[Made, Packed]):
         contents = [(p.bucket, p.content) for p in parcel_list if p.reader == step.number]
         return contents, [parcel for parcel in parcel_list if parcel.reader != step.number]
 
-    def _processed(
+    def _process_buckets(
         self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (bucket, table of changes) for all buckets, in the order of buckets. ``contents``:
@@ -560,17 +575,18 @@ class _MicroBatch(Flow[Made, Packed]):
         stage, idle = step.stage, self._local.idle
         if self._beat_us is not None:
             beats = [
-                Piece.beat(source_index, self._beat_us) for source_index in range(len(stage.ports))
+                Piece.source_heartbeat(source_index, self._beat_us)
+                for source_index in range(len(stage.ports))
             ]
             pieces = [(b, beat) for b in range(stage.fragment.buckets) for beat in beats]
         pieces += contents
         idle = None if idle is None else replace(idle, hears=step.hears)
         for bucket, output in self._local.by_stage[stage].process(pieces, self._now_us, idle):
-            if not isinstance(output, Time):
+            if not isinstance(output, Heartbeat):
                 yield bucket, output
                 continue
             for to in step.beats:
-                beat = Piece.beat(to.number, output.stream_us, heard_us=output.heard_us)
+                beat = Piece.source_heartbeat(to.number, output.stream_us, heard_us=output.heard_us)
                 passing.append(Parcel(to.reader, bucket, beat))
 
 
@@ -600,6 +616,6 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
         )
 
 
-def _pieces(rows: pa.RecordBatch) -> Pieces:
+def _unpack_pieces(rows: pa.RecordBatch) -> Pieces:
     """Return rows of ``PACKED`` as buckets and their pieces."""
     return [(row.bucket, unpack_piece(row)) for row in PackedRow.all_of(rows)]

@@ -33,7 +33,7 @@ FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
-def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
+def drop_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """Return the share without the rows that have no effect, and the stores on the logs of keys, by
     name. A row has no effect if a newer row of its key from another log came before it. Sources
     without such logs have no store.
@@ -49,10 +49,10 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
         runs = share.manifest.stores.get(log_store_name(name))
         key_logs = None
         if source.arrival.limited or runs is not None:
-            key_logs = _Known(source, runs or Runs(), share, share.final_us[source_index])
+            key_logs = _KeyLogs(source, runs or Runs(), share, share.final_us[source_index])
         rows = batches[source_index].rows
         if len(rows) and (key_logs is not None or _has_several(rows)):
-            kept_row = _kept(share, source_index, key_logs)
+            kept_row = _effective_rows(share, source_index, key_logs)
             if len(kept_row) < len(rows):
                 lost_row = np.delete(np.arange(len(rows)), kept_row)
                 counts.add_rows(replaced_metric(source), source, rows, lost_row)
@@ -66,7 +66,7 @@ def in_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     return share, stores
 
 
-class _Known(TableState):
+class _KeyLogs(TableState):
     """The age of each key's current row, as ``_event_time``, and its log.
 
     A deleted key is forgotten ``FORGOTTEN_US`` behind stream time.
@@ -84,7 +84,7 @@ class _Known(TableState):
         super().__init__(schema, len(keys), runs, share.blobs, share.cache)
         self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
 
-    def logs(self, located: Located, which: Ints) -> Ints:
+    def stored_logs(self, located: Located, which: Ints) -> Ints:
         """Return the stored log of each of the queries ``which``: int64[which]. All of them must be
         found.
         """
@@ -124,7 +124,7 @@ def _has_several(rows: pa.Table) -> bool:
 # | -1, stored before | 3 | before all | 101 | |
 # | 0 | 0 | 7 | 100 | no: 101 came before it |
 # | 1 | 0 | 8 | 102 | yes, and it is the row that stays |
-def _kept(share: Share, source_index: int, key_logs: _Known | None) -> Ints:
+def _effective_rows(share: Share, source_index: int, key_logs: _KeyLogs | None) -> Ints:
     """Return the rows of source ``source_index`` in ``share`` that have an effect, ascending:
     int64[kept].
 
@@ -143,7 +143,7 @@ def _kept(share: Share, source_index: int, key_logs: _Known | None) -> Ints:
         located = key_logs.locate(keyed.hash[at[starts]], keys)
         there = np.flatnonzero(located.segment >= 0)
         group = np.append(there, group)
-        log = np.append(key_logs.logs(located, there), log)
+        log = np.append(key_logs.stored_logs(located, there), log)
         position = np.append(np.full(len(there), _BEFORE_ALL), position)
         time_us = np.append(located.event_time_us[there], time_us)
         arrived = np.append(np.full(len(there), -1), arrived)

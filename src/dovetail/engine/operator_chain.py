@@ -43,7 +43,7 @@ from dovetail.state.runs import Runs
 _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
-def run(share: Share) -> Done:
+def run_operators(share: Share) -> Done:
     """Run the operators of a share's fragment on one bucket. Return the last one's changes, and the
     stores of all under the manifest's names. Raises ``DataError`` for a row that an operator cannot
     take, perhaps only as ``chunks`` are read.
@@ -59,14 +59,14 @@ def run(share: Share) -> Done:
                 final_us=share.final_us,
                 blobs=share.blobs,
                 cache=share.cache,
-                stores=_stored(share, 0),
+                stores=_stores_before(share, 0),
             )
         )
-        return replace(done, stores=_named(share, 0, done))
+        return replace(done, stores=_stores_after(share, 0, done))
     return _run_all(share)
 
 
-def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
+def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
     """Return the stores of operator ``operator_index`` before the batch, by its own names for them.
     A store without anything is missing.
     """
@@ -82,7 +82,7 @@ def _stored(share: Share, operator_index: int) -> dict[str, Runs]:
     }
 
 
-def _named(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
+def _stores_after(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
     """Return the stores of the operator with this index after the batch, by the manifest's names
     for them.
     """
@@ -117,7 +117,7 @@ def _run_all(share: Share) -> Done:
     bounds = np.cumsum([0, *(len(rows) for rows in sources)])
     ranks = [rank[start:end] for start, end in pairwise(bounds)]
     inputs = [
-        _numbered(batch.rows, input_rank)
+        _with_ranks(batch.rows, input_rank)
         for batch, input_rank in zip(share.batches, ranks, strict=True)
     ]
     clocks = {
@@ -134,7 +134,7 @@ def _run_all(share: Share) -> Done:
             min(share.final_us[n] for n in operator.clocks),
         )
         fed = [
-            _fed(
+            _operator_input(
                 share,
                 feed,
                 source,
@@ -144,8 +144,8 @@ def _run_all(share: Share) -> Done:
             )
             for feed, source in zip(operator.reads, operator.sources, strict=True)
         ]
-        done = operate(_job(share, index, fed, ranks, clock))
-        stores |= _named(share, index, done)
+        done = operate(_build_job(share, index, fed, ranks, clock))
+        stores |= _stores_after(share, index, done)
         counts.update(done.counts)
         if operator is not operators[-1]:
             outputs.append(_whole_output(done))
@@ -177,7 +177,7 @@ def _numbered_on(
             emitted = emitted.set_column(
                 emitted.schema.get_field_index(POSITION), POSITION, positions
             )
-            yield _caused(share, emitted, order, clock)
+            yield _with_cause_columns(share, emitted, order, clock)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class _Clock:
         return cls(share.initial_us[source_index], at_us, share.final_us[source_index])
 
 
-def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
+def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
     """Return the changes ``emitted`` with the columns ``Fragment.feeds`` in place of ``_sequence``:
     facts on the record that caused each. Windows that close are caused by the moment at which they
     are due.
@@ -235,7 +235,7 @@ def _caused(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.T
     return emitted
 
 
-def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
+def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:
     """Return an input's rows in order of arrival, with their ranks as ``_sequence`` in place of
     what they brought on their arrival. ``rank``: int64[rows], among the rows of all inputs.
     """
@@ -247,7 +247,7 @@ def _numbered(rows: pa.Table, rank: Ints) -> pa.Table:
     return rows.append_column(SEQUENCE, pa.array(rank[arranged]))
 
 
-def _job(
+def _build_job(
     share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
     """Return the job of operator ``operator_index``. ``fed``: the rows of each of its sources.
@@ -277,12 +277,12 @@ def _job(
         final_us=[source_clock.final_us for source_clock in clocks],
         blobs=share.blobs,
         cache=share.cache,
-        stores=_stored(share, operator_index),
+        stores=_stores_before(share, operator_index),
         clock_us=clock.at_us,
     )
 
 
-def _fed(
+def _operator_input(
     share: Share,
     feed: Feed,
     source: SourceSpec,
@@ -301,7 +301,7 @@ def _fed(
         return source.wire_schema.empty_table()
     if feed.columns is None:
         return rows.select(source.wire_schema.names)
-    columns = [_shifted(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
+    columns = [_shift_times(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
     keys, foreign = source.shape.keys, source.shape.foreign
     others = keys + foreign
     if feed.looks is not None:
@@ -338,7 +338,7 @@ def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
     return lost
 
 
-def _shifted(column: pa.Array, by_us: int) -> pa.Array:
+def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
     """Return a column of times with ``by_us`` microseconds added to each; nulls stay."""
     if by_us == 0:
         return column

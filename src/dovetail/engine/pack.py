@@ -24,7 +24,7 @@ from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import NO_TIME, Mask
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LETTER, OPERATOR, PLACE, PROBLEM
-from dovetail.engine.arrival import arranged
+from dovetail.engine.arrival import arrange_rows
 from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.bucket_report import BucketReport
@@ -72,7 +72,7 @@ class Packing(ABC):
     out: int | None
     """The number of a column that is null in the reader's rows; None if it has all rows."""
 
-    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of ``batch`` that are for this reader, with its columns in the order of
         ``places``. All rows are for it if ``out`` is None; else those with a null in column
         ``out``.
@@ -84,7 +84,7 @@ class Packing(ABC):
         return rows.filter(out.is_null())
 
     @abstractmethod
-    def of(self, partition: int) -> Pack:
+    def begin_partition(self, partition: int) -> Pack:
         """Begin an input partition with the number ``partition``, and return its packing."""
 
 
@@ -92,19 +92,19 @@ class Pack(ABC):
     """The packing of one input partition: rows come in, rows of ``PACKED`` go out."""
 
     @abstractmethod
-    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add some rows of the partition; yield rows of ``PACKED`` if enough have come together,
         else nothing. Raises ``DataError`` for a row with a null timestamp that a stage needs.
         """
 
     @abstractmethod
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``PACKED`` for all rows not yet yielded. Rows that are added after it
         begin anew.
         """
 
 
-def pack(
+def pack_partition(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an input partition, read once, packed for all readers: rows of ``PACKED``.
@@ -113,12 +113,12 @@ def pack(
 
     ``packings``: one per reader; ``batches``: the flat rows; ``partition``: the partition's number.
     """
-    begun = [(packing, packing.of(partition)) for packing in packings]
+    begun = [(packing, packing.begin_partition(partition)) for packing in packings]
     for batch in batches:
         for packing, open_pack in begun:
-            yield from open_pack.take(packing.chosen(batch))
+            yield from open_pack.add_batch(packing.select_rows(batch))
     for _, open_pack in begun:
-        yield from open_pack.rest()
+        yield from open_pack.flush()
 
 
 @dataclass(frozen=True)
@@ -153,20 +153,20 @@ class Packer(Packing):
     places: Sequence[int] | None = None
     out: int | None = None
 
-    def of(self, partition: int) -> Pack:
+    def begin_partition(self, partition: int) -> Pack:
         """Begin an input partition with the number ``partition``, and return its packing."""
-        return _Buckets(self, partition)
+        return _BucketPack(self, partition)
 
-    def sound(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+    def drop_failed_keys(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
         """Return the rows of ``batch`` whose foreign key did not fail, under the source's own names
         and without the column of failures. Add the others to ``counts`` as failed.
         """
         if not self.source.shape.fallible:
-            return self._named(batch)
+            return self._rename_columns(batch)
         failure = batch.column(batch.num_columns - 1)
-        batch = self._named(batch.select(range(batch.num_columns - 1)))
+        batch = self._rename_columns(batch.select(range(batch.num_columns - 1)))
         if failure.null_count < len(failure):
-            self._count(counts, "failed", batch.filter(failure.is_valid()))
+            self._count_rows(counts, "failed", batch.filter(failure.is_valid()))
             batch = batch.filter(failure.is_null())
         return batch
 
@@ -174,20 +174,20 @@ class Packer(Packing):
         """Return the rows of ``batch`` that a join can use. Add the others to ``counts`` as
         dropped; they stay if the source's ``keeps_time`` is set.
         """
-        usable = self._usable(batch)
+        usable = self._usable_mask(batch)
         if usable is None or usable.true_count == len(usable):
             return batch
-        self._count(counts, "dropped", batch.filter(pc.invert(usable)))
+        self._count_rows(counts, "dropped", batch.filter(pc.invert(usable)))
         return batch if self.source.meaning.keeps_time else batch.filter(usable)
 
-    def _count(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
+    def _count_rows(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
         """Add the number of ``rows``, at least one, to the metric of this source and ``kind``, with
         the first row as the example.
         """
         first = pa.Table.from_batches([rows.slice(0, 1)])
         counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
 
-    def _usable(self, batch: pa.RecordBatch) -> pa.Array | None:
+    def _usable_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return for each row of ``batch`` whether a join can use it: bool[rows], None if all can.
         The class's table lists the rows of no use.
         """
@@ -208,7 +208,7 @@ class Packer(Packing):
                 usable.append(pc.or_kleene(valid, batch.column(DELETED)) if valueless else valid)
         return reduce(pc.and_, usable) if usable else None
 
-    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _rename_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch under the names of ``travel_schema``, without ``_deleted`` if that
         column is missing. Before, its columns have the plain names in which they travel.
         """
@@ -246,13 +246,13 @@ class Packer(Packing):
         """The names of the source's key columns, in order."""
         return [field.name for field in self.source.shape.key_fields]
 
-    def packed(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
+    def pack_batches(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
         """Return the rows of ``PACKED`` for batches of input, one for each bucket, all with the
         ``tag``. Without a batch they are heartbeats, which bring the counts. ``batches``: rows of
         ``sound`` and ``of_use``, with timestamps.
         """
         if not batches:
-            return packed(None, self.labels, tag)
+            return pack_table(None, self.labels, tag)
         schema = self.source.travel_schema
         table = pa.Table.from_batches(batches)
         if DELETED not in table.schema.names:
@@ -260,20 +260,20 @@ class Packer(Packing):
             table = table.add_column(schema.get_field_index(DELETED), DELETED, none)
         if not table.schema.equals(schema):
             table = table.cast(schema)
-        counted, left_out, deleted = self._counted(table), None, table.column(DELETED)
+        counted, left_out, deleted = self._advances_time(table), None, table.column(DELETED)
         if deleted.null_count:
             left_out = deleted.is_null().to_numpy()
             counted = ~left_out if counted is None else counted & ~left_out
             table = table.set_column(schema.names.index(DELETED), DELETED, deleted.fill_null(True))
-        table, arrived = arranged(self.source, table, counted, left_out)
+        table, arrived = arrange_rows(self.source, table, counted, left_out)
         tag = replace(tag, high_time_us=arrived.high_us, runs=arrived.runs, stairs=arrived.stairs)
         if not self.by:
-            return packed(table, self.labels, tag)
+            return pack_table(table, self.labels, tag)
         place_hash = stable_hash([table.column(name).combine_chunks() for name in self.by])
         table = table.append_column(PLACE, pa.array(place_hash))
-        return packed(table, self.labels, tag, by=PLACE)
+        return pack_table(table, self.labels, tag, by=PLACE)
 
-    def _counted(self, table: pa.Table) -> Mask | None:
+    def _advances_time(self, table: pa.Table) -> Mask | None:
         """Return for each row whether it advances stream time: bool[rows], None if all do. A row
         with a null in the key does so only under ``keeps_time``.
         """
@@ -284,35 +284,35 @@ class Packer(Packing):
         return valid.to_numpy()  # type: ignore[no-any-return]
 
 
-class _Buckets(Pack):
+class _BucketPack(Pack):
     """The packing of one input partition for the buckets of a stage."""
 
     def __init__(self, packer: Packer, partition: int) -> None:
         self._packer, self._partition = packer, partition
         self._number = 0
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Forget all rows and counts that are held, to begin anew."""
         self._held: list[pa.RecordBatch] = []
         self._bytes, self._counts = 0, Counts()
 
-    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add the rows in ``batch`` that a join can use; count the others. Once about
         ``_FLUSH_BYTES`` are held, yield all of them as rows of ``PACKED``; else yield nothing.
 
         Raises ``DataError`` for a null timestamp.
         """
         packer = self._packer
-        taken = packer.of_use(packer.sound(batch, self._counts), self._counts)
+        taken = packer.of_use(packer.drop_failed_keys(batch, self._counts), self._counts)
         if taken.num_rows:
             packer.refuse_timeless(taken)
             self._held.append(taken)
             self._bytes += taken.nbytes
         if self._bytes >= _FLUSH_BYTES:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``PACKED`` for all rows and counts not yet yielded, if there are any,
         and begin anew.
         """
@@ -320,9 +320,9 @@ class _Buckets(Pack):
             packer = self._packer
             tag = Tag(packer.reader, packer.number, self._partition, self._number)
             tag = replace(tag, counted=counted_text(self._counts, packer.source.metric_names))
-            yield packer.packed(self._held, tag)
+            yield packer.pack_batches(self._held, tag)
             self._number += 1
-            self._begin()
+            self._reset()
 
 
 @dataclass(frozen=True)
@@ -339,11 +339,11 @@ class Carrier(Packing):
     places: Sequence[int] | None = None
     out: int | None = None
 
-    def of(self, partition: int) -> Pack:
+    def begin_partition(self, partition: int) -> Pack:
         """Begin an input partition with the number ``partition``, and return its packing."""
-        return _Whole(self, partition)
+        return _ResultPack(self, partition)
 
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of ``batch`` that go to the result, in the columns of ``schema``. Here it
         is all rows.
         """
@@ -357,12 +357,12 @@ class Strays(Carrier):
     They are structs in a column that is null in rows.
     """
 
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the dead letters in the first column of ``batch``, a struct that is null in
         rows.
         """
         letters = batch.column(0).drop_null()
-        return super().rows(pa.RecordBatch.from_struct_array(letters))
+        return super().result_rows(pa.RecordBatch.from_struct_array(letters))
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ class Letters(Carrier):
     problem: str = ""
     """The problem."""
 
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a dead letter for each row of ``batch`` whose text is not null, in order. The
         first column of ``batch`` is the event time, the second the text.
         """
@@ -388,7 +388,7 @@ class Letters(Carrier):
         return pa.record_batch([*text_columns, row, time], schema=self.schema)
 
 
-class _Whole(Pack):
+class _ResultPack(Pack):
     """The packing of one input partition for a result."""
 
     def __init__(self, carrier: Carrier, partition: int) -> None:
@@ -397,24 +397,24 @@ class _Whole(Pack):
         self._held: list[pa.RecordBatch] = []
         self._number = self._bytes = 0
 
-    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add the rows of ``batch`` that are carried. Once about ``_FLUSH_BYTES`` are held, yield
         them as rows of ``PACKED``; else yield nothing.
         """
-        rows = self._carrier.rows(batch)
+        rows = self._carrier.result_rows(batch)
         if rows.num_rows:
             self._held.append(rows)
             self._bytes += rows.nbytes
         if self._bytes >= _FLUSH_BYTES:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield one row of ``PACKED`` for all rows not yet yielded, nothing if there are none, and
         begin anew.
         """
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
-            yield whole(pa.Table.from_batches(self._held), self._label, tag)
+            yield pack_whole_table(pa.Table.from_batches(self._held), self._label, tag)
             self._held, self._bytes, self._number = [], 0, self._number + 1
 
 
@@ -469,7 +469,7 @@ def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | 
     return f"[{','.join(parts)}]"
 
 
-def packed(
+def pack_table(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
     """Return the rows of ``PACKED``, one for each bucket, with the rows of ``table`` that belong
@@ -479,42 +479,47 @@ def packed(
     that chooses the bucket. None for a table makes heartbeats.
     """
     buckets = len(labels)
-    payloads = pa.nulls(buckets, pa.binary()) if table is None else split(table, buckets, by)
-    return _tagged(labels, tag, payloads)
+    payloads = (
+        pa.nulls(buckets, pa.binary()) if table is None else split_by_bucket(table, buckets, by)
+    )
+    return _tag_payloads(labels, tag, payloads)
 
 
-def whole(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
+def pack_whole_table(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
     """Return one row of ``PACKED``: all of ``table`` for the bucket with this label. None for a
     table makes a heartbeat.
     """
     payload = None if table is None else to_ipc(table)
-    return _tagged([label], tag, pa.array([payload], pa.binary()))
+    return _tag_payloads([label], tag, pa.array([payload], pa.binary()))
 
 
-def ended(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
+def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
     """Return the rows of ``PACKED`` by which buckets hear that all sources have ended.
 
     ``reader``: the number of the stage. ``sources``: the number of its inputs. ``labels``: the
     number under which each bucket is shuffled.
     """
-    batches = [packed(None, labels, _beating(reader, beat)) for beat in Piece.ends(sources)]
+    batches = [
+        pack_table(None, labels, _heartbeat_tag(reader, beat))
+        for beat in Piece.end_heartbeats(sources)
+    ]
     return pa.Table.from_batches(batches, PACKED).combine_chunks().to_batches()[0]
 
 
-def beat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
+def pack_heartbeat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
     """Return the row of ``PACKED`` that brings the heartbeat ``piece`` to one bucket of stage
     ``reader``. ``label``: the number under which the bucket is shuffled.
     """
-    return whole(None, label, _beating(reader, piece))
+    return pack_whole_table(None, label, _heartbeat_tag(reader, piece))
 
 
-def _beating(reader: int, beat: Piece) -> Tag:
+def _heartbeat_tag(reader: int, beat: Piece) -> Tag:
     """Return the tag of the heartbeat ``beat`` for stage ``reader``."""
     address = (beat.source, beat.partition, beat.number)
     return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
 
 
-def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
+def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
     """Return n rows of ``PACKED`` for n labels and payloads, with the facts of ``tag`` in each.
     Only the first row has the counts and the report, so that they are counted once.
     """
@@ -536,7 +541,7 @@ def _tagged(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBat
 # |---|---|
 # | edges | 0 2 2 3 |
 # | streams | rows 0 and 1, null, row 2 |
-def split(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
+def split_by_bucket(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     """Return one Arrow IPC stream for each bucket, null if it gets no rows: binary[buckets]. Rows
     keep their order. All streams together take less than 2 GiB. ``by``: the int64 column with the
     hash that chooses the bucket.
@@ -592,4 +597,4 @@ def unpack_piece(row: PackedRow) -> Piece:
         None if blob is None else from_ipc(blob) for blob in (row.payload, runs, stairs)
     )
     numbers = (row.source, row.partition, row.number)
-    return Piece(*numbers, high_us, rows, runs, stairs, heard_us, PackTime.of(row.facts))
+    return Piece(*numbers, high_us, rows, runs, stairs, heard_us, PackTime.decode(row.facts))

@@ -67,7 +67,7 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
     return NO_TIME if latest == NO_TIME else latest - store.span_us
 
 
-def rows(
+def read_rows(
     store: Store,
     runs: Runs,
     beside: Mapping[str, Runs],
@@ -86,24 +86,24 @@ def rows(
     if segment is None:
         return
     without = beside[store.without].segments if store.without else ()
-    marked = [_numbers(part, blobs, cache) for part in without]
+    marked = [_row_numbers(part, blobs, cache) for part in without]
     gone = np.concatenate(marked) if marked else None
-    lists = _lists(store, beside, blobs, cache)
+    lists = _open_list_stores(store, beside, blobs, cache)
     schema = cache.open(segment, blobs.get).schema
-    for table in _opened(store, schema, runs, horizon_us, blobs, cache).contents():
+    for table in _open_store(store, schema, runs, horizon_us, blobs, cache).contents():
         if gone is not None:
             table = table.filter(~np.isin(table.column(ROW).to_numpy(), gone))
-        yield _shown(store, table, lists)
+        yield _displayed_rows(store, table, lists)
 
 
-def found(
+def look_up_rows(
     store: Store,
     runs: Runs,
     beside: Mapping[str, Runs],
     horizon_us: int,
     blobs: Blobs,
     cache: SegmentCache,
-    asked: Asked,
+    asked: AskedKeys,
 ) -> pa.Table:
     """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
     key without any gives none; rows lie by hash, not in the order asked.
@@ -122,7 +122,7 @@ def found(
     if segment is None:
         return schema_of(store).empty_table()
     schema = cache.open(segment, blobs.get).schema
-    state = _opened(store, schema, runs, horizon_us, blobs, cache)
+    state = _open_store(store, schema, runs, horizon_us, blobs, cache)
     order = np.argsort(asked.hash, kind="stable")
     hash_, keys = asked.hash[order], [key.take(pa.array(order)) for key in asked.keys]
     if isinstance(state, TableState):
@@ -132,18 +132,18 @@ def found(
         if store.kind == "records":
             low_us, high_us = (np.full(len(hash_), time) for time in (horizon_us, END_OF_TIME))
             table = state.between(hash_, keys, low_us, high_us).rows
-            return _shown(store, table, {})
+            return _displayed_rows(store, table, {})
         located = state.as_of(hash_, keys, np.full(len(hash_), asked.time_us))
     table = located.fetch(np.flatnonzero(located.present), range(len(schema)))
     if store.kind == "rows" and horizon_us != NO_TIME:
         table = table.filter(
             pc.greater_equal(table.column(store.time).cast(pa.int64()), horizon_us)
         )
-    return _shown(store, table, _lists(store, beside, blobs, cache))
+    return _displayed_rows(store, table, _open_list_stores(store, beside, blobs, cache))
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedKeys:
     """Distinct keys to look up in a store, with their hashes."""
 
     hash: Ints
@@ -154,17 +154,17 @@ class Asked:
     """The time for which versions are asked; the end of time by default."""
 
 
-def _shown(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
+def _displayed_rows(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
     """Return stored rows as readers see them (``schema_of``), one each, accumulators as results.
     ``lists``: the stores of long lists by result column, none for other stores.
     """
     if store.results:
-        columns = [*map(table.column, store.key), *_results(store, table, lists)]
+        columns = [*map(table.column, store.key), *_result_columns(store, table, lists)]
     else:
         columns = [table.column(name) for name in store.stored_columns]
     columns.append(table.column(GROUP_TIME if store.results else EVENT_TIME).cast(TIME))
     if store.kind == "versions":
-        columns.append(_changes(table.column(DELETED)))
+        columns.append(_change_kinds(table.column(DELETED)))
     if store.kind == "queue":
         columns.append(table.column(DUE).cast(TIME))
     return pa.table(columns, schema=schema_of(store))
@@ -177,7 +177,7 @@ class _Groups(NamedTuple):
     keys: Sequence[pa.Array]
 
 
-def _lists(
+def _open_list_stores(
     store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
     """Open the stores of long lists of the result columns that may have them, by the index of the
@@ -196,7 +196,9 @@ def _lists(
     return lists
 
 
-def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Iterator[pa.Array]:
+def _result_columns(
+    store: Store, table: pa.Table, lists: Mapping[int, Parts]
+) -> Iterator[pa.Array]:
     """Yield one array per result column, in order, computed from the accumulators in ``table``, a
     row per group. ``lists``: the open stores of long lists, by the number of their result column.
     Raises ``AggregateError`` if a result does not fit.
@@ -210,14 +212,14 @@ def _results(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> Itera
         yield result.kernel.results(state)
 
 
-def _numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
+def _row_numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
     """Return the row numbers in a segment of a store that lists rows which no longer count:
     int64[rows].
     """
     return numbers(cache.open(segment, blobs.get), ROW)
 
 
-def _opened(
+def _open_store(
     store: Store,
     schema: pa.Schema,
     runs: Runs,
@@ -246,7 +248,7 @@ def _opened(
     )
 
 
-def _changes(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
+def _change_kinds(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the kind of change of each row as text: delete where ``deleted`` is true, else
     upsert.
     """

@@ -19,13 +19,13 @@ from dovetail.plan.views import View
 class Conditions(Protocol):
     """An evaluator of the conditions of expectations that are Spark expressions."""
 
-    def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
+    def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return one text per row: the row as JSON if it does not meet the expectation ``view``,
         else null. Errors of the expression pass.
         """
 
 
-class Checked(NamedTuple):
+class CheckedRows(NamedTuple):
     """The rows that an expectation lets through, and those that do not meet it."""
 
     rows: pa.Table
@@ -36,7 +36,9 @@ class Checked(NamedTuple):
     """The dead letters (``DEAD_LETTERS``)."""
 
 
-def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> Checked:
+def check_expectation(
+    rows: pa.Table, view: Expectation, conditions: Conditions | None
+) -> CheckedRows:
     """Return the rows after the expectation ``view``. Also return those that do not meet it, as
     texts and as dead letters.
 
@@ -45,7 +47,7 @@ def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) ->
     not meet it stay unless the expectation drops them. Raises ``DataError`` for such a row if it is
     to fail the query.
     """
-    unmet = _unmet(rows, view, conditions)
+    unmet = _unmet_rows_as_text(rows, view, conditions)
     texts, letters = unmet.drop_null(), DEAD_LETTERS.empty_table()
     if len(texts) and view.on_fail == "fail":
         problem = f"{view.problem} by the row {texts[0]}"
@@ -54,10 +56,12 @@ def checked(rows: pa.Table, view: Expectation, conditions: Conditions | None) ->
         words = (pa.repeat(pa.scalar(word), len(texts)) for word in (view.letters, view.problem))
         times = rows.column(EVENT_TIME).filter(unmet.is_valid())
         letters = pa.table([*words, texts, times], schema=DEAD_LETTERS)
-    return Checked(rows.filter(unmet.is_null()) if view.drops else rows, texts, letters)
+    return CheckedRows(rows.filter(unmet.is_null()) if view.drops else rows, texts, letters)
 
 
-def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> pa.Array:
+def _unmet_rows_as_text(
+    rows: pa.Table, view: Expectation, conditions: Conditions | None
+) -> pa.Array:
     """Return one text per row, null for a row that meets the expectation. Deleted rows meet it.
 
     If the expectation is ``computed``, ``conditions`` are needed, and the text is the row as JSON.
@@ -65,7 +69,7 @@ def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> 
     """
     if view.computed:
         assert conditions is not None
-        return conditions.unmet(view, rows)
+        return conditions.unmet_rows_as_text(view, rows)
     met = pc.or_(rows.column(view.expected).fill_null(False), rows.column(DELETED).fill_null(True))
     unmet = pc.invert(met)
     names = view.row.names
@@ -75,7 +79,7 @@ def _unmet(rows: pa.Table, view: Expectation, conditions: Conditions | None) -> 
     return texts.combine_chunks()
 
 
-def plain(rows: pa.Table, view: View) -> pa.Table:
+def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
     """Return rows after a view without expressions: its columns, then those not of the viewed node.
 
     Rows may be dropped or repeated. In a table, a row that does not meet the condition becomes a
@@ -97,10 +101,10 @@ def plain(rows: pa.Table, view: View) -> pa.Table:
         rows, view_rows = rows.take(which), view_rows.take(which)
         name = view.row.names[view.exploded]
         view_rows = view_rows.set_column(view.exploded, name, pc.list_flatten(lists))
-    return beside(view_rows, rows.drop_columns(view.node.row.names))
+    return append_columns(view_rows, rows.drop_columns(view.node.row.names))
 
 
-def beside(rows: pa.Table, added: pa.Table) -> pa.Table:
+def append_columns(rows: pa.Table, added: pa.Table) -> pa.Table:
     """Return a table with the columns of ``rows``, then those of ``added``. Both have the same
     number of rows.
     """

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
-from dovetail.engine.local import Expressions, Local
+from dovetail.engine.local import Expressions, LocalRun
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.types.arrow import arrow_schema
@@ -29,14 +29,14 @@ def computed_row(
         name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)
         for name in inputs
     }
-    local = Local(
+    local = LocalRun(
         plan_of([replace(node, **sources)], buckets=1, emit="change"), stable_hash, expressions
     )
     # Right rows come first, so that each left row finds its match.
     for sequence, (name, row) in enumerate(reversed([*inputs.items()])):
         if row is not None:
-            local.accept(sources[name], _one_row(sources[name], row, sequence))
-    changes = [row for result in local.run(0, 0) for row in result.rows.to_pylist()]
+            local.accept_rows(sources[name], _one_row(sources[name], row, sequence))
+    changes = [row for result in local.run_batch(0, 0) for row in result.rows.to_pylist()]
     live = [row for row in changes if not row[DELETED]]
     return None if not live else {name: live[-1][name] for name in node.row.names}
 

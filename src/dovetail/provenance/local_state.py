@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dovetail.engine import store_contents
 from dovetail.engine.fragment import latest_times
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.physical.stage import Stage
 from dovetail.provenance.stored_rows import in_microseconds, matching
 from dovetail.state import manifest as manifests
@@ -21,7 +21,7 @@ from dovetail.state.segment import SegmentCache
 class LocalState:
     """The stores of a ``Local``, as they are now."""
 
-    def __init__(self, local: Local) -> None:
+    def __init__(self, local: LocalRun) -> None:
         self._local = local
 
     def rows(
@@ -42,7 +42,9 @@ class LocalState:
             runs = _runs(manifest, store)
             beside = {name: _runs(manifest, name) for name in described.companion_stores}
             horizon_us = store_contents.horizon_us(described, manifest)
-            read = store_contents.rows(described, runs, beside, horizon_us, blobs, SegmentCache())
+            read = store_contents.read_rows(
+                described, runs, beside, horizon_us, blobs, SegmentCache()
+            )
             tables += [matching(in_microseconds(table), match) for table in read]
         return pa.concat_tables(tables)
 

@@ -19,8 +19,8 @@ from dovetail.base.columns import DELETED, EVENT_TIME, POSITION
 from dovetail.base.hints import HintedDriver
 from dovetail.base.text_cells import microseconds_of
 from dovetail.base.validation import validated
-from dovetail.engine.idle import Idle, idle_us
-from dovetail.engine.local import Hash, Local
+from dovetail.engine.idle import IdleRules, idle_us
+from dovetail.engine.local import Hash, LocalRun
 from dovetail.errors import CheckpointError, DataError, PlanError
 from dovetail.operators.job import END_OF_TIME
 from dovetail.physical.fragment import Buckets, Emit
@@ -157,9 +157,9 @@ class Driver(ExplainingDriver, HintedDriver):
         )
         self._sources = {source: columns_of(source) for source in origins_of(nodes)}
         evaluator = None if spark is None else Evaluator(spark)
-        self._root = Local(plan, stable_hash if key_hash is None else key_hash, evaluator)
+        self._root = LocalRun(plan, stable_hash if key_hash is None else key_hash, evaluator)
         if idle is not None:
-            self._root.go_on(Idle(((0, idle_us("Driver", idle, plan)),)))
+            self._root.let_time_go_on(IdleRules(((0, idle_us("Driver", idle, plan)),)))
         self._spark = spark
         self._fed: list[tuple[Source, pa.Table]] = []
         self._log: list[Fed] | None = []
@@ -204,7 +204,7 @@ class Driver(ExplainingDriver, HintedDriver):
         >>> driver.counts
         {'views.late': 1}
         """
-        return {name: count for name, count in self._root.counted.number.items() if count}
+        return {name: count for name, count in self._root.total_counts.number.items() if count}
 
     @property
     def examples(self) -> dict[str, str]:
@@ -229,7 +229,7 @@ class Driver(ExplainingDriver, HintedDriver):
         >>> driver.examples
         {'orders.dropped': 'id=None at 1970-01-01T00:00:00.000001Z'}
         """
-        return self._root.counted.examples
+        return self._root.total_counts.examples
 
     @property
     def dropped(self) -> int:
@@ -369,7 +369,7 @@ class Driver(ExplainingDriver, HintedDriver):
                     "Give pipe(..., timestamp=...), one for all rows or one each",
                 )
         taken = arrow_rows(source, self._sources[source], new_rows, times, gone, self._sequence)
-        self._root.accept(source, taken)
+        self._root.accept_rows(source, taken)
         self._fed.append((source, taken))
         self._sequence += len(new_rows)
         return []
@@ -424,7 +424,7 @@ class Driver(ExplainingDriver, HintedDriver):
         changes: list[Change] = []
         self._inside_batch = True
         try:
-            with self._root.whole():
+            with self._root.all_or_nothing():
                 yield changes
                 changes += self._run(beat_us)
         except BaseException:
@@ -969,7 +969,7 @@ class Driver(ExplainingDriver, HintedDriver):
         driver._batches, driver._now_us, driver._log = header["batches"], header["now_us"], None
         if driver._root.idle is not None:
             ((_, span_us),) = driver._root.idle.runs
-            driver._root.go_on(Idle(((driver._now_us, span_us),)))
+            driver._root.let_time_go_on(IdleRules(((driver._now_us, span_us),)))
         stages = driver._root.buckets
         for row in stored.to_pylist():
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
@@ -1013,7 +1013,7 @@ class Driver(ExplainingDriver, HintedDriver):
 
         ``beat_us``: the stream time to move to, None for none.
         """
-        result_rows = self._root.run(self._batches, self._now_us, beat_us)
+        result_rows = self._root.run_batch(self._batches, self._now_us, beat_us)
         self._batches += bool(result_rows)
         fed, self._fed = self._fed, []
         if self._log is not None:
@@ -1090,18 +1090,18 @@ class _View(Driver):
 
     _log: list[Fed]
 
-    def rows(self, log: Sequence[Fed], idle: Idle | None) -> dict[Any, dict[str, Any]]:
+    def rows(self, log: Sequence[Fed], idle: IdleRules | None) -> dict[Any, dict[str, Any]]:
         """Return the values of each present row by its key, after all micro-batches in the driver's
         ``log``. ``idle``: the driver's ``idle=``, None for none.
         """
         if idle is not None and self._root.idle is None:
-            self._root.go_on(idle)
+            self._root.let_time_go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:
             self.again(fed, now_us, beat_us)
         return self._last_rows()
 
     @property
-    def local(self) -> Local:
+    def local(self) -> LocalRun:
         """The run of the view's plan in this process."""
         return self._root
 
@@ -1115,7 +1115,7 @@ class _View(Driver):
         """
         self._fed, self._now_us = fed, now_us
         for source, rows in fed:
-            self._root.accept(source, rows)
+            self._root.accept_rows(source, rows)
         return self._run(beat_us)
 
     def _last_rows(self) -> dict[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ from dovetail.api.results import AResult
 from dovetail.api.topology import ATopology, AWindowedTable
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.base.validation import Positive, Rule, validated
-from dovetail.engine.local import Local
+from dovetail.engine.local import LocalRun
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Node, Source
 from dovetail.provenance.explanation import RowExplanation
@@ -48,7 +48,7 @@ class Replay(Protocol):
     """A driver of one result to which rows are fed again."""
 
     @property
-    def local(self) -> Local:
+    def local(self) -> LocalRun:
         """The run of the driver's plan in this process."""
 
     def again(
@@ -64,7 +64,7 @@ class Replay(Protocol):
 class ExplainingDriver:
     """The calls of a driver that explain rows and changes."""
 
-    _root: Local
+    _root: LocalRun
     _spark: SparkSession | None
     _log: list[Any] | None
     micro_batches: list[MicroBatch]
@@ -234,7 +234,7 @@ class ExplainingDriver:
         ``members``: the most rows of a group that are named.
         """
         if self._root.idle is not None:
-            replay.local.go_on(self._root.idle)
+            replay.local.let_time_go_on(self._root.idle)
         *before, last = batches
         for batch in before:
             replay.again(batch.fed, batch.now_us, batch.beat_us)
@@ -251,7 +251,7 @@ class ExplainingDriver:
         assert explanations, "a change that does not come again"
         return explanations[-1]
 
-    def _walk(self, run: Local, members: int) -> Walk:
+    def _walk(self, run: LocalRun, members: int) -> Walk:
         """Return the walk that explains rows from the present state of a run. ``members``: the
         largest number of rows of a group to name.
         """

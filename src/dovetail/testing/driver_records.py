@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.base.columns import DELETED
-from dovetail.engine.view_rows import plain
+from dovetail.engine.view_rows import apply_plain_view
 from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.views import View
 from dovetail.testing.inputs import arrow_rows, columns_of
@@ -38,7 +38,7 @@ class DriverRecords:
         if not isinstance(stream, View) or stream.computed or not stream.row_by_row:
             return None
         below = self.of(stream.node)
-        return None if below is None else plain(below, stream)
+        return None if below is None else apply_plain_view(below, stream)
 
 
 def all_fed(batches: Iterable[Sequence[tuple[Source, pa.Table]]]) -> DriverRecords:

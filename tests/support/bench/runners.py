@@ -22,7 +22,7 @@ from bench.records import Answers, Batches, Hash, Record, Result
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.engine.batches.pieces import Piece
-from dovetail.engine.fragment import process
+from dovetail.engine.fragment import process_batch
 from dovetail.laws.joins.table_join import Tree, TreeLeaf
 from dovetail.laws.joins.table_join import TreeJoin as JoinedBy
 from dovetail.physical.fragment import Emit, Fragment, Operator
@@ -240,7 +240,9 @@ def kernel(
     for batch in batches:
         if restart:
             blobs, cache = MemoryBlobs(dict(blobs.blobs)), SegmentCache()
-        changes = process(fragment, list(_pieces(fragment, batch, key_hash)), blobs, cache).changes
+        changes = process_batch(
+            fragment, list(_pieces(fragment, batch, key_hash)), blobs, cache
+        ).changes
         answers.append(
             [
                 Result(

@@ -29,7 +29,7 @@ class PackTime(NamedTuple):
         return _TIMES.pack(*self)
 
     @classmethod
-    def of(cls, facts: bytes) -> PackTime:
+    def decode(cls, facts: bytes) -> PackTime:
         """Return the times at the beginning of ``facts``, bytes that ``encoded`` made; the rest is
         ignored.
         """
@@ -46,7 +46,7 @@ class PackTimer:
     def __init__(self) -> None:
         self._read_ns = self._pack_ns = 0
 
-    def reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def time_reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged, and add up the time until each, and the end, is there."""
         rows = iter(batches)
         while True:
@@ -57,7 +57,7 @@ class PackTimer:
                 return
             yield batch
 
-    def packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def time_packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield packed batches. The first row of each batch tells its bucket the time since the
         last batch that was spent on reading and on packing. Time after the last batch is told to
         nobody.
@@ -71,17 +71,17 @@ class PackTimer:
                 return
             read_us, pack_us = self._read_ns // 1000, (self._pack_ns - self._read_ns) // 1000
             self._read_ns = self._pack_ns = 0
-            yield _telling(batch, read_us, pack_us)
+            yield _with_task_times(batch, read_us, pack_us)
 
 
-def _telling(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
+def _with_task_times(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
     """Return packed rows with the times of the task, in microseconds, in the facts of the first
     row. The other rows stay as they are; there is at least one row.
     """
     index = batch.schema.get_field_index(_FACTS)
     facts = batch.column(index)
     first = facts[0].as_py()
-    time = PackTime.of(first)._replace(read_us=read_us, pack_us=pack_us)
+    time = PackTime.decode(first)._replace(read_us=read_us, pack_us=pack_us)
     told = pa.array([time.encoded + first[SIZE_BYTES:]], pa.binary())
     facts = pa.concat_arrays([told, facts.slice(1)])
     return batch.set_column(index, batch.schema.field(index), facts)

@@ -86,14 +86,14 @@ class Piece:
     """The times that reading and packing the rows took."""
 
     @classmethod
-    def ends(cls, sources: int) -> list[Piece]:
+    def end_heartbeats(cls, sources: int) -> list[Piece]:
         """Return the heartbeats that say that the sources with the numbers 0 to ``sources`` - 1
         have ended, one each.
         """
-        return [cls.beat(source, END_OF_TIME) for source in range(sources)]
+        return [cls.source_heartbeat(source, END_OF_TIME) for source in range(sources)]
 
     @classmethod
-    def beat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
+    def source_heartbeat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
         """Return a heartbeat of a source that belongs to no input partition.
 
         ``time_us``: the stream time that it brings. ``heard_us``: the time since which nothing has
@@ -119,18 +119,18 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
         [piece.rows for piece in with_rows] or [source.wire_schema.empty_table()]
     )
     rows = rows.combine_chunks()
-    stairs = _stairs(heard) if arrival.stairs else None
+    stairs = _stairs_of_pieces(heard) if arrival.stairs else None
     if not arrival.clocked:
-        return _brought(arrival, rows, stairs)
+        return _batch_of_stage_rows(arrival, rows, stairs)
     if arrival.by_shared_log:
         clock_us = rows.column(CLOCK).to_numpy()
         if stairs is not None:
             clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
         return Batch(rows, clock_us, clock_us, stairs=stairs)
-    return _in_runs(arrival, rows, heard, stairs)
+    return _batch_of_log_rows(arrival, rows, heard, stairs)
 
 
-def _brought(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
+def _batch_of_stage_rows(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
     """Return a batch of rows of another stage, with clock, stream time, order and tie from the
     columns that they bring. A missing clock is 0; a missing stream time is the clock.
 
@@ -142,14 +142,14 @@ def _brought(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batc
     return Batch(rows, clock_us, stream_us, columns.get(ORDER), columns.get(TIE), stairs)
 
 
-def _in_runs(
+def _batch_of_log_rows(
     arrival: RowArrival, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
 ) -> Batch:
     """Return rows that were read from logs in runs, in the order of the logs.
 
     ``heard``: the pieces of the source, by partition and number; ``rows``: their rows.
     """
-    runs, first = _runs(arrival, heard)
+    runs, first = _runs_of_pieces(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
     # Positions of files are the ranks of their runs. Other runs come in their order.
     rank = runs.first if arrival.by_file else np.arange(len(runs.log))
@@ -184,7 +184,7 @@ def _in_runs(
     return Batch(rows, clock_us, stream_us, order, stairs=stairs)
 
 
-def _runs(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
+def _runs_of_pieces(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
     """Return the runs of the pieces ``heard``, piece by piece, and the number of each piece's first
     run: int64[pieces]. A piece without a run has the first number of the next. ``arrival``: what
     the source says of its logs.
@@ -254,7 +254,7 @@ def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: 
     return run
 
 
-def _stairs(heard: Sequence[Piece]) -> Stairs:
+def _stairs_of_pieces(heard: Sequence[Piece]) -> Stairs:
     """Return the steps of stream time over the pieces ``heard``, by position; no steps if no piece
     has any.
     """

@@ -21,7 +21,7 @@ AT = "_at"
 
 
 @dataclass(frozen=True)
-class Spooled:
+class SpooledRows:
     """Rows on disk, as an Arrow IPC stream in an open file."""
 
     file: IO[bytes]
@@ -44,17 +44,17 @@ class Spooled:
         return from_ipc(os.pread(self.file.fileno(), self.length, self.offset))
 
 
-Stored: TypeAlias = "pa.Table | Spooled"
+Stored: TypeAlias = "pa.Table | SpooledRows"
 
 
-def table_of(rows: Stored) -> pa.Table:
+def rows_in_memory(rows: Stored) -> pa.Table:
     """Return rows as a table in memory; rows on disk are read."""
-    return rows.read() if isinstance(rows, Spooled) else rows
+    return rows.read() if isinstance(rows, SpooledRows) else rows
 
 
-def ordering_of(rows: Stored) -> pa.Table:
+def ordering_columns(rows: Stored) -> pa.Table:
     """Return the internal columns of fixed width: all that orders rows, at little memory."""
-    if isinstance(rows, Spooled):
+    if isinstance(rows, SpooledRows):
         return rows.ordering
     fixed = (pa.int64(), pa.bool_())
     return rows.select([f.name for f in rows.schema if is_reserved(f.name) and f.type in fixed])
@@ -68,7 +68,7 @@ class Stock:
     """The rows by piece, of one source or of several."""
 
     @cached_property
-    def _first(self) -> Ints:
+    def _first_row_of_pieces(self) -> Ints:
         """The number of the first row of each piece, then the number of rows: int64[pieces + 1]."""
         return np.cumsum([0, *(rows.num_rows for rows in self.pieces)])
 
@@ -79,15 +79,17 @@ class Stock:
 
     def ordering(self, piece: int) -> pa.Table:
         """Return the columns that order the rows of a piece, with the rows' numbers as ``AT``."""
-        table = ordering_of(self.pieces[piece])
-        return table.append_column(AT, pa.array(np.arange(*self._first[piece : piece + 2])))
+        table = ordering_columns(self.pieces[piece])
+        return table.append_column(
+            AT, pa.array(np.arange(*self._first_row_of_pieces[piece : piece + 2]))
+        )
 
     def row_bytes(self, row: Ints) -> npt.NDArray[np.float64]:
         """Estimate the bytes of each of the rows with the numbers ``row``, as the mean of its
         piece: float64[row].
         """
         mean = np.array([rows.nbytes / max(rows.num_rows, 1) for rows in self.pieces])
-        return np.asarray(mean[self._piece(row)], np.float64)
+        return np.asarray(mean[self._piece_of_rows(row)], np.float64)
 
     # An example: rows 7, 2 and 5 are asked for, and the pieces begin at rows 0 and 4:
     #
@@ -104,12 +106,12 @@ class Stock:
         """
         order = np.argsort(at, kind="stable")
         sorted_ = at[order]
-        piece = self._piece(sorted_)
+        piece = self._piece_of_rows(sorted_)
         parts = [schema.empty_table()]
         for piece_index in np.unique(piece):
             start, end = np.searchsorted(piece, (piece_index, piece_index + 1))
-            row = sorted_[start:end] - self._first[piece_index]
-            table = table_of(self.pieces[piece_index])
+            row = sorted_[start:end] - self._first_row_of_pieces[piece_index]
+            table = rows_in_memory(self.pieces[piece_index])
             whole = len(row) == len(table)
             parts.append(table if whole else table.take(pa.array(row)))
         rows = pa.concat_tables(parts).combine_chunks()
@@ -119,8 +121,8 @@ class Stock:
             rows = rows.take(pa.array(rank))
         return rows
 
-    def _piece(self, row: Ints) -> Ints:
+    def _piece_of_rows(self, row: Ints) -> Ints:
         """Return the index of the piece that has each of the rows with the numbers ``row``:
         int64[at].
         """
-        return np.searchsorted(self._first, row, side="right") - 1
+        return np.searchsorted(self._first_row_of_pieces, row, side="right") - 1

@@ -53,22 +53,22 @@ class Slices:
         replaces it. Slices by arrival end at the stream time of their last row; slices by key leave
         it as it was, but for the last.
         """
-        by_key = _by_key(self.share.fragment)
-        parts = self._by_key() if by_key else self._by_arrival()
+        by_key = _needs_whole_keys(self.share.fragment)
+        parts = self._cut_by_key() if by_key else self._cut_by_arrival()
         moved = (
-            self._moved(parts)
+            self._moved_key_hashes(parts)
             if isinstance(self.share.fragment.operators[0].law, ForeignKeyJoinLaw)
             else None
         )
         for slice_index, part in enumerate(parts):
-            batches = [self._batch(source, which, moved) for source, which in enumerate(part)]
+            batches = [self._read_batch(source, which, moved) for source, which in enumerate(part)]
             share, last = replace(self.share, batches=batches), slice_index == len(parts) - 1
             if not last:
                 reached_us = self.share.initial_us if by_key else self._reached_us(part)
                 share = replace(share, final_us=reached_us)
             yield share, last
 
-    def _by_arrival(self) -> list[list[Ints]]:
+    def _cut_by_arrival(self) -> list[list[Ints]]:
         """Return for each slice and source the indices of its rows, ascending, cut in order of
         arrival.
 
@@ -79,10 +79,10 @@ class Slices:
         keys = arrival_keys(rows)
         order = lexsort(keys)
         if all(of.tie is None for of in rows):
-            return self._cut(order, None)
+            return self._cut_rows(order, None)
         arranged = (key[order] for key in keys)
         differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
-        return self._cut(order, np.append(0, np.cumsum(differs)))
+        return self._cut_rows(order, np.append(0, np.cumsum(differs)))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
         """Return for each source its stream time when the last row of a slice arrives, at most that
@@ -92,26 +92,26 @@ class Slices:
         for source, (initial_us, final_us) in enumerate(
             zip(self.share.initial_us, self.share.final_us, strict=True)
         ):
-            clocks = (self._clocks[source, by][rows] for by, rows in enumerate(part))
+            clocks = (self._clock_by_sources[source, by][rows] for by, rows in enumerate(part))
             highest_us = max(int(clock_us.max(initial=initial_us)) for clock_us in clocks)
             reached_us.append(min(highest_us, final_us))
         return reached_us
 
     @cached_property
-    def _clocks(self) -> Mapping[tuple[int, int], Ints]:
+    def _clock_by_sources(self) -> Mapping[tuple[int, int], Ints]:
         """The stream time of a source as each row of another comes, int64[rows], by (source, asking
         source).
         """
         sources = range(len(self.share.batches))
         return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
 
-    def _by_key(self) -> list[list[Ints]]:
+    def _cut_by_key(self) -> list[list[Ints]]:
         """Return for each slice and source the indices of its rows, ascending. Slices are cut in
         order of key hashes, so rows of one key are in one slice.
         """
         hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
         order = np.argsort(hash_, kind="stable")
-        return self._cut(order, hash_[order])
+        return self._cut_rows(order, hash_[order])
 
     # An example of five rows with 40 bytes each and slices of 100 bytes:
     #
@@ -124,7 +124,7 @@ class Slices:
     # | 4 | 200 | 2 | 1 | 1 |
     #
     # Rows with equal ``together`` go with the first of them.
-    def _cut(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
+    def _cut_rows(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
         """Cut the rows of all sources into slices of about ``size_bytes``. Return the indices of
         rows by slice and source, ascending.
 
@@ -132,7 +132,7 @@ class Slices:
         ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
         None cuts anywhere.
         """
-        at = np.concatenate([_numbers(batch) for batch in self.share.batches])
+        at = np.concatenate([_stock_numbers(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
         if together is not None:
             begins = np.append(True, together[1:] != together[:-1])
@@ -156,7 +156,7 @@ class Slices:
     # | slice       | 0  | 0  | 1  | 1  | 2  |
     #
     # 70 and 71 have moved. Messages of 72 are in one slice, whose order is that of the key.
-    def _moved(self, parts: Sequence[Sequence[Ints]]) -> Ints:
+    def _moved_key_hashes(self, parts: Sequence[Sequence[Ints]]) -> Ints:
         """Return the hashes of primary keys that have messages in several slices, distinct and
         ascending; empty if none do. ``parts``: the rows by slice and source.
         """
@@ -169,13 +169,13 @@ class Slices:
         several = (key_hash[1:] == key_hash[:-1]) & (slices[1:] != slices[:-1])
         return np.unique(key_hash[1:][several])
 
-    def _batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
+    def _read_batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
         """Return the rows ``which`` of a source, read from the stock. Messages whose primary key's
         hash is in ``moved`` are marked as moved; None marks none.
         """
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
-        rows = self.stock.fetch(_numbers(batch)[which], schema)
+        rows = self.stock.fetch(_stock_numbers(batch)[which], schema)
         if moved is not None and source == 0:
             is_moved = np.isin(rows.column(PLACE).to_numpy(), moved)
             instruction = rows.column(INSTRUCTION).to_numpy() | np.where(is_moved, MOVED, 0)
@@ -184,7 +184,7 @@ class Slices:
         return batch.of(which, rows)
 
 
-def _numbers(batch: Batch) -> Ints:
+def _stock_numbers(batch: Batch) -> Ints:
     """Return the numbers of a batch's rows in the micro-batch's stock: int64[rows], empty for a
     batch without rows.
     """
@@ -194,7 +194,7 @@ def _numbers(batch: Batch) -> Ints:
     return numbers
 
 
-def _by_key(fragment: Fragment) -> bool:
+def _needs_whole_keys(fragment: Fragment) -> bool:
     """Return True if all rows of a key must be in one slice; False if slices may be cut by time."""
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:

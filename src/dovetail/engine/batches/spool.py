@@ -11,7 +11,7 @@ from typing import IO
 import pyarrow as pa
 
 from dovetail.engine.batches.pieces import Piece
-from dovetail.engine.batches.row_store import Spooled, ordering_of
+from dovetail.engine.batches.row_store import SpooledRows, ordering_columns
 from dovetail.errors import StorageError
 from dovetail.state import local_files
 from dovetail.state.ipc import from_ipc, to_ipc
@@ -75,8 +75,10 @@ class Spool:
             piece = self.pieces[piece_index]
             assert isinstance(piece.rows, pa.Table)
             # Copy these columns, because a view of them would keep the whole table in memory.
-            ordering = from_ipc(to_ipc(ordering_of(piece.rows)))
-            rows = Spooled(self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes)
+            ordering = from_ipc(to_ipc(ordering_columns(piece.rows)))
+            rows = SpooledRows(
+                self._file, self._file.tell(), len(payload), ordering, piece.rows.nbytes
+            )
             self._file.write(payload)
             self.pieces[piece_index] = replace(piece, rows=rows)
         self._file.flush()

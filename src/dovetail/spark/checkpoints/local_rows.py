@@ -85,7 +85,7 @@ def local_rows(
                 stored.caller, stage_store.operator, stored.batch, stored.buckets, labels
             ):
                 cache.add(segments[name], decode(blob, unread))
-            for table in store_contents.rows(store, *bucket, MemoryBlobs(), cache):
+            for table in store_contents.read_rows(store, *bucket, MemoryBlobs(), cache):
                 yield table if asked is None else _of_keys_here(table, store, asked)
 
 

@@ -27,7 +27,7 @@ from dovetail.arrays.hashing import combined, low_half, spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.base.validation import Path, Text, validated
 from dovetail.engine import store_contents
-from dovetail.engine.store_contents import Asked
+from dovetail.engine.store_contents import AskedKeys
 from dovetail.errors import ConfigurationError, DovetailError
 from dovetail.operators.job import END_OF_TIME
 from dovetail.spark.checkpoints.changelog_files import Unknown, changes
@@ -258,7 +258,7 @@ class Lookups:
         store = stage_store.store
         if store.hashed and store.kind != "queue":
             hash_ = spark_hash(columns)
-            return self._found(stored, stage_store, Asked(hash_, columns, time_us), hash_)
+            return self._found(stored, stage_store, AskedKeys(hash_, columns, time_us), hash_)
         before = index_of(stored, stage_store)
         if before is None:
             raise ConfigurationError(
@@ -276,11 +276,11 @@ class Lookups:
             null |= column.is_null().to_numpy(zero_copy_only=False)
         route = moved.column(FOREIGN).fill_null(0).to_numpy()
         route = np.where(null, primary_hash, route)
-        asked = Asked(combined(route, low_half(primary_hash)), [*foreign, *primary], time_us)
+        asked = AskedKeys(combined(route, low_half(primary_hash)), [*foreign, *primary], time_us)
         return self._found(stored, stage_store, asked, route)
 
     def _found(
-        self, stored: CheckpointStores, stage_store: Kept, asked: Asked, route: Ints
+        self, stored: CheckpointStores, stage_store: Kept, asked: AskedKeys, route: Ints
     ) -> pa.Table:
         """Return the rows of a store for the keys in ``asked``: at most one per key, of records
         all. They are in the buckets to which the hashes ``route`` lead. Keys without a row give
@@ -296,7 +296,7 @@ class Lookups:
             asked_row = np.flatnonzero(bucket_of(route, manifest.buckets) == bucket)
             if len(asked_row) == 0:
                 continue
-            bucket_asked = Asked(
+            bucket_asked = AskedKeys(
                 asked.hash[asked_row],
                 [k.take(pa.array(asked_row)) for k in asked.keys],
                 asked.time_us,
@@ -312,7 +312,7 @@ class Lookups:
             horizon_us = store_contents.horizon_us(stage_store.store, manifest)
             none = MemoryBlobs()
             tables.append(
-                store_contents.found(
+                store_contents.look_up_rows(
                     stage_store.store, runs, beside, horizon_us, none, self._cache, bucket_asked
                 )
             )
@@ -331,7 +331,7 @@ class Lookups:
             if any(segment.id not in self._held for segment in needed):
                 self._fetch(stored, stage_store.operator, label, needed)
             horizon_us = store_contents.horizon_us(stage_store.store, manifest)
-            yield from store_contents.rows(
+            yield from store_contents.read_rows(
                 stage_store.store, runs, beside, horizon_us, MemoryBlobs(), self._cache
             )
 

@@ -95,7 +95,7 @@ def _reading(
             for label in present:
                 runs, beside, horizon_us = buckets[label]
                 none = MemoryBlobs()
-                for table in store_contents.rows(store, runs, beside, horizon_us, none, cache):
+                for table in store_contents.read_rows(store, runs, beside, horizon_us, none, cache):
                     yield from table.combine_chunks().to_batches()
 
     return read

@@ -22,9 +22,9 @@ import pyarrow as pa
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
-from dovetail.engine.fragment import SLICE_BYTES, Processed, process
-from dovetail.engine.idle import Idle
-from dovetail.engine.pack import PACKED, PackedRow, beat, unpack_piece
+from dovetail.engine.fragment import SLICE_BYTES, BatchOutcome, process_batch
+from dovetail.engine.idle import IdleRules
+from dovetail.engine.pack import PACKED, PackedRow, pack_heartbeat, unpack_piece
 from dovetail.physical.fragment import Fragment
 from dovetail.spark import task
 from dovetail.spark.execution.emission import Emission, Rows, in_pandas
@@ -49,7 +49,7 @@ class StageWork:
     """True if rows for other stages pass through this one."""
     timers: bool
     """True if a bucket may register a timer, to be run again without input."""
-    idle: Idle | None = None
+    idle: IdleRules | None = None
     """The behavior when no input comes; None to wait."""
     beats: tuple[tuple[int, int], ...] = ()
     """The stages to which this one sends heartbeats, each with the number of its input."""
@@ -110,7 +110,9 @@ class StageWork:
         """
         began_us = time_ns() // 1000 - receive_us
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
-        done = process(self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle)
+        done = process_batch(
+            self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle
+        )
         if done.report is not None:
             done.report.add_times(began_us, receive_us, [piece.time for piece in pieces])
         done = replace(done, changes=_with_state_time(done, blobs))
@@ -119,8 +121,10 @@ class StageWork:
         yield from self.emission.rows(done, label, high_time_us(pieces))
         if done.time is not None:
             for reader, source_index in self.beats:
-                heard = Piece.beat(source_index, done.time.stream_us, heard_us=done.time.heard_us)
-                yield beat(reader, label, heard)
+                heard = Piece.source_heartbeat(
+                    source_index, done.time.stream_us, heard_us=done.time.heard_us
+                )
+                yield pack_heartbeat(reader, label, heard)
 
 
 def _behind(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
@@ -136,7 +140,7 @@ def _behind(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
     yield from emitted
 
 
-def _with_state_time(done: Processed, blobs: StoreBlobs) -> Iterator[pa.Table]:
+def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table]:
     """Yield the changes. Once all are taken, report what the state store took, and the end."""
     yield from done.changes
     if done.report is not None:

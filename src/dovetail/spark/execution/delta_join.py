@@ -20,8 +20,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.base.columns import CLOCK, DELETED, FILE, HASH, LOG_PARTITION, ORDER, PASSING, quoted
 from dovetail.engine.batches.pieces import batch_of, high_time_us
-from dovetail.engine.error_context import blamed
-from dovetail.engine.pack import PackedRow, Tag, packed, unpack_piece
+from dovetail.engine.error_context import locate_errors
+from dovetail.engine.pack import PackedRow, Tag, pack_table, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found
@@ -99,7 +99,7 @@ def by_primary_key(
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
         table = last_rows(source, law.primary, batch).select(list(law.columns))
         tag = Tag(reader, source_index, task.partition(), 0, high_time_us(pieces))
-        yield packed(table, labels, tag, by=HASH)
+        yield pack_table(table, labels, tag, by=HASH)
 
     function = letting_pass(settle, step.number, None) if step.passes else settle
     return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
@@ -113,7 +113,7 @@ def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunc
     def placed(function: task.BatchFunction) -> task.BatchFunction:
         def batches(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
-            with blamed(fragment.title, lambda _: where):
+            with locate_errors(fragment.title, lambda _: where):
                 yield from function(record_batches)
 
         return batches

@@ -13,8 +13,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.base.columns import COUNTED
 from dovetail.engine.arrival import stairs_of
-from dovetail.engine.fragment import Processed
-from dovetail.engine.pack import PACKED, Tag, counted_text, packed, whole
+from dovetail.engine.fragment import BatchOutcome
+from dovetail.engine.pack import PACKED, Tag, counted_text, pack_table, pack_whole_table
 from dovetail.physical.output import Output
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.state.ipc import from_ipc, parts_of
@@ -37,7 +37,7 @@ class Emission(ABC):
     columns: StructType
 
     @abstractmethod
-    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield the rows in which the changes of one bucket leave for a batch, with its counts and
         its report.
 
@@ -67,7 +67,7 @@ class FlatEmission(Emission):
     def __post_init__(self) -> None:
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
-    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield the changes of ``done`` as tables. Without changes and without a report, yield
         nothing.
 
@@ -141,7 +141,7 @@ class BlobEmission(Emission):
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
-    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield rows of ``PACKED``, one per stream of changes in ``done``. The last row has the
         counts and the report, too; without changes it has them alone.
 
@@ -151,12 +151,12 @@ class BlobEmission(Emission):
         tag, last = Tag(self.reader, 0, bucket, 0), None
         for rows in _parts(done.changes):
             if last is not None:
-                yield whole(last, bucket, tag)
+                yield pack_whole_table(last, bucket, tag)
                 tag = replace(tag, number=tag.number + 1)
             last = self.output.rows_of_changes(rows)
         if last is not None or self.counts or done.report is not None:
             counted = counted_text(done.counts, self.counts, done.report)
-            yield whole(last, bucket, replace(tag, counted=counted))
+            yield pack_whole_table(last, bucket, replace(tag, counted=counted))
 
 
 @dataclass
@@ -179,7 +179,7 @@ class ToBuckets(Emission):
     def __post_init__(self) -> None:
         self.columns = PACKED_COLUMNS
 
-    def rows(self, done: Processed, bucket: int, high_time_us: int) -> Iterator[Rows]:
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield rows of ``PACKED`` for each part of the changes in ``done``, one per bucket of the
         reader. The last part brings the counts and the report; without changes it has no rows.
 
@@ -190,11 +190,11 @@ class ToBuckets(Emission):
         last = None
         for rows in _parts(done.changes):
             if last is not None:
-                yield packed(last, self.labels, tag, by=self.by)
+                yield pack_table(last, self.labels, tag, by=self.by)
                 tag = replace(tag, number=tag.number + 1)
             last, tag = rows, replace(tag, stairs=stairs_of(rows))
         counted = counted_text(done.counts, self.counts, done.report)
-        yield packed(last, self.labels, replace(tag, counted=counted), by=self.by)
+        yield pack_table(last, self.labels, replace(tag, counted=counted), by=self.by)
 
 
 def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:

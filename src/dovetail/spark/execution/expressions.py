@@ -71,7 +71,7 @@ class Evaluator:
         deleted = pc.equal(rows.column(CHANGE), DELETE)
         return rows.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
 
-    def viewed(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
+    def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
         """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
         letters. An input row may give none or several rows.
 
@@ -98,7 +98,7 @@ class Evaluator:
             table = table.select(range(len(names))).filter(pc.invert(left_out))
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
-    def unmet(self, view: Expectation, rows: pa.Table) -> pa.Array:
+    def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return each row that does not meet an expectation as JSON, null for the others, one per
         row. ``rows``: the columns of the view, ``_deleted`` and ``_event_time``.
         """

@@ -26,9 +26,9 @@ from pyspark.sql.types import (
 
 from dovetail.base.columns import FAILED, LEFT_OUT, PASSING
 from dovetail.engine.batches.pack_time import PackTimer
-from dovetail.engine.error_context import blamed
+from dovetail.engine.error_context import locate_errors
 from dovetail.engine.flow import Flow
-from dovetail.engine.idle import Idle
+from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import (
     DEAD_LETTERS,
     PACKED,
@@ -38,9 +38,9 @@ from dovetail.engine.pack import (
     Packing,
     Strays,
     Tag,
-    ended,
-    pack,
-    whole,
+    pack_end,
+    pack_partition,
+    pack_whole_table,
 )
 from dovetail.operators.joins.in_order import merge
 from dovetail.physical.output import Output, changelog_columns, output_of
@@ -95,7 +95,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         ``emission``.
         """
 
-    def read(self, step: RouteStep) -> DataFrame:
+    def read_source(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` from the sources of a step, for all its readers; each source's
         frame is read once. ``bases`` lists these sources.
         """
@@ -151,7 +151,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             shared.add(wire)
         return self._pack(step, shared.frame, packings)
 
-    def packed(self, step: RouteStep, rows: DataFrame) -> DataFrame:
+    def pack_rows(self, step: RouteStep, rows: DataFrame) -> DataFrame:
         """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that read,
         relay or write it. Rows that pass the step are among them.
         """
@@ -169,7 +169,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         passing_index = wire.own([PASSING])[0] if step.passes else None
         return self._pack(step, wire.frame(), packings, passing_index)
 
-    def relayed(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def relayed_rows(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
         return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
@@ -233,7 +233,7 @@ class Frames(Flow[DataFrame, DataFrame]):
                 problem=reading.failure_text,
             )
 
-    def partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage on its packed ``inputs``. Return its changes as rows of ``PACKED``, already
         partitioned for its only reader. The stage's counts are observed metrics.
         """
@@ -252,7 +252,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         rows = self.staged(packed, step, emission)
         return self.observations.of_stage(rows, step, reading.reader, reading.number)
 
-    def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its packed ``inputs``.
         Return its changes as rows of ``PACKED`` for that result, beside the rows that pass it.
         """
@@ -287,7 +287,7 @@ class Frames(Flow[DataFrame, DataFrame]):
             packing([carrier], step.stage.fragment.title, passing_index), PACKED_COLUMNS
         )
 
-    def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage on its packed ``inputs``. Return the changelog of its node as flat rows. If
         rows pass the step, they are in one more column, the last.
         """
@@ -362,7 +362,7 @@ class Streaming(Frames):
     """True if all inputs have ended, in a micro-batch without rows."""
     timed: bool = field(default=False, kw_only=True)
     """True if all stages have timers, not only those that wait for a source."""
-    idle: Idle | None = field(default=None, kw_only=True)
+    idle: IdleRules | None = field(default=None, kw_only=True)
     """The behavior of stages when no input comes; None to wait."""
     stateful: int = field(default=0, init=False)
     """The number of stages with state that have been built so far."""
@@ -417,15 +417,15 @@ def packing(
         timer = PackTimer()
 
         def own() -> Iterator[pa.RecordBatch]:
-            for batch in timer.reading(batches):
+            for batch in timer.time_reading(batches):
                 rows = batch
                 if passing_index is not None:
                     rows, passing = parted(rows, passing_index)
                     others.append(passing.rename_columns(PACKED.names))
                 yield rows
 
-        with blamed(title, lambda _: f"input partition {task.partition()}"):
-            for packed in timer.packing(pack(packings, own(), task.partition())):
+        with locate_errors(title, lambda _: f"input partition {task.partition()}"):
+            for packed in timer.time_packing(pack_partition(packings, own(), task.partition())):
                 yield packed
                 yield from others
                 others.clear()
@@ -447,7 +447,7 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
         yield from batches
         task_labels = labels[task.partition() :: partitions]
         if task_labels:
-            yield ended(reader, sources, task_labels)
+            yield pack_end(reader, sources, task_labels)
 
     return end_all
 
@@ -490,7 +490,7 @@ def merging(
 
     @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with blamed(fragment.title, lambda _: title):
+        with locate_errors(fragment.title, lambda _: title):
             tables = merge(payloads(batches), law, columns, task.micro_batch())
             yield from leaving(map(output.rows_of_changes, tables))
 
@@ -514,7 +514,7 @@ def _carried(
         partition = task.partition()
         for piece_index, table in enumerate(tables):
             label = labels[partition % len(labels)]
-            yield whole(table, label, Tag(result, 0, partition, piece_index))
+            yield pack_whole_table(table, label, Tag(result, 0, partition, piece_index))
 
     return carried
 

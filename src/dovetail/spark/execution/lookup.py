@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.columns import DELETED
-from dovetail.engine.error_context import blamed
+from dovetail.engine.error_context import locate_errors
 from dovetail.operators.joins.lookup import COUNTS, Answering, Caches
 from dovetail.physical.specs.lookup import StoreLookup
 from dovetail.plan.joins.lookup import Lookup
@@ -63,7 +63,7 @@ def answered(
     @task.mapping
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answering = Answering(law, _CACHES, _now_us)
-        with blamed(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
+        with locate_errors(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
             for batch in batches:
                 rows = pa.Table.from_batches([batch]).rename_columns(frame_columns)
                 there = _there(rows, beside)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dovetail.engine import flow
 from dovetail.engine.batches.pieces import Piece, high_time_us
-from dovetail.engine.fragment import process
+from dovetail.engine.fragment import process_batch
 from dovetail.engine.pack import unpack_piece
 from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
@@ -56,7 +56,7 @@ def changelog(
     static = Static(
         list(range(buckets)), buckets, sources=sources or {}, waiting=frozenset(waiting(node))
     )
-    changes = flow.changes(plan, static)
+    changes = flow.run_single_result(plan, static)
     return reduce(projection.viewed, result.views, changes)
 
 
@@ -111,10 +111,10 @@ def _bucket(
         first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
         rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
         # The end of the input, which ends all waiting.
-        rest += Piece.ends(len(fragment.sources))
+        rest += Piece.end_heartbeats(len(fragment.sources))
         blobs, cache, tables = MemoryBlobs(), SegmentCache(), list[pa.Table]()
         for part in (first, rest) if first else (rest,):
-            done = process(fragment, part, blobs, cache, bucket=key[0])
+            done = process_batch(fragment, part, blobs, cache, bucket=key[0])
             for emitted in emission.rows(done, key[0], high_time_us(part)):
                 batches = [emitted] if isinstance(emitted, pa.RecordBatch) else emitted.to_batches()
                 tables.append(pa.Table.from_batches(batches, emitted.schema))

@@ -527,7 +527,7 @@ def _stages(
     known = len(parts.stages) == len(operators)
     for index, part in enumerate(parts.stages):
         texts = observed.get(part.report, {}).get("buckets") or []
-        reports = [BucketReport.read(text) for text in texts]
+        reports = [BucketReport.from_text(text) for text in texts]
         progress = _work(part, reports, started)
         if known:
             operator = operators[index]

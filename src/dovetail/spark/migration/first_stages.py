@@ -38,28 +38,28 @@ class FirstStages(Streaming):
     results: Mapping[Stage, DataFrame] = field(default_factory=dict)
     """The rows that carried stages have made, for the stages that read them."""
 
-    def read(self, step: RouteStep) -> DataFrame:
+    def read_source(self, step: RouteStep) -> DataFrame:
         """Return rows of ``PACKED`` from the sources of a step, without those for stages whose
         state is taken over.
         """
-        packed = super().read(step)
+        packed = super().read_source(step)
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
-    def changes(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog of the stage at ``step``. If its state is taken over, the stored
         rows of its result follow.
         """
-        changelog = super().changes(step, inputs)
+        changelog = super().run_to_changelog(step, inputs)
         if step.stage not in self.results:
             return changelog
         return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
 
-    def emitted(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+    def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. For a carried
         stage, the rows of its result follow.
         """
-        packed = super().emitted(step, inputs)
+        packed = super().run_to_result(step, inputs)
         if step.stage not in self.results:
             return packed
         names = output_of(step.stage).columns.names

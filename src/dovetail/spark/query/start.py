@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.base.validation import Path, Rule
-from dovetail.engine.idle import Idle, idle_us
+from dovetail.engine.idle import IdleRules, idle_us
 from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning, PlanError
 from dovetail.physical.fragment import Emit
 from dovetail.physical.planner import plan_of
@@ -458,7 +458,7 @@ def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> di
 
 def _idle(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
-) -> Idle | None:
+) -> IdleRules | None:
     """Return what stages do when no input comes, with this start as the last; None without timers.
     At most ``_RUNS_KEPT`` starts are in it.
 
@@ -476,7 +476,7 @@ def _idle(
         return None
     span_us = None if run.idle is None else idle_us(run.operator, run.idle, plan)
     before = [tuple(past_run) for past_run in (bound or {}).get(RUNS, [])]
-    return Idle((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
+    return IdleRules((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
 
 
 def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -258,11 +258,11 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
     result.
     """
     if packed:
-        rows = reduce(DataFrame.union, flow.results(plan, streaming))
+        rows = reduce(DataFrame.union, flow.run_results(plan, streaming))
         column = "reader"
     else:
         (result,) = plan.results
-        rows = reduce(projection.viewed, result.views, flow.changes(plan, streaming))
+        rows = reduce(projection.viewed, result.views, flow.run_single_result(plan, streaming))
         column = TIMESTAMP
     if streaming.silent:
         # Not a constant condition: Spark would optimize the stages away.
