@@ -414,8 +414,8 @@ FAULTS = [
     Fault(
         "stars: a foreign key that stays is asked again, and one that moves is not",
         "operators.stars.subscribe",
-        "changes.in_order(sent.ends, sent.fresh)",
-        "changes.in_order(sent.ends, sent.begins & ~sent.fresh)",
+        "changes.rows_in_order(sent.ends, sent.fresh)",
+        "changes.rows_in_order(sent.ends, sent.begins & ~sent.fresh)",
     ),
     Fault(
         "stars: a dimension's change does not count as its own",
@@ -489,8 +489,8 @@ FAULTS = [
     Fault(
         "streams: the right side never comes out alone",
         "operators.joins.stream_join",
-        "np.flatnonzero(this_side.alone))",
-        "np.flatnonzero(this_side.alone & (this_side.side == 0)))",
+        "np.flatnonzero(this_side.unmatched_records))",
+        "np.flatnonzero(this_side.unmatched_records & (this_side.side == 0)))",
     ),
     Fault(
         "streams: what is joined at once comes out alone, too",

@@ -23,7 +23,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.lookup_sources.sqlite import SqliteLookup, SqliteReader
-from dovetail.operators.joins.lookup import Answering, Caches
+from dovetail.operators.joins.lookup import Caches, TaskLookups
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.spark.execution.wire import read_of
@@ -183,17 +183,17 @@ def test_what_the_store_has_when_a_micro_batch_runs_answers_it(
     assert asked == [[{"id": 1}]]
 
 
-def answering(path: Path, now: list[int], caches: Caches, **options: Any) -> Answering:
+def answering(path: Path, now: list[int], caches: Caches, **options: Any) -> TaskLookups:
     found = clicks().lookup(
         users(path), columns=COLUMNS, on="who", how="left", select=["city"], **options
     )
-    return Answering(store_lookup(found.plan), caches, lambda: now[0])  # type: ignore[arg-type]
+    return TaskLookups(store_lookup(found.plan), caches, lambda: now[0])  # type: ignore[arg-type]
 
 
-def cities(task: Answering, *keys: int | None) -> list[Any]:
+def cities(task: TaskLookups, *keys: int | None) -> list[Any]:
     records = pa.table({"click": pa.array(keys, pa.int64()), "who": pa.array(keys, pa.int64())})
     live = np.ones(len(keys), np.bool_)
-    return [city for _, (found,) in task.results(records, live) for city in found.to_pylist()]
+    return [city for _, (found,) in task.join_records(records, live) for city in found.to_pylist()]
 
 
 def test_what_is_cached_is_never_older_than_its_age(path: Path, asked: list[list[Row]]) -> None:

@@ -477,16 +477,18 @@ def content(cache: SideCache) -> dict[int, list[int]]:
 def test_a_cache_keeps_what_was_used_last_within_its_bound() -> None:
     cache = SideCache.empty(CACHED, 1)
     nothing = np.zeros(0, np.bool_)
-    cache = cache.kept(nothing, entries({1: [10, 11], 2: []}, used=1), 5)
-    cache = cache.kept(np.ones(2, np.bool_), entries({3: [30], 4: [40]}, used=2), 5)
+    cache = cache.keep_entries(nothing, entries({1: [10, 11], 2: []}, used=1), 5)
+    cache = cache.keep_entries(np.ones(2, np.bool_), entries({3: [30], 4: [40]}, used=2), 5)
     assert content(cache) == {1: [10, 11], 2: [], 3: [30], 4: [40]}
     assert len(cache) == 5
     # Entry 2 is used again, so 1, used longest ago, has to go for 5.
-    again = cache.kept(np.array([True, False, True, True]), entries({2: [], 5: [50]}, used=3), 5)
+    again = cache.keep_entries(
+        np.array([True, False, True, True]), entries({2: [], 5: [50]}, used=3), 5
+    )
     assert content(again) == {3: [30], 4: [40], 2: [], 5: [50]}
-    huge = again.kept(np.ones(4, np.bool_), entries({6: list(range(9))}, used=4), 5)
+    huge = again.keep_entries(np.ones(4, np.bool_), entries({6: list(range(9))}, used=4), 5)
     assert content(huge) == content(again)
-    assert len(again.kept(np.ones(4, np.bool_), SideCache.empty(CACHED, 1), 0)) == 0
+    assert len(again.keep_entries(np.ones(4, np.bool_), SideCache.empty(CACHED, 1), 0)) == 0
 
 
 def test_a_batch_reads_the_cache_of_the_batch_before_and_no_other(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from dovetail.arrays.timeline import Ints
 from dovetail.base.columns import HASH
 from dovetail.errors import BatchError, DovetailError, line_of
-from dovetail.operators.counts import shown
-from dovetail.operators.job import Done, Share
+from dovetail.operators.counts import first_row_as_text
+from dovetail.operators.job import OperatorOutcome, Share
 from dovetail.physical.fragment import Fragment
 from dovetail.state.blobs import Blobs
 from dovetail.state.segment import SegmentCache
@@ -60,11 +60,13 @@ def place_of_failure(fragment: Fragment, bucket: int, share: Share | None = None
     parts = [", ".join(dict.fromkeys(read)), f"bucket {bucket} of {fragment.buckets}"]
     if share is not None:
         rows = next(batch.rows for batch in share.batches if batch.rows.num_rows)
-        parts.insert(1, f"key {shown(rows, fragment.key_columns, fragment.key_names)}")
+        parts.insert(1, f"key {first_row_as_text(rows, fragment.key_columns, fragment.key_names)}")
     return "; ".join(parts)
 
 
-def failing_key(share: Share, run: Callable[[Share], Done], error: Exception) -> Share | None:
+def failing_key(
+    share: Share, run: Callable[[Share], OperatorOutcome], error: Exception
+) -> Share | None:
     """Return the share of one key on which ``run`` fails with the type of ``error``, found by
     halving.
 
@@ -106,7 +108,7 @@ def _rows_of_keys(share: Share, keys: Ints) -> Share:
     batches = []
     for batch in share.batches:
         row = np.flatnonzero(np.isin(batch.rows.column(HASH).to_numpy(), keys))
-        batches.append(batch.of(row, batch.rows.take(pa.array(row)).combine_chunks()))
+        batches.append(batch.take(row, batch.rows.take(pa.array(row)).combine_chunks()))
     return replace(share, batches=batches)
 
 

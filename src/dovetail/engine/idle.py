@@ -22,7 +22,7 @@ from typing import TypeAlias
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine.batches.pieces import Piece
 from dovetail.errors import PlanError
-from dovetail.operators.job import minus
+from dovetail.operators.job import subtract_span
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.routing import Plan
 from dovetail.plan.types.spans import Span, microseconds
@@ -163,7 +163,7 @@ def result_time(fragment: Fragment, times: Times) -> int:
             if source.meaning.stream
         ]
         time_us = max(streams or known_us)
-    return minus(time_us, fragment.holds_us)
+    return subtract_span(time_us, fragment.holds_us)
 
 
 def _idle_since(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:

@@ -53,8 +53,8 @@ from dovetail.engine.view_rows import (
 )
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
-from dovetail.operators.joins.in_order import merge
-from dovetail.operators.joins.lookup import Answering, Caches
+from dovetail.operators.joins.in_order import merge_buckets
+from dovetail.operators.joins.lookup import Caches, TaskLookups
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import held_columns
@@ -321,15 +321,16 @@ class LocalRun:
         """Return each record beside each row that the store has for it.
 
         Columns that are not of the viewed node stay. ``reports``: True to count the records that
-        are left out. Raises ``DataError`` and ``ConfigurationError`` as ``Answering.results`` does.
+        are left out. Raises ``DataError`` and ``ConfigurationError`` as
+        ``TaskLookups.join_records`` does.
         """
         law = store_lookup(view)
-        answering = Answering(law, self._caches, lambda: time.time_ns() // 1000)
+        answering = TaskLookups(law, self._caches, lambda: time.time_ns() // 1000)
         live = pc.invert(rows.column(DELETED)).to_numpy()
         carried = [*view.key.names, *(n for n in rows.schema.names if n not in view.node.row.names)]
         answered = [
             append_columns(records.select(carried), pa.table(values, names=view.values.names))
-            for records, values in answering.results(rows, live)
+            for records, values in answering.join_records(rows, live)
         ]
         if reports and answering.dropped:
             self.failed.add(metric(view.label or view.name, "dropped"), answering.dropped)
@@ -541,7 +542,7 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         else:
             assert isinstance(last.law, InOrderLaw)
             piece_rows = (piece.rows for _, piece in contents if piece.rows is not None)
-            tables = merge(piece_rows, last.law, last.output_schema.names, self._batch)
+            tables = merge_buckets(piece_rows, last.law, last.output_schema.names, self._batch)
         changelogs = (self._local.changelog(stage, table) for table in tables if len(table))
         return StageOutput(changelogs, passing)
 

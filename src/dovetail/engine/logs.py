@@ -56,7 +56,7 @@ def drop_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, 
             if len(kept_row) < len(rows):
                 lost_row = np.delete(np.arange(len(rows)), kept_row)
                 counts.add_rows(replaced_metric(source), source, rows, lost_row)
-                batches[source_index] = batches[source_index].of(
+                batches[source_index] = batches[source_index].take(
                     kept_row, rows.take(pa.array(kept_row))
                 )
         if key_logs is not None:
@@ -131,7 +131,7 @@ def _effective_rows(share: Share, source_index: int, key_logs: _KeyLogs | None) 
     ``key_logs``: the store on the logs of keys, which is updated; None if it is not needed.
     """
     source, rows = share.sources[source_index], share.batches[source_index].rows
-    keyed = share.rows(source_index)
+    keyed = share.source_rows(source_index)
     order, new, columns = by_key(keyed.hash, keyed.keys, arrival_row := arrival_order([keyed]))
     at = arrival_row[order]
     group, starts = np.cumsum(new) - 1, np.flatnonzero(new)

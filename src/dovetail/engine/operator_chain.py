@@ -32,8 +32,16 @@ from dovetail.base.columns import (
     key_name,
 )
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Batch, Cause, Done, Job, Share, minus_each, whole
-from dovetail.operators.registry import operate
+from dovetail.operators.job import (
+    Batch,
+    Cause,
+    Job,
+    OperatorOutcome,
+    Share,
+    combine_chunks,
+    subtract_span_each,
+)
+from dovetail.operators.registry import run_job
 from dovetail.physical.fragment import Feed, no_window_metric
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs.groups import FinalLaw
@@ -43,14 +51,14 @@ from dovetail.state.runs import Runs
 _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
-def run_operators(share: Share) -> Done:
+def run_operators(share: Share) -> OperatorOutcome:
     """Run the operators of a share's fragment on one bucket. Return the last one's changes, and the
     stores of all under the manifest's names. Raises ``DataError`` for a row that an operator cannot
     take, perhaps only as ``chunks`` are read.
     """
     fragment = share.fragment
     if not fragment.last.reads:
-        done = operate(
+        done = run_job(
             Job(
                 operator=fragment.last,
                 sources=share.sources,
@@ -82,7 +90,7 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
     }
 
 
-def _stores_after(share: Share, operator_index: int, done: Done) -> dict[str, Runs]:
+def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> dict[str, Runs]:
     """Return the stores of the operator with this index after the batch, by the manifest's names
     for them.
     """
@@ -102,7 +110,7 @@ def _stores_after(share: Share, operator_index: int, done: Done) -> dict[str, Ru
 # | 3 | 1 | 10 | 3 |
 #
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
-def _run_all(share: Share) -> Done:
+def _run_all(share: Share) -> OperatorOutcome:
     """Run several operators of a fragment in turn, on rows that are numbered in the order of
     arrival.
 
@@ -110,7 +118,7 @@ def _run_all(share: Share) -> Done:
     operator must have ``clocks``.
     """
     operators = share.fragment.operators
-    sources = [share.rows(index) for index in range(len(share.sources))]
+    sources = [share.source_rows(index) for index in range(len(share.sources))]
     order = arrival_order(sources)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
@@ -144,14 +152,14 @@ def _run_all(share: Share) -> Done:
             )
             for feed, source in zip(operator.reads, operator.sources, strict=True)
         ]
-        done = operate(_build_job(share, index, fed, ranks, clock))
+        done = run_job(_build_job(share, index, fed, ranks, clock))
         stores |= _stores_after(share, index, done)
         counts.update(done.counts)
         if operator is not operators[-1]:
             outputs.append(_whole_output(done))
     tables = chain([] if done.output is None else [done.output], done.chunks)
     emitted = _numbered_on(share, tables, order, clock)
-    return Done(
+    return OperatorOutcome(
         next(emitted, None),
         stores,
         share.manifest.rows + len(order),
@@ -219,17 +227,19 @@ def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Cl
     at = np.minimum(rank, len(order) - 1)
     for name in columns if len(order) else ():
         if name == STREAM_TIME:
-            columns[name] = minus_each(clock.at_us[at], fragment.holds_us)
+            columns[name] = subtract_span_each(clock.at_us[at], fragment.holds_us)
         else:
             columns[name] = np.concatenate(
-                [share.said(name, source) for source in range(len(share.sources))]
+                [share.cause_column(name, source) for source in range(len(share.sources))]
             )[order][at]
     cause = Cause(columns)
     if isinstance(last.law, FinalLaw):
         end = emitted.column(key_name(last.keys - 1)).cast(pa.int64()).to_numpy()
-        key = [whole(emitted.column(key_name(n))) for n in range(last.keys)]
+        key = [combine_chunks(emitted.column(key_name(n))) for n in range(last.keys)]
         every = np.ones(len(rank), np.bool_)
-        cause = cause.due(every, end + last.law.due_us, stable_hash(key), fragment.holds_us)
+        cause = cause.with_due_moments(
+            every, end + last.law.due_us, stable_hash(key), fragment.holds_us
+        )
     for name, column in cause.arrays.items():
         emitted = emitted.append_column(name, column)
     return emitted
@@ -301,7 +311,9 @@ def _operator_input(
         return source.wire_schema.empty_table()
     if feed.columns is None:
         return rows.select(source.wire_schema.names)
-    columns = [_shift_times(whole(rows.column(name)), by_us) for name, by_us in feed.columns]
+    columns = [
+        _shift_times(combine_chunks(rows.column(name)), by_us) for name, by_us in feed.columns
+    ]
     keys, foreign = source.shape.keys, source.shape.foreign
     others = keys + foreign
     if feed.looks is not None:
@@ -345,7 +357,7 @@ def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
     return pc.add(column.cast(pa.int64()), by_us).cast(column.type)
 
 
-def _whole_output(done: Done) -> pa.Table | None:
+def _whole_output(done: OperatorOutcome) -> pa.Table | None:
     """Return all changes of an operator, in order, or None if there are none."""
     tables = [] if done.output is None else [done.output]
     tables += done.chunks

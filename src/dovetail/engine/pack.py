@@ -29,7 +29,7 @@ from dovetail.engine.batches.pack_time import SIZE_BYTES, PackTime
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
-from dovetail.operators.counts import Counts, example_of, shown
+from dovetail.operators.counts import Counts, example_of, first_row_as_text
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
@@ -233,7 +233,7 @@ class Packer(Packing):
             raise DataError(
                 self.source.title,
                 f"{time.null_count} rows have a null timestamp, so no place in event time"
-                f"{of_deletes}, the first of key {shown(timeless, keys, ())}",
+                f"{of_deletes}, the first of key {first_row_as_text(timeless, keys, ())}",
                 "Give the deletes a time with F.coalesce in timestamp=, such as that of the file "
                 "or of the commit that brought them: without them their rows would stay"
                 if deletes

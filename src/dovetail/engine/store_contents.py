@@ -25,7 +25,7 @@ from dovetail.base.columns import (
 )
 from dovetail.operators.groups.accumulators import GROUP_TIME, accumulator_name
 from dovetail.operators.groups.long_lists import Parts
-from dovetail.operators.job import END_OF_TIME, whole
+from dovetail.operators.job import END_OF_TIME, combine_chunks
 from dovetail.physical.specs.law import Store
 from dovetail.state.blobs import Blobs
 from dovetail.state.history import HistoryState
@@ -203,12 +203,16 @@ def _result_columns(
     row per group. ``lists``: the open stores of long lists, by the number of their result column.
     Raises ``AggregateError`` if a result does not fit.
     """
-    groups = _Groups(numbers(table, HASH), [whole(table.column(name)) for name in store.key])
+    groups = _Groups(
+        numbers(table, HASH), [combine_chunks(table.column(name)) for name in store.key]
+    )
     for result_index, result in enumerate(store.results):
         parts = range(len(result.kernel.state))
-        state = [whole(table.column(accumulator_name(result_index, part))) for part in parts]
+        state = [
+            combine_chunks(table.column(accumulator_name(result_index, part))) for part in parts
+        ]
         if result_index in lists:
-            state = [*lists[result_index].whole(groups, state)]
+            state = [*lists[result_index].join_parts(groups, state)]
         yield result.kernel.results(state)
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from dovetail.base.columns import DELETED, EVENT_TIME
 from dovetail.engine.pack import DEAD_LETTERS
 from dovetail.errors import DataError
-from dovetail.operators.counts import shown
+from dovetail.operators.counts import first_row_as_text
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import array_of
 from dovetail.plan.views import View
@@ -74,7 +74,7 @@ def _unmet_rows_as_text(
     unmet = pc.invert(met)
     names = view.row.names
     places = [rows.schema.get_field_index(name) for name in names]
-    first = shown(rows.filter(unmet), places, names) if pc.any(unmet).as_py() else ""
+    first = first_row_as_text(rows.filter(unmet), places, names) if pc.any(unmet).as_py() else ""
     texts = pc.if_else(unmet, first, pa.scalar(None, pa.string()))
     return texts.combine_chunks()
 

@@ -45,7 +45,7 @@ class Counts:
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
-    def pair(self, source: SourceSpec, matched: Mask) -> None:
+    def add_matches(self, source: SourceSpec, matched: Mask) -> None:
         """Add records of an input. ``matched``: bool[records], each found rows on all other sides
         of the join.
         """
@@ -84,10 +84,10 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
     columns = [rows.schema.get_field_index(name) for name in names]
     time_us = rows.column(EVENT_TIME)[0].as_py()
     at = "no time" if time_us is None else f"{np.datetime64(time_us, 'us')}Z"
-    return f"{shown(rows, columns, names)} at {at}"
+    return f"{first_row_as_text(rows, columns, names)} at {at}"
 
 
-def shown(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
+def first_row_as_text(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
     """Return the first row's values of ``columns`` as text: ``name=value`` with commas between.
 
     ``columns``: indices of columns of ``rows``, which has a row at least. ``names``: the name for

@@ -19,28 +19,28 @@ from dovetail.base.columns import EVENT_TIME, HASH
 from dovetail.laws.deduplicate import first_of_each, near
 from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import emitted
-from dovetail.operators.job import Done, Job, minus, picked
+from dovetail.operators.emission import event_output_table
+from dovetail.operators.job import Job, OperatorOutcome, subtract_span, take_rows
 from dovetail.physical.specs.by_key import DeduplicateLaw
 from dovetail.plan.metrics import Kind, metric
 from dovetail.state.history import HistoryState
 
 
-def run(job: Job, law: DeduplicateLaw) -> Done:
+def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
     record with a null in its key repeats none and is never late. It is emitted and not stored.
     Count the late and the repeated ones.
     """
     (name,) = job.operator.names
-    store = _store(job, name, law)
+    store = _open_store(job, name, law)
     if not job.any_rows:
-        return Done(None, job.stores)
-    events = timeline([job.rows(0)])
+        return OperatorOutcome(None, job.stores)
+    events = timeline([job.source_rows(0)])
     group, time_us = events.group, events.event_time_us
     null = any_null(events.keys, events.groups)[group]
     late = ~null & (time_us < job.clocks_of(0, events) - law.within_us)
     asked = np.flatnonzero(~null & ~late)
-    known_group, known_us = _known(store, events, asked, law.within_us)
+    known_group, known_us = _nearby_records(store, events, asked, law.within_us)
     repeated = near(group[asked], time_us[asked], known_group, known_us, law.within_us)
     fresh = asked[~repeated]
     event = fresh[first_of_each(group[fresh], time_us[fresh], law.within_us)]
@@ -49,7 +49,7 @@ def run(job: Job, law: DeduplicateLaw) -> Done:
     left_out: dict[Kind, Ints] = {"late": np.flatnonzero(late), "repeated": asked[~comes_out]}
     for kind, which in left_out.items():
         counts.add_rows(metric(source.name, kind), source, rows, events.row[which])
-    _keep(store, events, event)
+    _store_records(store, events, event)
     event = np.append(event, np.flatnonzero(null))
     event = event[events.by_arrival(event)]
     row = events.row[event]
@@ -60,14 +60,14 @@ def run(job: Job, law: DeduplicateLaw) -> Done:
         event_time_us=time_us[event],
     )
     values = job.batches[0].rows.select(job.sources[0].shape.value_columns).columns
-    return Done(
-        emitted(job, events, changes, [picked(values, row)]),
+    return OperatorOutcome(
+        event_output_table(job, events, changes, [take_rows(values, row)]),
         {name: store.runs},
         counts=counts,
     )
 
 
-def _store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
+def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
     """Open the store ``name`` of emitted records: ``_hash``, ``_event_time``, then the key columns.
     Its horizon lies twice ``within`` behind the final stream time.
     """
@@ -75,11 +75,11 @@ def _store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
     schema = pa.schema([*system_fields, *source.shape.key_fields])
     keys = range(len(system_fields), len(schema))
-    horizon_us = minus(job.final_us[0], 2 * law.within_us)
+    horizon_us = subtract_span(job.final_us[0], 2 * law.within_us)
     return HistoryState(
         schema,
         keys,
-        job.runs(name),
+        job.stored_runs(name),
         job.blobs,
         job.cache,
         versioned=False,
@@ -87,7 +87,9 @@ def _store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
     )
 
 
-def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -> tuple[Ints, Ints]:
+def _nearby_records(
+    store: HistoryState, events: Timeline, asked: Ints, within_us: int
+) -> tuple[Ints, Ints]:
     """Return the group and the time of each stored record that lies near the ``asked`` events.
 
     ``asked``: event numbers, ascending. Per group, stored records from ``within_us`` before its
@@ -106,7 +108,7 @@ def _known(store: HistoryState, events: Timeline, asked: Ints, within_us: int) -
     return groups[matches.query], matches.rows.column(EVENT_TIME).to_numpy()[matches.row]
 
 
-def _keep(store: HistoryState, events: Timeline, event: Ints) -> None:
+def _store_records(store: HistoryState, events: Timeline, event: Ints) -> None:
     """Store hash, time and key of the events ``event`` as emitted records; none store nothing. Drop
     runs whose records are all older than the store's horizon.
     """

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import ABSENT, Ints, Timeline
 from dovetail.laws.joins.table_join import Changes
-from dovetail.operators.job import Job, output
+from dovetail.operators.job import Job, output_table
 
 
-def emitted(
+def event_output_table(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
     """Return changes that have the keys of their events as a table, or None if there are none. They
@@ -28,7 +28,7 @@ def emitted(
     if not len(changes.event):
         return None
     group = pa.array(events.group[changes.event])
-    return output(
+    return output_table(
         job.operator,
         [key.take(group) for key in events.keys],
         leaves,
@@ -36,7 +36,7 @@ def emitted(
         deleted=~changes.present,
         event_time_us=changes.event_time_us,
         position=job.manifest.position,
-        cause=job.causes(events).of(changes.event),
+        cause=job.event_causes(events).take(changes.event),
     )
 
 

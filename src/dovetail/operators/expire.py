@@ -41,7 +41,7 @@ from dovetail.base.columns import (
 from dovetail.laws.arrival import Stairs, as_due
 from dovetail.laws.expire import Lives, lives
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import END_OF_TIME, Cause, Done, Job, output
+from dovetail.operators.job import END_OF_TIME, Cause, Job, OperatorOutcome, output_table
 from dovetail.operators.tables import Pool, queued_keys
 from dovetail.physical.specs.by_key import ExpireLaw, expiry_store_name
 from dovetail.plan.metrics import metric
@@ -50,7 +50,7 @@ from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: ExpireLaw) -> Done:
+def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
     """Emit each record's change, and the tombstone of each expired row before the record whose time
     expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
     row. Count as late the rows that had expired when they arrived. Without rows in the batch, rows
@@ -59,22 +59,22 @@ def run(job: Job, law: ExpireLaw) -> Done:
     (name,) = job.operator.names
     read_us = _read_us(job)
     final_us = read_us if job.final_us[0] == END_OF_TIME else job.final_us[0]
-    store, queue = _stores(job, name, final_us)
+    store, queue = _open_stores(job, name, final_us)
     waiting = queued_keys(queue.take(final_us))
     if job.any_rows or len(waiting):
         # A slice has all records of its keys, so stream time moves on for them alone.
         until_us = read_us if job.operator.emit == "batch" else final_us
         versions = _Versions.of(job, law, store, waiting, until_us, final_us)
-        changes = versions.net() if job.operator.emit == "batch" else versions.changes()
-        table, late = versions.output(changes), versions.late
-        versions.keep(store, queue)
+        changes = versions.net_changes() if job.operator.emit == "batch" else versions.all_changes()
+        table, late = versions.output_table(changes), versions.late_rows
+        versions.store_rows(store, queue)
     else:
         table, late = None, np.zeros(0, np.int64)
         store.expire(store.horizon_us)
     stores = {name: store.runs, expiry_store_name(name): queue.runs}
     counts, source = Counts(), job.sources[0]
     counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
-    return Done(table, stores, counts=counts)
+    return OperatorOutcome(table, stores, counts=counts)
 
 
 def _read_us(job: Job) -> int:
@@ -83,10 +83,10 @@ def _read_us(job: Job) -> int:
     """
     final_us = job.final_us[0]
     known_us = job.initial_us[0] if final_us == END_OF_TIME else final_us
-    return int(_stairs(job).time_us.max(initial=known_us))
+    return int(_stream_time_stairs(job).time_us.max(initial=known_us))
 
 
-def _stairs(job: Job) -> Stairs:
+def _stream_time_stairs(job: Job) -> Stairs:
     """Return the steps of the only source's stream time in the whole batch. Pack always sends them
     here.
     """
@@ -95,7 +95,7 @@ def _stairs(job: Job) -> Stairs:
     return stairs
 
 
-def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
+def _open_stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
     """Open the store of rows and the queue of keys.
 
     The store drops rows whose ``_due`` is at or before ``final_us``. Keys due by the stream time
@@ -105,7 +105,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
     store = TableState(
         shape.schema.append(pa.field(DUE, pa.int64())),
         shape.keys,
-        job.runs(name),
+        job.stored_runs(name),
         job.blobs,
         job.cache,
         horizon_us=NO_TIME if final_us == NO_TIME else final_us + 1,
@@ -113,7 +113,7 @@ def _stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]
     )
     system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
     schema = pa.schema([*system_fields, *shape.key_fields])
-    runs, taken_us = job.runs(expiry_store_name(name)), job.initial_us[0]
+    runs, taken_us = job.stored_runs(expiry_store_name(name)), job.initial_us[0]
     return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
 
@@ -128,7 +128,7 @@ class _Changes:
     moves: Ints
     """The position in the micro-batch at which stream time passes; 0 for other changes."""
 
-    def of(self, which: Ints | Mask) -> _Changes:
+    def select(self, which: Ints | Mask) -> _Changes:
         """Return the changes that ``which`` selects by indices or flags, in that order."""
         return _Changes(self.version[which], self.expires[which], self.moves[which])
 
@@ -180,7 +180,7 @@ class _Versions:
         ``until_us``: stream time after the last records of these keys, up to which rows expire.
         ``final_us``: stream time with which the next batch begins.
         """
-        records, batch = job.rows(0), job.batches[0]
+        records, batch = job.source_rows(0), job.batches[0]
         order = np.append(arrival_order([records]), len(records) + np.arange(len(waiting)))
         events = timeline([records, waiting], order)
         located = store.locate(events.hash, events.keys)
@@ -197,7 +197,7 @@ class _Versions:
         reference = beside(stands, np.where(events.deleted[record], ABSENT, groups + row))
         group = beside(np.arange(groups), events.group[record])
         time_us = beside(located.event_time_us, events.event_time_us[record])
-        before_us = _stairs(job).at(job.position(0), inclusive=False)
+        before_us = _stream_time_stairs(job).at(job.arrival_positions(0), inclusive=False)
         stream_us = np.maximum(job.clock_of(0, 0), before_us)[row]
         stream_us = beside(np.full(groups, job.initial_us[0]), stream_us)
         waited = np.zeros(groups, np.bool_)
@@ -220,12 +220,12 @@ class _Versions:
         )
 
     @property
-    def late(self) -> Ints:
+    def late_rows(self) -> Ints:
         """The indices of the batch's rows that had expired when they arrived: int64."""
         late: Ints = self.row[self.lives.late & (self.row != ABSENT)]
         return late
 
-    def changes(self) -> _Changes:
+    def all_changes(self) -> _Changes:
         """Return all changes in order. A row expires before the record that moves stream time to
         its due time, even a record of another bucket. Of several, the one due first expires first;
         ties go by key.
@@ -241,8 +241,8 @@ class _Versions:
         """
         record = np.flatnonzero((self.row != ABSENT) & (self.lives.stands | self.lives.removes))
         gone = np.flatnonzero(self.lives.expires)
-        moves = _stairs(self.job).first(self.lives.due_us[gone])
-        positions = np.sort(self.job.position(0))
+        moves = _stream_time_stairs(self.job).first(self.lives.due_us[gone])
+        positions = np.sort(self.job.arrival_positions(0))
         slot = np.maximum(2 * np.searchsorted(positions, moves), 2 * self.arrival[gone] + 1)
         zeros = np.zeros(len(record), np.int64)
         group = self.group[gone]
@@ -255,37 +255,37 @@ class _Versions:
         )
         due_us = np.append(zeros, self.lives.due_us[gone])
         slot = np.append(2 * self.arrival[record] + 1, slot)
-        return unordered.of(
+        return unordered.select(
             np.lexsort((np.append(zeros, rank), due_us, unordered.moves, unordered.expires, slot))
         )
 
-    def net(self) -> _Changes:
+    def net_changes(self) -> _Changes:
         """Return each key's last change, without those that leave the row as it was before the
         batch. Changes keep the order of ``changes()``.
         """
-        changes = self.changes()
+        changes = self.all_changes()
         group = self.group[changes.version]
         last = last_of_each(group)
-        changes, group = changes.of(last), group[last]
-        now = self._references(changes)
+        changes, group = changes.select(last), group[last]
+        now = self._row_references(changes)
         first = self.first[group]
         then = np.where(self.lives.stands[first], self.reference[first], ABSENT)
         same = (now == ABSENT) == (then == ABSENT)
         compared = np.flatnonzero(same & (now != ABSENT))
         columns = self.job.sources[0].shape.value_columns
         if columns:
-            values = (self.pool.values(refs[compared], columns) for refs in (now, then))
+            values = (self.pool.columns_at(refs[compared], columns) for refs in (now, then))
             same[compared] = rows_equal(*values)
-        return changes.of(~same)
+        return changes.select(~same)
 
-    def _references(self, changes: _Changes) -> Ints:
+    def _row_references(self, changes: _Changes) -> Ints:
         """Return the reference to the row that each change puts in place, ABSENT for a tombstone or
         expiry: int64[changes].
         """
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)
 
-    def output(self, changes: _Changes) -> pa.Table | None:
+    def output_table(self, changes: _Changes) -> pa.Table | None:
         """Return the changes as the operator's output table, one row each in their order; None if
         there are none.
 
@@ -296,21 +296,21 @@ class _Versions:
         if not len(version):
             return None
         job, source, group = self.job, self.job.sources[0], self.group[version]
-        reference = self._references(changes)
+        reference = self._row_references(changes)
         ends = changes.expires | self.lives.late[version]
         time_us = self.time_us[version] + np.where(ends, self.law.after_us, 0)
-        return output(
+        return output_table(
             job.operator,
             [key.take(pa.array(group)) for key in self.events.keys],
-            [self.pool.values(reference, source.shape.value_columns)],
+            [self.pool.columns_at(reference, source.shape.value_columns)],
             [reference],
             deleted=reference == ABSENT,
             event_time_us=time_us,
             position=job.manifest.position,
-            cause=self._cause(changes),
+            cause=self._change_causes(changes),
         )
 
-    def _cause(self, changes: _Changes) -> Cause:
+    def _change_causes(self, changes: _Changes) -> Cause:
         """Return the cause of each change. A record's change has its record as the cause.
 
         An expiry is ordered before the record that moves stream time to its due time. If that is
@@ -322,7 +322,9 @@ class _Versions:
         order = as_due(due_us)
         if ORDER in caused.columns:
             record_change = np.flatnonzero(of_record)
-            beside = self.job.position(0)[row[record_change]] == changes.moves[record_change]
+            beside = (
+                self.job.arrival_positions(0)[row[record_change]] == changes.moves[record_change]
+            )
             order[record_change[beside]] = caused.columns[ORDER][beside]
         early = {
             SEQUENCE: changes.moves,
@@ -337,7 +339,7 @@ class _Versions:
             column[is_record] = caused.columns[feed][is_record[of_record]]
         return Cause(columns)
 
-    def keep(self, store: TableState, queue: QueueState) -> None:
+    def store_rows(self, store: TableState, queue: QueueState) -> None:
         """Store each key's row after the batch, and queue the keys that have a row for which the
         queue holds no earlier entry.
 

@@ -16,13 +16,13 @@ from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.explode import Elements, emitted
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Done, Job, output
+from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.row_changes import RowChanges
 from dovetail.physical.specs.by_key import ExplodeLaw
 from dovetail.plan.metrics import Kind, metric
 
 
-def run(job: Job, law: ExplodeLaw) -> Done:
+def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
     """Emit the elements that leave and enter with each change of a row, in the order of the
     records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
     before the batch.
@@ -32,11 +32,11 @@ def run(job: Job, law: ExplodeLaw) -> Done:
     """
     store = job.table_store(0)
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     changes = RowChanges.of(job, store)
     columns = job.sources[0].shape.value_columns
-    rows = [changes.pool.values(refs, columns) for refs in (changes.old, changes.new)]
-    element_changes, value = _elements([side.pop(law.column) for side in rows], law)
+    rows = [changes.pool.columns_at(refs, columns) for refs in (changes.old, changes.new)]
+    element_changes, value = _list_elements([side.pop(law.column) for side in rows], law)
     source, rows_of_batch = job.sources[0], job.batches[0].rows
     counts = Counts()
     if not law.position:
@@ -47,18 +47,20 @@ def run(job: Job, law: ExplodeLaw) -> Done:
             lost = changes.event[element_changes.change[mask & element_changes.is_new]]
             name = metric(source.name, kind)
             counts.add_rows(name, source, rows_of_batch, changes.events.row[lost])
-        element_changes, value = _where(element_changes, value, np.flatnonzero(~(null | repeated)))
+        element_changes, value = _select_elements(
+            element_changes, value, np.flatnonzero(~(null | repeated))
+        )
     which = emitted(element_changes, changes.events.arrival[changes.event])
     if job.operator.emit == "batch":
-        which = which[_differing(changes, element_changes, value, which, rows)]
-    out, value = _where(element_changes, value, which)
+        which = which[_last_differing(changes, element_changes, value, which, rows)]
+    out, value = _select_elements(element_changes, value, which)
     event = changes.event[out.change]
     group = pa.array(changes.events.group[event])
     element_key = pa.array(out.place, pa.int32()) if law.position else value
     values = [column.take(pa.array(out.change, mask=~out.is_new)) for column in rows[1]]
     if law.position:
         values.insert(law.column, value.take(pa.array(np.arange(len(value)), mask=~out.is_new)))
-    table = output(
+    table = output_table(
         job.operator,
         [*(key.take(group) for key in changes.events.keys), element_key],
         [values],
@@ -66,14 +68,14 @@ def run(job: Job, law: ExplodeLaw) -> Done:
         deleted=~out.is_new,
         event_time_us=changes.events.event_time_us[event],
         position=job.manifest.position,
-        cause=job.causes(changes.events).of(event),
+        cause=job.event_causes(changes.events).take(event),
     )
-    counts.update(changes.keep(job, store))
+    counts.update(changes.store_rows(job, store))
     stores = {job.operator.names[0]: store.runs}
-    return Done(table if len(event) else None, stores, counts=counts)
+    return OperatorOutcome(table if len(event) else None, stores, counts=counts)
 
 
-def _elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements, pa.Array]:
+def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements, pa.Array]:
     """Return the elements of all arrays and their values, those of the arrays before the changes
     first.
 
@@ -94,14 +96,16 @@ def _elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements, pa.
     return Elements(change, is_new, position, number), value
 
 
-def _where(element_changes: Elements, value: pa.Array, which: Ints) -> tuple[Elements, pa.Array]:
+def _select_elements(
+    element_changes: Elements, value: pa.Array, which: Ints
+) -> tuple[Elements, pa.Array]:
     """Return the elements with the indices ``which`` and their values, in that order. ``value``:
     the value of each element.
     """
     return element_changes.where(which), value.take(pa.array(which))
 
 
-def _differing(
+def _last_differing(
     changes: RowChanges,
     element_changes: Elements,
     value: pa.Array,

@@ -16,14 +16,14 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.errors import DataError
 from dovetail.laws.fill import former
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import changes_of, emitted
-from dovetail.operators.job import Done, Job
-from dovetail.operators.tables import Pool, latest
+from dovetail.operators.emission import changes_of, event_output_table
+from dovetail.operators.job import Job, OperatorOutcome
+from dovetail.operators.tables import Pool, locate_last_rows
 from dovetail.physical.specs.by_key import FillLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, law: FillLaw) -> Done:
+def run(job: Job, law: FillLaw) -> OperatorOutcome:
     """Emit the records in their order, with unsent values completed from the key's former row. With
     ``emit="batch"``, emit each key's last row, if it differs from the stored one.
 
@@ -33,12 +33,12 @@ def run(job: Job, law: FillLaw) -> Done:
     """
     store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     rows = job.batches[0].rows
-    events = timeline([job.rows(0)])
-    located = latest(store, events)
+    events = timeline([job.source_rows(0)])
+    located = locate_last_rows(store, events)
     pool = Pool(rows, located, events.groups)
-    filled, missing = _filled(job, law, events, pool, located.present)
+    filled, missing = _fill_columns(job, law, events, pool, located.present)
     last = last_of_source(events, 0)
     last_rows = rows.select(range(len(store.schema))).take(pa.array(events.row[last]))
     for column_index, values in zip(columns, filled, strict=True):
@@ -53,7 +53,7 @@ def run(job: Job, law: FillLaw) -> Done:
     others = [column_index for column_index in range(len(columns)) if column_index != law.column]
     if job.operator.emit == "batch":
         stored = np.where(located.present[events.group], events.group, ABSENT)[last]
-        then = pool.values(stored, [columns[column_index] for column_index in others])
+        then = pool.columns_at(stored, [columns[column_index] for column_index in others])
         now = [filled[column_index].take(pa.array(last)) for column_index in others]
         has_both = (stored != ABSENT) & ~events.deleted[last]
         differs = (stored != ABSENT) | ~events.deleted[last]
@@ -68,11 +68,11 @@ def run(job: Job, law: FillLaw) -> Done:
     if law.column >= 0:
         counts.add(metric(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
-    changes = emitted(job, events, changes_of(events, event), [values])
-    return Done(changes, stores, counts=counts)
+    changes = event_output_table(job, events, changes_of(events, event), [values])
+    return OperatorOutcome(changes, stores, counts=counts)
 
 
-def _filled(
+def _fill_columns(
     job: Job, law: FillLaw, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
     """Return the value columns of all events, completed, and the number of values that stay
@@ -85,7 +85,7 @@ def _filled(
     """
     columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
-    filled = pool.values(event_ref, columns)
+    filled = pool.columns_at(event_ref, columns)
     unsent_events = _null_events(filled, law) if law.column < 0 else _named_events(filled, law)
     if law.column >= 0:
         filled[law.column] = pa.nulls(len(event_ref), filled[law.column].type)
@@ -94,9 +94,9 @@ def _filled(
         former_values = former(events, stored, unsent)
         if law.fails and former_values.missing.any():
             first = int(np.argmax(former_values.missing))
-            _refuse(job, law, law.names[column_index], events, first)
+            _refuse_missing(job, law, law.names[column_index], events, first)
         missing += int(np.count_nonzero(former_values.missing))
-        filled[column_index] = pool.values(former_values.reference, [columns[column_index]])[0]
+        filled[column_index] = pool.columns_at(former_values.reference, [columns[column_index]])[0]
     return filled, missing
 
 
@@ -129,7 +129,7 @@ def _null_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
     }
 
 
-def _refuse(job: Job, law: FillLaw, column: str, events: Timeline, event: int) -> None:
+def _refuse_missing(job: Job, law: FillLaw, column: str, events: Timeline, event: int) -> None:
     """Raise ``DataError`` for an event that does not bring ``column`` and has no former value. The
     error names the event's key.
     """

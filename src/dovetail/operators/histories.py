@@ -21,7 +21,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import Ints, timeline
 from dovetail.base.columns import EVENT_TIME
 from dovetail.operators.job import Batch, Job
-from dovetail.operators.tables import latest, time_of
+from dovetail.operators.tables import locate_last_rows, located_times
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 
 
@@ -42,16 +42,16 @@ def _in_order(job: Job, source: int) -> Batch:
     """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)
-    events = timeline([job.rows(source)])
-    stored_us = time_of(latest(store, events))
+    events = timeline([job.source_rows(source)])
+    stored_us = located_times(locate_last_rows(store, events))
     time_us = np.empty(len(events.row), np.int64)
-    time_us[events.row] = _highest(events.event_time_us, events.group, stored_us)
+    time_us[events.row] = _running_max_us(events.event_time_us, events.group, stored_us)
     batch = job.batches[source]
     time_column = batch.rows.schema.get_field_index(EVENT_TIME)
     return replace(batch, rows=batch.rows.set_column(time_column, EVENT_TIME, pa.array(time_us)))
 
 
-def _highest(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
+def _running_max_us(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
     """Return for each event the largest time of its group up to it, itself included: int64[events].
 
     ``group``: non-decreasing. ``stored_us``: int64[groups], the time before the first event,

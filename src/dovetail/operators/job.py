@@ -73,7 +73,7 @@ class Batch:
         """
         return cls(rows, stream_us, stream_us)
 
-    def of(self, which: Ints, rows: pa.Table) -> Batch:
+    def take(self, which: Ints, rows: pa.Table) -> Batch:
         """Return a batch of the rows with the indices ``which``, in that order. ``rows``: these
         rows, already taken.
         """
@@ -113,24 +113,24 @@ class BucketBatch:
         """True if a source has a row in the batch."""
         return any(batch.rows.num_rows for batch in self.batches)
 
-    def rows(self, source: int, *, keyed: bool = True) -> SourceRows:
+    def source_rows(self, source: int, *, keyed: bool = True) -> SourceRows:
         """Return the rows of the source with index ``source`` as the laws read them. Without
         ``keyed``, they have no key columns.
         """
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
         return SourceRows(
-            keys=[whole(table.column(i)) for i in spec.shape.key_columns if keyed],
+            keys=[combine_chunks(table.column(i)) for i in spec.shape.key_columns if keyed],
             hash=table.column(HASH).to_numpy(),
             event_time_us=table.column(EVENT_TIME).to_numpy(),
-            deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
+            deleted=combine_chunks(table.column(DELETED)).to_numpy(zero_copy_only=False),
             clock_us=batch.clock_us,
             order=batch.order,
             tie=batch.tie,
-            sequence=self.sequence(source) if spec.arrival.by_shared_log else None,
+            sequence=self.shared_log_positions(source) if spec.arrival.by_shared_log else None,
         )
 
-    def sequence(self, source: int) -> Ints:
+    def shared_log_positions(self, source: int) -> Ints:
         """Return the positions of a source's rows in the log that all inputs share: int64[rows].
         Only for a source with that column (``RowArrival.by_shared_log``); others raise
         ``KeyError``.
@@ -138,14 +138,14 @@ class BucketBatch:
         sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
-    def position(self, source: int) -> Ints:
+    def arrival_positions(self, source: int) -> Ints:
         """Return the numbers that order a source's rows among those of all sources: int64[rows].
 
         They are positions in the shared log, or clocks in microseconds if there is none.
         """
         batch = self.batches[source]
         by_log = self.sources[source].arrival.by_shared_log
-        return self.sequence(source) if by_log else batch.clock_us
+        return self.shared_log_positions(source) if by_log else batch.clock_us
 
     def clock_of(self, source: int, asking: int) -> Ints:
         """Return the stream time of ``source`` when each row of the ``asking`` source arrives, that
@@ -159,19 +159,19 @@ class BucketBatch:
             clock_us = batch.stream_us
         elif batch.stairs is None:
             # All sources wait for each other. Only one that has been silent may be behind.
-            clock_us = np.minimum(self.position(asking), self.final_us[source])
+            clock_us = np.minimum(self.arrival_positions(asking), self.final_us[source])
         else:
-            clock_us = batch.stairs.at(self.position(asking), inclusive=source < asking)
+            clock_us = batch.stairs.at(self.arrival_positions(asking), inclusive=source < asking)
         return np.maximum(clock_us, self.initial_us[source])
 
-    def said(self, name: str, source: int) -> Ints:
+    def cause_column(self, name: str, source: int) -> Ints:
         """Return the column ``name`` of ``Fragment.feeds`` for each row of a source: int64[rows].
         ``name`` is ``_sequence``, ``_tie``, ``_clock`` or ``_order``. An order that rows lack is 0;
         only those in a shared log may lack it.
         """
         batch = self.batches[source]
         if name == SEQUENCE:
-            return self.sequence(source)
+            return self.shared_log_positions(source)
         if name == TIE:
             return batch.rows.column(HASH).to_numpy()  # type: ignore[no-any-return]
         if name == CLOCK:
@@ -199,7 +199,7 @@ class Job(BucketBatch):
     clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Stream time at each record of the batch, by its number, if the operator is one of several."""
 
-    def runs(self, store: str) -> Runs:
+    def stored_runs(self, store: str) -> Runs:
         """Return the sorted runs of the store named ``store``; no runs before its first batch."""
         return self.stores.get(store, Runs())
 
@@ -222,19 +222,21 @@ class Job(BucketBatch):
         highest: Ints = np.maximum.reduce(clocks)
         return highest
 
-    def causes(self, events: Timeline) -> Cause:
+    def event_causes(self, events: Timeline) -> Cause:
         """Return for each event the columns ``Operator.feeds`` of the record that it is. Stream
         time is reduced by the law's ``holds_us``.
         """
         columns: dict[str, Ints] = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
-                columns[name] = minus_each(self.stream_us(events), self.operator.law.holds_us)
+                columns[name] = subtract_span_each(
+                    self.stream_us(events), self.operator.law.holds_us
+                )
                 continue
             column = np.empty(len(events.row), np.int64)
             for source in range(len(self.batches)):
                 of_source = events.source == source
-                column[of_source] = self.said(name, source)[events.row[of_source]]
+                column[of_source] = self.cause_column(name, source)[events.row[of_source]]
             columns[name] = column
         return Cause(columns)
 
@@ -245,9 +247,11 @@ class Job(BucketBatch):
         columns = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
-                columns[name] = minus_each(self.clock_of(0, 0)[row], self.operator.law.holds_us)
+                columns[name] = subtract_span_each(
+                    self.clock_of(0, 0)[row], self.operator.law.holds_us
+                )
             else:
-                columns[name] = self.said(name, 0)[row]
+                columns[name] = self.cause_column(name, 0)[row]
         return Cause(columns)
 
     def horizon_us(self, source: int) -> int:
@@ -257,9 +261,11 @@ class Job(BucketBatch):
         It is ``NO_TIME`` for a source without windows, and before its first record.
         """
         retention_us = self.sources[source].meaning.retention_us
-        return NO_TIME if retention_us is None else minus(self.final_us[source], retention_us)
+        return (
+            NO_TIME if retention_us is None else subtract_span(self.final_us[source], retention_us)
+        )
 
-    def expiry(self, source: int) -> str:
+    def expiry_column(self, source: int) -> str:
         """Return the name of the column by whose time a source's rows expire.
 
         For a windowed source it is the window, because the row's event time may be older.
@@ -279,7 +285,7 @@ class Job(BucketBatch):
         Each call opens the store anew. Rows that are stored count once its ``runs`` are in
         ``Done.stores``.
         """
-        spec, runs = self.sources[source], self.runs(name or self.operator.names[source])
+        spec, runs = self.sources[source], self.stored_runs(name or self.operator.names[source])
         schema = schema or spec.shape.schema
         if spec.meaning.versioned_us is None:
             return TableState(
@@ -289,7 +295,7 @@ class Job(BucketBatch):
                 self.blobs,
                 self.cache,
                 horizon_us=self.horizon_us(source),
-                expiry=self.expiry(source),
+                expiry=self.expiry_column(source),
             )
         return HistoryState(
             schema,
@@ -298,7 +304,7 @@ class Job(BucketBatch):
             self.blobs,
             self.cache,
             versioned=True,
-            horizon_us=minus(self.final_us[source], spec.meaning.versioned_us),
+            horizon_us=subtract_span(self.final_us[source], spec.meaning.versioned_us),
         )
 
 
@@ -313,19 +319,19 @@ class Cause:
         """The columns as Arrow arrays of int64, by name."""
         return {name: pa.array(column) for name, column in self.columns.items()}
 
-    def tied(self, tie: Ints) -> Cause:
+    def with_tie(self, tie: Ints) -> Cause:
         """Return the causes with the column ``_tie`` replaced by ``tie``, int64[n]: the order of
         results of one record. Causes without that column stay the same.
         """
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
-    def of(self, which: Ints) -> Cause:
+    def take(self, which: Ints) -> Cause:
         """Return the causes of the results with the indices ``which``, in that order. An index may
         come several times.
         """
         return Cause({name: column[which] for name, column in self.columns.items()})
 
-    def due(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
+    def with_due_moments(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
         """Return the causes with those of ``which`` replaced by a moment: that at which stream time
         reaches ``due_us``.
 
@@ -337,7 +343,7 @@ class Cause:
             CLOCK: due_us,
             ORDER: before_all(hash_),
             TIE: hash_,
-            STREAM_TIME: minus_each(due_us, holds_us),
+            STREAM_TIME: subtract_span_each(due_us, holds_us),
         }
         return Cause(
             {
@@ -348,7 +354,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Done:
+class OperatorOutcome:
     """The outcome of an operator on one bucket: its changes, and its stores after the batch."""
 
     output: pa.Table | None
@@ -369,17 +375,17 @@ class Done:
     """Counts of unused rows, by metric, complete before ``chunks`` are read."""
 
 
-def minus_each(time_us: Ints, span_us: int) -> Ints:
+def subtract_span_each(time_us: Ints, span_us: int) -> Ints:
     """Subtract a span from each time, both in microseconds; ``NO_TIME`` stays: int64[n]."""
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
-def minus(time_us: int, span_us: int) -> int:
+def subtract_span(time_us: int, span_us: int) -> int:
     """Subtract a span from a time, both in microseconds; ``NO_TIME`` stays."""
     return time_us if time_us == NO_TIME else time_us - span_us
 
 
-def output(
+def output_table(
     operator: Operator,
     keys: Sequence[pa.Array],
     leaves: Sequence[Sequence[pa.Array]],
@@ -415,15 +421,15 @@ def output(
     return pa.table(columns, schema=operator.output_schema)
 
 
-def picked(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
+def take_rows(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
     """Take the rows ``refs`` of some columns: one row per reference, null for ABSENT. If ``refs``
     are all rows in their order, return the columns themselves.
     """
     if all(len(refs) == len(column) for column in columns) and _is_range(refs):
-        return [whole(column) for column in columns]
+        return [combine_chunks(column) for column in columns]
     absent = refs == ABSENT
     index = pa.array(refs, mask=absent if absent.any() else None)
-    return [whole(column.take(index)) for column in columns]
+    return [combine_chunks(column.take(index)) for column in columns]
 
 
 def _is_range(refs: Ints) -> bool:
@@ -433,7 +439,7 @@ def _is_range(refs: Ints) -> bool:
     )
 
 
-def whole(column: Column) -> pa.Array:
+def combine_chunks(column: Column) -> pa.Array:
     """Return a column of any number of chunks as one array."""
     if isinstance(column, pa.Array):
         return column

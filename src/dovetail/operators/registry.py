@@ -8,7 +8,7 @@ from typing import Any, Final
 from dovetail.operators import deduplicate, expire, explode, fill, to_changes, transact, union
 from dovetail.operators.groups import aggregate, closed_windows, retract, sessions, sliding
 from dovetail.operators.histories import in_order as with_times_in_order
-from dovetail.operators.job import Done, Job
+from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.joins import (
     foreign_key_join,
     history_join,
@@ -42,7 +42,7 @@ from dovetail.physical.specs.law import Law
 from dovetail.physical.specs.star import StarJoinLaw, StarLookupLaw, StarSubscribeLaw
 
 
-def _aggregated(job: Job, law: AggregationLaw) -> Done:
+def _run_aggregation(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Run an aggregation by the operator for its kind of windows: none, fixed, sliding or
     sessions.
     """
@@ -52,8 +52,8 @@ def _aggregated(job: Job, law: AggregationLaw) -> Done:
     return sliding.run(job, law) if kind == "sliding" else aggregate.run(job, law)
 
 
-OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
-    AggregationLaw: _aggregated,
+OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], OperatorOutcome]]] = {
+    AggregationLaw: _run_aggregation,
     DeduplicateLaw: deduplicate.run,
     ExpireLaw: expire.run,
     ExplodeLaw: explode.run,
@@ -77,7 +77,7 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], Done]]] = {
 """The function for each law that runs on one bucket."""
 
 
-def operate(job: Job) -> Done:
+def run_job(job: Job) -> OperatorOutcome:
     """Run a job's operator on the rows of one bucket, and return its outcome. The operator follows
     from the class of the job's law. Rows of sources that are in order first get the times at which
     they take effect.

@@ -19,10 +19,10 @@ from dovetail.operators.tables import (
     Pool,
     TableStore,
     count_ignored,
-    counts,
-    keep,
-    latest,
-    time_of,
+    find_accepted_events,
+    locate_last_rows,
+    located_times,
+    store_rows,
 )
 
 
@@ -54,18 +54,18 @@ class RowChanges:
 
         ``store``: the rows before the batch.
         """
-        events = timeline([job.rows(0)])
-        located = latest(store, events)
-        counted = counts(job, events, 0)
+        events = timeline([job.source_rows(0)])
+        located = locate_last_rows(store, events)
+        counted = find_accepted_events(job, events, 0)
         current = None
         if job.sources[0].meaning.versioned_us is not None:
-            current = newest(events, counted, time_of(located))
+            current = newest(events, counted, located_times(located))
         before, after = versions(events, 0, located.present, current)
         event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
         pool = Pool(job.batches[0].rows, located, events.groups)
         return cls(events, event, before[event], after[event], pool, counted, current)
 
-    def in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
+    def rows_in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
         """Return the old rows ``of_old`` and the new rows ``of_new`` in the order of the records, a
         record's old row first. The result is the number of each change, and whether the row is its
         new one.
@@ -82,11 +82,11 @@ class RowChanges:
         order = argsort_distinct(2 * place + is_new, 2 * len(arrival) * (len(of_old) // count))
         return change[order], is_new[order]
 
-    def keep(self, job: Job, store: TableStore) -> Counts:
+    def store_rows(self, job: Job, store: TableStore) -> Counts:
         """Store each key's row after the batch in the store given to ``of``. Return the counts of
         records that change nothing.
         """
-        keep(job, 0, store, self.events, self.counted)
+        store_rows(job, 0, store, self.events, self.counted)
         ignored = Counts()
         count_ignored(ignored, job, 0, self.events, self.counted, self.current)
         return ignored

@@ -30,7 +30,7 @@ from dovetail.arrays.timeline import (
 from dovetail.base.columns import HASH
 from dovetail.laws.versioning import LATEST, batch_versions, within_retention
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Job, picked, whole
+from dovetail.operators.job import Job, combine_chunks, take_rows
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
@@ -39,14 +39,14 @@ from dovetail.state.table_state import TableState
 TableStore = TableState | HistoryState
 
 
-def latest(store: TableStore, events: Timeline) -> Located:
+def locate_last_rows(store: TableStore, events: Timeline) -> Located:
     """Return the stored last row of each group, not present for a group without one, or with a
     tombstone.
     """
-    return latest_of(store, events.hash, events.keys)
+    return locate_last_rows_of_keys(store, events.hash, events.keys)
 
 
-def latest_of(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
+def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
     """Return the stored last row of each key, not present for a key without one, or with a
     tombstone. ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys.
     """
@@ -63,7 +63,7 @@ def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
     """
     zeros = np.zeros(len(waiting), np.int64)
     return SourceRows(
-        keys=[whole(column) for column in waiting.columns[3:]],
+        keys=[combine_chunks(column) for column in waiting.columns[3:]],
         hash=waiting.column(HASH).to_numpy(),
         event_time_us=zeros,
         deleted=zeros.astype(np.bool_),
@@ -72,7 +72,7 @@ def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
     )
 
 
-def time_of(located: Located) -> Ints:
+def located_times(located: Located) -> Ints:
     """Return the event time of each located row, a stored tombstone included: int64[queries];
     ``NO_TIME`` for none.
     """
@@ -89,7 +89,7 @@ class Pool:
     located: Located
     base: int
 
-    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+    def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
         """Return columns at these references, null for ABSENT.
 
         Three queries, of which 0 and 2 have stored rows "y1" and "x0", and two rows of the batch:
@@ -117,10 +117,10 @@ class Pool:
             index[old] = np.append(gathered_row, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
             rows = pa.concat_tables([stored_rows, rows])
         index[refs == ABSENT] = ABSENT
-        return picked(rows.columns, index)
+        return take_rows(rows.columns, index)
 
 
-def counts(job: Job, events: Timeline, source: int) -> Mask:
+def find_accepted_events(job: Job, events: Timeline, source: int) -> Mask:
     """Find the events of ``source`` that its table takes: bool[events]. Only a versioned table
     refuses any: those older than its history, unless it is in order. A record exactly as old as the
     retention is taken.
@@ -159,7 +159,7 @@ def count_ignored(
         )
 
 
-def keep(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
+def store_rows(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
     """Write a table's rows of this batch to its store, once a batch: the last event per key or, if
     it is versioned, each version.
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT
 from dovetail.laws.to_changes import said
-from dovetail.operators.job import Done, Job, output
+from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import ToChangesLaw
 
 
-def run(job: Job, law: ToChangesLaw) -> Done:
+def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
     """Emit the rows before and after each change that makes a difference, in the order of the
     records, with the kind of each. Store each key's last row.
 
@@ -23,18 +23,18 @@ def run(job: Job, law: ToChangesLaw) -> Done:
     """
     store = job.table_store(0)
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     changes = RowChanges.of(job, store)
     refs, columns = (changes.old, changes.new), job.sources[0].shape.value_columns
-    former, present = (changes.pool.values(side_refs, columns) for side_refs in refs)
+    former, present = (changes.pool.columns_at(side_refs, columns) for side_refs in refs)
     same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
     emissions = said(changes.old != ABSENT, changes.new != ABSENT, same)
-    change, is_new = changes.in_order(emissions.before, emissions.after)
+    change, is_new = changes.rows_in_order(emissions.before, emissions.after)
     kind = np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])
     event = changes.event[change]
     group = pa.array(changes.events.group[event])
     values = old_or_new(former, present, change, is_new) if columns else []
-    table = output(
+    table = output_table(
         job.operator,
         [key.take(group) for key in changes.events.keys],
         [[*values, pa.array(law.kinds, pa.string()).take(pa.array(kind))]],
@@ -42,8 +42,8 @@ def run(job: Job, law: ToChangesLaw) -> Done:
         deleted=np.zeros(len(event), np.bool_),
         event_time_us=changes.events.event_time_us[event],
         position=job.manifest.position,
-        cause=job.causes(changes.events).of(event),
+        cause=job.event_causes(changes.events).take(event),
     )
-    ignored = changes.keep(job, store)
+    ignored = changes.store_rows(job, store)
     stores = {job.operator.names[0]: store.runs}
-    return Done(table if len(event) else None, stores, counts=ignored)
+    return OperatorOutcome(table if len(event) else None, stores, counts=ignored)

@@ -15,8 +15,8 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settled
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import changes_of, emitted
-from dovetail.operators.job import Done, Job, picked, whole
+from dovetail.operators.emission import changes_of, event_output_table
+from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
 from dovetail.physical.specs.by_key import TransactLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.run_state import Located
@@ -32,7 +32,7 @@ _STATE: Final = (
 """The stored columns behind the key: a ``Tally``, with the transaction's id."""
 
 
-def run(job: Job, law: TransactLaw) -> Done:
+def run(job: Job, law: TransactLaw) -> OperatorOutcome:
     """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
     key's last one; a delete of a key without a stored row emits nothing. Count the events that were
     there before as repeated.
@@ -43,29 +43,29 @@ def run(job: Job, law: TransactLaw) -> Done:
     (name,), source, rows = job.operator.names, job.sources[0], job.batches[0].rows
     shape = source.shape
     schema = pa.schema([*list(shape.schema)[: shape.key_columns.stop], *_STATE])
-    store = TableState(schema, shape.keys, job.runs(name), job.blobs, job.cache)
+    store = TableState(schema, shape.keys, job.stored_runs(name), job.blobs, job.cache)
     if not job.any_rows:
-        return Done(None, job.stores)
-    events = timeline([job.rows(0)])
+        return OperatorOutcome(None, job.stores)
+    events = timeline([job.source_rows(0)])
     located = store.locate(events.hash, events.keys)
-    given = whole(rows.column(shape.value_columns[law.column])).take(pa.array(events.row))
-    ids, steps, tally = _read(events, given, store, located)
+    given = combine_chunks(rows.column(shape.value_columns[law.column])).take(pa.array(events.row))
+    ids, steps, tally = _read_events(events, given, store, located)
     made = settled(events.start, steps, tally)
-    _keep(store, events, made.tally, ids)
+    _store_tallies(store, events, made.tally, ids)
     event = np.flatnonzero(~made.left_out)
     if job.operator.emit == "batch":
         event = event[last_of_each(events.group[event])]
         event = event[~events.deleted[event] | located.present[events.group[event]]]
     event = event[events.by_arrival(event)]
     others = [n for place, n in enumerate(shape.value_columns) if place != law.column]
-    values = picked(rows.select(others).columns, events.row[event])
+    values = take_rows(rows.select(others).columns, events.row[event])
     counts = Counts()
     counts.add_rows(metric(source.name, "repeated"), source, rows, events.row[made.repeated])
-    changes = emitted(job, events, changes_of(events, event), [values])
-    return Done(changes, {name: store.runs}, counts=counts)
+    changes = event_output_table(job, events, changes_of(events, event), [values])
+    return OperatorOutcome(changes, {name: store.runs}, counts=counts)
 
 
-def _read(
+def _read_events(
     events: Timeline, given: pa.StructArray, store: TableState, located: Located
 ) -> tuple[pa.Array, Steps, Tally]:
     """Return the ids of all transactions, by number; a step per event; and the stored state of each
@@ -84,7 +84,9 @@ def _read(
     number = coded.indices.fill_null(ABSENT).to_numpy().astype(np.int64)
     bare = op.is_null().to_numpy(zero_copy_only=False) & events.deleted
     steps = Steps(
-        np.select([_is(op, "d"), _is(op, "u"), bare], [GOES, CHANGES, BARE], COMES),
+        np.select(
+            [_is_operation(op, "d"), _is_operation(op, "u"), bare], [GOES, CHANGES, BARE], COMES
+        ),
         number[len(known) :],
         order.fill_null(0).to_numpy(),
         place.fill_null(0).to_numpy(),
@@ -95,12 +97,12 @@ def _read(
     return coded.dictionary, steps, tally
 
 
-def _is(op: pa.Array, kind: str) -> Mask:
+def _is_operation(op: pa.Array, kind: str) -> Mask:
     """Return for each event whether its operation is ``kind``: bool[n], false for null."""
     return pc.equal(op, kind).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _keep(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
+def _store_tallies(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
     """Store the state of each key in ``events``, a tombstone for one without rows.
 
     ``tally``: the state after the batch, one per key. ``ids``: the transactions' ids by number; a

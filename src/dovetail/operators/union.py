@@ -13,17 +13,17 @@ import pyarrow as pa
 from dovetail.arrays.timeline import ABSENT, timeline
 from dovetail.base.columns import value_name
 from dovetail.laws.joins.table_join import Changes
-from dovetail.operators.emission import emitted
-from dovetail.operators.job import Done, Job, picked
+from dovetail.operators.emission import event_output_table
+from dovetail.operators.job import Job, OperatorOutcome, take_rows
 from dovetail.physical.specs.by_key import UnionLaw
 
 
-def run(job: Job, _: UnionLaw) -> Done:
+def run(job: Job, _: UnionLaw) -> OperatorOutcome:
     """Emit each row of all sources at its arrival; a tombstone stays one. Nothing is stored."""
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     sources = range(len(job.sources))
-    events = timeline([job.rows(index) for index in sources])
+    events = timeline([job.source_rows(index) for index in sources])
     event = events.by_arrival()
     parts = [job.batches[n].rows.select(job.sources[n].shape.value_columns) for n in sources]
     first = np.array([0, *accumulate(len(part) for part in parts)])
@@ -37,4 +37,6 @@ def run(job: Job, _: UnionLaw) -> Done:
         reference=(row,),
         event_time_us=events.event_time_us[event],
     )
-    return Done(emitted(job, events, changes, [picked(values, row)]), job.stores)
+    return OperatorOutcome(
+        event_output_table(job, events, changes, [take_rows(values, row)]), job.stores
+    )

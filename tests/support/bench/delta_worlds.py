@@ -20,7 +20,7 @@ from dovetail.base.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found, Index
 from dovetail.operators.job import Batch
-from dovetail.operators.joins.delta_join import join, last_rows
+from dovetail.operators.joins.delta_join import join_batch, last_rows
 from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical import planner
 from dovetail.physical.output import output_of
@@ -196,7 +196,7 @@ class Tasks:
             own = [part(batch, self.operator.keys, task, self.tasks) for batch in inputs]
             if self.rng.random() < self.amnesia:
                 self.caches[task] = self.cold()
-            done = join(self.operator, own, self.caches[task], self.ask, self.batch)
+            done = join_batch(self.operator, own, self.caches[task], self.ask, self.batch)
             keys = set()
             for table in done.changes:
                 rows = output.rows_of_changes(table).to_pylist()

@@ -75,7 +75,9 @@ class Slices:
         All rows that one record causes of one row stay together, for it may leave a group and enter
         it again.
         """
-        rows = [self.share.rows(source, keyed=False) for source in range(len(self.share.batches))]
+        rows = [
+            self.share.source_rows(source, keyed=False) for source in range(len(self.share.batches))
+        ]
         keys = arrival_keys(rows)
         order = lexsort(keys)
         if all(of.tie is None for of in rows):
@@ -181,7 +183,7 @@ class Slices:
             instruction = rows.column(INSTRUCTION).to_numpy() | np.where(is_moved, MOVED, 0)
             column_index = rows.schema.get_field_index(INSTRUCTION)
             rows = rows.set_column(column_index, INSTRUCTION, pa.array(instruction))
-        return batch.of(which, rows)
+        return batch.take(which, rows)
 
 
 def _stock_numbers(batch: Batch) -> Ints:

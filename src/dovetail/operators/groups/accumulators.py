@@ -37,7 +37,7 @@ from dovetail.errors import DataError
 from dovetail.laws.windows.fixed import running_max
 from dovetail.operators.counts import Counts
 from dovetail.operators.groups.long_lists import ListsRead, Parts
-from dovetail.operators.job import Job, minus, output, picked
+from dovetail.operators.job import Job, output_table, subtract_span, take_rows
 from dovetail.operators.tables import Pool
 from dovetail.physical.specs.groups import WINDOW_TYPE, AggregationLaw
 from dovetail.plan.metrics import metric
@@ -62,7 +62,7 @@ def state_store(job: Job, law: AggregationLaw) -> TableState:
     ``wait_us`` behind the final stream time.
     """
     windows = law.windows
-    horizon_us = NO_TIME if windows is None else minus(job.final_us[0], windows.wait_us)
+    horizon_us = NO_TIME if windows is None else subtract_span(job.final_us[0], windows.wait_us)
     key = job.operator.key
     schema = pa.schema(
         [
@@ -80,12 +80,12 @@ def state_store(job: Job, law: AggregationLaw) -> TableState:
         ]
     )
     return TableState(
-        schema, len(key), job.runs(law.GROUPS), job.blobs, job.cache, horizon_us=horizon_us
+        schema, len(key), job.stored_runs(law.GROUPS), job.blobs, job.cache, horizon_us=horizon_us
     )
 
 
 @dataclass(frozen=True)
-class Updated:
+class BatchUpdates:
     """The updates of groups in a batch."""
 
     events: Timeline
@@ -107,7 +107,7 @@ def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[
     """
     first = job.sources[0].shape.value_columns.start
     return [
-        picked([rows.column(first + value_index) for value_index in column.values], row)
+        take_rows([rows.column(first + value_index) for value_index in column.values], row)
         for column in law.columns
     ]
 
@@ -137,10 +137,10 @@ def timeline_of_windows(
     )
     events = timeline([rows])
     first = events.row[events.start]
-    return replace(events, keys=[*events.keys[:-1], *bounds(*(at[first] for at in window))])
+    return replace(events, keys=[*events.keys[:-1], *window_bounds(*(at[first] for at in window))])
 
 
-def bounds(start: Ints, end: Ints) -> list[pa.Array]:
+def window_bounds(start: Ints, end: Ints) -> list[pa.Array]:
     """Return the two key columns of windows, start and end, as timestamps. ``start``, ``end``:
     int64[n], in microseconds.
     """
@@ -153,8 +153,8 @@ class UpdatedGroups:
 
     job: Job
     law: AggregationLaw
-    updated: Updated
-    before: Before
+    updated: BatchUpdates
+    before: GroupsBefore
     state: Sequence[Columns]
     """Per column, the accumulators after the batch."""
     time_us: Ints
@@ -177,7 +177,7 @@ class UpdatedGroups:
         cls,
         job: Job,
         law: AggregationLaw,
-        updated: Updated,
+        updated: BatchUpdates,
         store: TableState,
         parts: Sequence[Parts],
     ) -> UpdatedGroups:
@@ -189,22 +189,22 @@ class UpdatedGroups:
         """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
-        before = Before.of(law, events, store)
+        before = GroupsBefore.of(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
             stored, part_values = initial[part.column], values[part.column]
-            read = part.read(events, before.known, stored, updates, part_values)
+            read = part.read_parts(events, before.known, stored, updates, part_values)
             initial[part.column] = read.initial
             reads.append(read)
-        accumulators: list[Traced] = aggregated(law, "traced", updates, initial, values)
+        accumulators: list[Traced] = run_kernels(law, "traced", updates, initial, values)
         _refuse_several(law, events, accumulators)
         last = events.last
         if law.retracts or job.operator.emit == "change":
             total = np.cumsum(np.where(events.deleted & law.retracts, -1, 1))
             total += (before.count - np.append(0, total)[events.start])[events.group]
-            time_us = _times(events, before.time_us, total, updated.emitted)
+            time_us = _group_times(events, before.time_us, total, updated.emitted)
         else:
-            time_us, total = _final(events, before, last)
+            time_us, total = _final_times_and_counts(events, before, last)
         return cls(
             job=job,
             law=law,
@@ -220,18 +220,18 @@ class UpdatedGroups:
             ],
         )
 
-    def each(self) -> pa.Table | None:
+    def each_result(self) -> pa.Table | None:
         """Return the result after each update in ``updated.emitted``, in that order, or None if
         there are none. The result of a group without rows is a tombstone. Raises ``DataError`` if
         an aggregate fails.
         """
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
-        results = aggregated(self.law, "scan", updates, self.before.state, values)
+        results = run_kernels(self.law, "scan", updates, self.before.state, values)
         refs = np.where(self.count[emitted] > 0, emitted, ABSENT)
-        return self._output(emitted, picked(results, refs), self.updated.cause)
+        return self._output_table(emitted, take_rows(results, refs), self.updated.cause)
 
-    def net(self) -> pa.Table | None:
+    def net_results(self) -> pa.Table | None:
         """Return each group's result after the batch, if it differs from the one before it, or None
         if none does.
 
@@ -242,7 +242,7 @@ class UpdatedGroups:
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
         was_present = self.before.known
-        now, then = (self._results(state) for state in (self.state, self.before.state))
+        now, then = (self._result_columns(state) for state in (self.state, self.before.state))
         compared = np.flatnonzero(present & was_present)
         differs = present | was_present
         differs[compared] = ~rows_equal(
@@ -257,18 +257,18 @@ class UpdatedGroups:
         )
         group = group[np.argsort(emission_index[group])]
         refs = np.where(present[group], group, ABSENT)
-        return self._output(
-            self.last[group], picked(now, refs), self.updated.cause[emission_index[group]]
+        return self._output_table(
+            self.last[group], take_rows(now, refs), self.updated.cause[emission_index[group]]
         )
 
-    def keep(self, store: TableState) -> None:
+    def store_groups(self, store: TableState) -> None:
         """Store each group's accumulators, time and row count, and the parts of its long lists. A
         group without rows is stored as a tombstone.
         """
         events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
         for part, read, traced in self.lists:
-            state[part.column] = part.keep(read, events, traced, time_us)
+            state[part.column] = part.store_parts(read, events, traced, time_us)
         expiry = time_us
         if self.law.windows is not None:
             expiry = events.keys[-1].cast(pa.int64()).to_numpy()
@@ -283,13 +283,15 @@ class UpdatedGroups:
         ]
         store.store(pa.table(columns, schema=store.schema))
 
-    def _results(self, state: Sequence[Columns]) -> list[pa.Array]:
+    def _result_columns(self, state: Sequence[Columns]) -> list[pa.Array]:
         """Return one column of results for each aggregate. ``state``: its accumulators, one row per
         group. Raises ``DataError`` if an aggregate fails.
         """
         return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
-    def _output(self, update: Ints, values: Sequence[pa.Array], cause: Ints) -> pa.Table | None:
+    def _output_table(
+        self, update: Ints, values: Sequence[pa.Array], cause: Ints
+    ) -> pa.Table | None:
         """Return the given updates as changes, or None for no updates. A group without rows after
         the update gives a tombstone.
 
@@ -301,7 +303,7 @@ class UpdatedGroups:
         events, operator = self.updated.events, self.job.operator
         group = pa.array(events.group[update])
         present = self.count[update] > 0
-        return output(
+        return output_table(
             operator,
             [key.take(group) for key in events.keys],
             [values],
@@ -314,7 +316,7 @@ class UpdatedGroups:
 
 
 @dataclass(frozen=True)
-class Before:
+class GroupsBefore:
     """The stored state of some groups before the batch. Times are ``NO_TIME`` and counts 0 for new
     groups.
     """
@@ -329,14 +331,14 @@ class Before:
     """int64[groups]: the number of rows in the group."""
 
     @classmethod
-    def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> Before:
+    def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> GroupsBefore:
         """Read the stored accumulators of the groups of ``events``, one row each. New groups have
         nulls.
         """
         located = store.locate(events.hash, events.keys)
         pool = Pool(store.schema.empty_table(), located, events.groups)
         refs = np.where(located.present, np.arange(events.groups), ABSENT)
-        columns = iter(pool.values(refs, store.value_columns))
+        columns = iter(pool.columns_at(refs, store.value_columns))
         time = next(columns).fill_null(NO_TIME).to_numpy()
         count = next(columns).fill_null(0).to_numpy()
         state = [[next(columns) for _ in column.kernel.state] for column in law.columns]
@@ -366,7 +368,7 @@ def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequenc
             )
 
 
-def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
+def _group_times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
     """Return each group's time after each update: the largest time since the group began:
     int64[updates].
 
@@ -384,7 +386,9 @@ def _times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Int
     return running_max(events.event_time_us, start, np.cumsum(begins) - 1, initial)
 
 
-def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:
+def _final_times_and_counts(
+    events: Timeline, before: GroupsBefore, last: Ints
+) -> tuple[Ints, Ints]:
     """Return each group's time and number of rows after its last update, if no update retracts:
     int64[updates] each, 0 after other updates.
 
@@ -399,7 +403,7 @@ def _final(events: Timeline, before: Before, last: Ints) -> tuple[Ints, Ints]:
     return time_us, count
 
 
-def aggregated(
+def run_kernels(
     law: AggregationLaw,
     method: Literal["scan", "fold", "traced"],
     updates: GroupUpdates,
@@ -432,7 +436,7 @@ def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list
     return results
 
 
-def counted(job: Job, law: AggregationLaw, late: Ints) -> Counts:
+def count_late(job: Job, law: AggregationLaw, late: Ints) -> Counts:
     """Count the batch's rows that came for closed windows as late. ``late``: row indices, one for
     every such window. Without windows nothing is counted.
     """

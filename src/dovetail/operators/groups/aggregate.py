@@ -24,20 +24,20 @@ from dovetail.base.columns import INSTRUCTION
 from dovetail.laws.retract import SILENT
 from dovetail.laws.windows.fixed import assign, open_windows
 from dovetail.operators.groups.accumulators import (
+    BatchUpdates,
     Columns,
-    Updated,
     UpdatedGroups,
-    counted,
+    count_late,
     state_store,
     timeline_of_windows,
     values_of,
 )
 from dovetail.operators.groups.long_lists import parts_of
-from dovetail.operators.job import Done, Job
+from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.physical.specs.groups import AggregationLaw
 
 
-def run(job: Job, law: AggregationLaw) -> Done:
+def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Emit the group's result after every record or, with ``emit="batch"``, each group's last
     result if it changed. Store the accumulators. Records of closed windows are counted as late.
 
@@ -46,24 +46,24 @@ def run(job: Job, law: AggregationLaw) -> Done:
     """
     store, parts = state_store(job, law), parts_of(job, law)
     if not job.any_rows:
-        return Done(None, job.stores)
-    updated = _updated(job, law)
+        return OperatorOutcome(None, job.stores)
+    updated = _assign_to_groups(job, law)
     groups = UpdatedGroups.of(job, law, updated, store, parts)
-    results = groups.net() if job.operator.emit == "batch" else groups.each()
-    groups.keep(store)
+    results = groups.net_results() if job.operator.emit == "batch" else groups.each_result()
+    groups.store_groups(store)
     runs = {law.GROUPS: store.runs}
     for part in parts:
         runs |= part.runs
-    return Done(results, runs, counts=counted(job, law, updated.late))
+    return OperatorOutcome(results, runs, counts=count_late(job, law, updated.late))
 
 
-def _updated(job: Job, law: AggregationLaw) -> Updated:
+def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
     """Assign the batch's rows to groups or, with windows, to every open window that contains them.
 
     A row is in ``late`` once for each closed window that it would belong to. Without windows,
     silent messages update a group and emit nothing.
     """
-    rows, table = job.rows(0), job.batches[0].rows
+    rows, table = job.source_rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
         values = values_of(job, law, table, events.row)
@@ -71,7 +71,7 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
         if law.retracts:
             instruction = table.column(INSTRUCTION).to_numpy()[events.row]
             emitted = np.flatnonzero((instruction & SILENT) == 0)
-        return _emitted(events, values, events.row, emitted)
+        return _emitted_updates(events, values, events.row, emitted)
     windows = law.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
@@ -91,7 +91,7 @@ def _updated(job: Job, law: AggregationLaw) -> Updated:
     )
     row = row[events.row]
     values = values_of(job, law, table, row)
-    return replace(_emitted(events, values, row, _all_or_last(job, events)), late=late)
+    return replace(_emitted_updates(events, values, row, _all_or_last(job, events)), late=late)
 
 
 def _all_or_last(job: Job, events: Timeline) -> Ints:
@@ -101,11 +101,13 @@ def _all_or_last(job: Job, events: Timeline) -> Ints:
     return events.last if job.operator.emit == "batch" else np.arange(len(events.row))
 
 
-def _emitted(events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints) -> Updated:
+def _emitted_updates(
+    events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints
+) -> BatchUpdates:
     """Return the updates with the indices ``emitted``, in the order of arrival, as changes.
 
     ``values``: the result columns of each aggregate, one row per update. ``row``: the batch's row
     of each update.
     """
     emitted = emitted[events.by_arrival(emitted)]
-    return Updated(events, values, emitted, row[emitted])
+    return BatchUpdates(events, values, emitted, row[emitted])

@@ -17,14 +17,14 @@ from dovetail.arrays.grouping import rank_of_keys
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
-from dovetail.operators.job import Cause, Done, Job, output
-from dovetail.operators.tables import Pool, keep, queued_keys
+from dovetail.operators.job import Cause, Job, OperatorOutcome, output_table
+from dovetail.operators.tables import Pool, queued_keys, store_rows
 from dovetail.physical.specs.groups import FinalLaw
 from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: FinalLaw) -> Done:
+def run(job: Job, law: FinalLaw) -> OperatorOutcome:
     """Emit the last row of each window that closes in this batch, in the order in which they close.
     Store the batch's rows, and queue new windows by closing time.
 
@@ -37,18 +37,20 @@ def run(job: Job, law: FinalLaw) -> Done:
     source = job.sources[0]
     key = source.shape.key_fields
     schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
-    closes = job.runs(law.CLOSING)
+    closes = job.stored_runs(law.CLOSING)
     queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
     waiting = queued_keys(queue.take(final_us), numbered=True)
     if not job.any_rows and not len(waiting):
-        return Done(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
-    events = timeline([job.rows(0), waiting])
+        return OperatorOutcome(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
+    events = timeline([job.source_rows(0), waiting])
     located = store.locate(events.hash, events.keys)
     due = events.keys[-1].cast(pa.int64()).to_numpy() + law.due_us
     closing = np.flatnonzero((due > initial_us) & (due <= final_us))
     clock_us = np.append(job.clock_us, final_us)
     arrival = first_due(due[closing] - 1, clock_us)
-    reference = _standing(events, located.present, closing, _sequence(job, events), arrival)
+    reference = _rows_at_closing(
+        events, located.present, closing, _cause_positions(job, events), arrival
+    )
     there = reference != ABSENT
     closing, arrival, reference = closing[there], arrival[there], reference[there]
     rank = rank_of_keys([key.take(pa.array(closing)) for key in events.keys], events.hash[closing])
@@ -58,10 +60,10 @@ def run(job: Job, law: FinalLaw) -> Done:
     pool = Pool(rows, located, events.groups)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     group = pa.array(closing)
-    emitted = output(
+    emitted = output_table(
         job.operator,
         [key.take(group) for key in events.keys],
-        [pool.values(reference, source.shape.value_columns)],
+        [pool.columns_at(reference, source.shape.value_columns)],
         [reference],
         deleted=np.zeros(len(closing), np.bool_),
         event_time_us=time[reference],
@@ -73,12 +75,12 @@ def run(job: Job, law: FinalLaw) -> Done:
     columns = [due[fresh], due[fresh], events.hash[fresh]]
     keys = [key.take(pa.array(fresh)) for key in events.keys]
     queue.store(pa.table([*map(pa.array, columns), *keys], schema=schema))
-    keep(job, 0, store, events, events.source == 0)
+    store_rows(job, 0, store, events, events.source == 0)
     stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
-    return Done(emitted if len(emitted) else None, stores)
+    return OperatorOutcome(emitted if len(emitted) else None, stores)
 
 
-def _sequence(job: Job, events: Timeline) -> Ints:
+def _cause_positions(job: Job, events: Timeline) -> Ints:
     """Return for each event the position in the micro-batch of the record that caused it:
     int64[events]. A window from the queue has the number of all records, so it comes last.
     """
@@ -88,7 +90,9 @@ def _sequence(job: Job, events: Timeline) -> Ints:
     return sequence
 
 
-def _standing(events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints) -> Ints:
+def _rows_at_closing(
+    events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints
+) -> Ints:
     """Return for each asked group the row that it has when its window closes: a reference, or
     ABSENT.
 

@@ -26,7 +26,7 @@ from dovetail.aggregates.scans import replaced
 from dovetail.arrays.hashing import combined, combined_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
-from dovetail.operators.job import Job, whole
+from dovetail.operators.job import Job, combine_chunks
 from dovetail.physical.specs.groups import AggregationLaw
 from dovetail.state.blobs import Blobs
 from dovetail.state.runs import Runs
@@ -109,7 +109,7 @@ class Parts:
         """The sorted runs of the index store and of the parts store, by their names."""
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
-    def whole(self, groups: Groups, stored: Columns) -> Columns:
+    def join_parts(self, groups: Groups, stored: Columns) -> Columns:
         """Return the accumulators of stored groups with all parts of long lists joined in.
 
         ``stored``: the accumulators in the groups' own rows, one row per group, null for a long
@@ -118,17 +118,17 @@ class Parts:
         large = np.flatnonzero(~valid(stored[0]))
         if not len(large):
             return stored
-        group, rows = self._parts(groups, large)
+        group, rows = self._look_up_parts(groups, large)
         part_number, size = (rows.column(name).to_numpy() for name in (_PART, _SIZE))
         order_key = part_number
         if self.kernel.ordered:
-            (order_key,) = self.kernel.keys([whole(rows.column(_FIRST))])
+            (order_key,) = self.kernel.keys([combine_chunks(rows.column(_FIRST))])
         order = np.lexsort((order_key, group))
         layout = PartLayout.of(group[order], size[order], len(groups.hash))
-        lists = self._fetch(groups, layout.group, part_number[order])
-        return _spliced(stored, large, layout, np.arange(len(order)), lists)
+        lists = self._fetch_lists(groups, layout.group, part_number[order])
+        return _splice_lists(stored, large, layout, np.arange(len(order)), lists)
 
-    def _parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
+    def _look_up_parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
         """Look up all parts of the ``large`` groups (indices) in the index. Return the group of
         each part, and its row: number, size and, if ordered, first value. Parts come in no
         particular order; a group without parts has none.
@@ -139,7 +139,7 @@ class Parts:
         columns = [self.index.key_columns[-1], *self.index.value_columns]
         return large[scan.query], scan.located.fetch(np.arange(len(scan.query)), columns)
 
-    def read(
+    def read_parts(
         self,
         events: Timeline,
         is_stored: Mask,
@@ -159,7 +159,7 @@ class Parts:
             layout = PartLayout.of(none, none, updates.groups)
             nowhere = np.zeros(updates.groups, np.bool_)
             return ListsRead(stored, nowhere, layout, none, nowhere[:0], none)
-        group, part_rows = self._parts(events, large)
+        group, part_rows = self._look_up_parts(events, large)
         part_number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
         order = np.lexsort((part_number, group))
         layout = PartLayout.of(group[order], size[order], updates.groups)
@@ -171,7 +171,7 @@ class Parts:
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
             first, sought_key = self.kernel.keys(
-                [whole(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
+                [combine_chunks(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
             )
             order = np.lexsort((first, group))
             layout = PartLayout.of(group[order], size[order], updates.groups)
@@ -186,8 +186,8 @@ class Parts:
                 read |= layout.at_end(self.kernel.reads, taken + self.kernel.reach)
             read[homes] = True
         part = np.flatnonzero(read)
-        lists = self._fetch(events, layout.group[part], part_number[order[part]])
-        initial = _spliced(stored, large, layout, part, lists)
+        lists = self._fetch_lists(events, layout.group[part], part_number[order[part]])
+        initial = _splice_lists(stored, large, layout, part, lists)
         home = np.full(len(update), ABSENT)
         home[sought] = homes
         of_stored = _homes_of_stored(initial[0], layout, apart, part)
@@ -195,7 +195,7 @@ class Parts:
             initial, apart, layout, part_number[order], read, np.append(of_stored, home)
         )
 
-    def _fetch(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
+    def _fetch_lists(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
         """Return the lists of the parts with these groups and numbers: columns with one row per
         part, in the given order. Every part must be stored.
         """
@@ -208,9 +208,11 @@ class Parts:
         sorted_index = np.empty(len(order), np.int64)
         sorted_index[order] = np.arange(len(order))
         parts = located.fetch(sorted_index, self.lists.value_columns)
-        return [whole(column) for column in parts.columns]
+        return [combine_chunks(column) for column in parts.columns]
 
-    def keep(self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints) -> Columns:
+    def store_parts(
+        self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints
+    ) -> Columns:
         """Store the changed parts of long lists, once a batch. Return the accumulators for the
         groups' own rows, a row per group; the lists of a long one are null.
 
@@ -236,7 +238,7 @@ class Parts:
         run = np.repeat(parts + groups, size)
         by_part = np.repeat(read.apart, size)
         run[by_part] = read.home[traced.since[by_part]]
-        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged(read, traced, run))
+        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged_parts(read, traced, run))
         written = np.append(replaced & read.apart[layout.group], large & ~read.apart)
         element = np.flatnonzero(written[run])
         run = run[element]
@@ -250,23 +252,26 @@ class Parts:
         group[is_part] = layout.group[run[is_part]]
         former = np.where(is_part, run, layout.start[group]) + ordinal
         again = ordinal < np.where(is_part, 1, layout.parts[group])
-        part_number = _fresh(read, group)
+        part_number = _new_part_numbers(read, group)
         part_number[again] = read.number[former[again]]
         gone = replaced
         gone[former[again]] = False
-        self._store(
+        self._write_parts(
             events,
             np.append(group, layout.group[gone]),
             np.append(part_number, read.number[gone]),
             length,
-            [column.flatten().take(pa.array(element)) for column in self._lists(traced.columns)],
+            [
+                column.flatten().take(pa.array(element))
+                for column in self._list_columns(traced.columns)
+            ],
             time_us,
         )
         small_group = pa.array(groups, mask=large)
-        lists = self._lists(traced.columns)
+        lists = self._list_columns(traced.columns)
         return [*(column.take(small_group) for column in lists), *traced.columns[len(lists) :]]
 
-    def _store(
+    def _write_parts(
         self,
         events: Timeline,
         group: Ints,
@@ -299,7 +304,7 @@ class Parts:
             rows = [*shared_columns, *(column.take(row) for column in columns)]
             store.store(pa.table(rows, schema=store.schema))
 
-    def _lists(self, accumulators: Columns) -> Columns:
+    def _list_columns(self, accumulators: Columns) -> Columns:
         """Return the columns of accumulators that are lists, in order."""
         return accumulators[: len(self.lists.value_columns)]
 
@@ -312,12 +317,12 @@ def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
     for column in law.long_list_columns:
         kernel = law.columns[column].kernel
         assert isinstance(kernel, Listing)
-        runs = {name: job.runs(name) for name in law.list_store_names(column)}
+        runs = {name: job.stored_runs(name) for name in law.list_store_names(column)}
         parts.append(Parts(column, kernel, job.operator.key, runs, job.blobs, job.cache))
     return parts
 
 
-def _spliced(
+def _splice_lists(
     stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
     """Return the ``stored`` accumulators with the list of each ``large`` group filled in; the lists
@@ -347,7 +352,7 @@ def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Int
     return home
 
 
-def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
+def _unchanged_parts(read: ListsRead, traced: Traced, run: Ints) -> Mask:
     """Find the parts that hold exactly the elements that they held before the batch: bool[p].
 
     ``run``: per element after the batch, the part to which it belongs; a number from p on is no
@@ -360,7 +365,7 @@ def _unchanged(read: ListsRead, traced: Traced, run: Ints) -> Mask:
     return unchanged
 
 
-def _fresh(read: ListsRead, group: Ints) -> Ints:
+def _new_part_numbers(read: ListsRead, group: Ints) -> Ints:
     """Return a new part number for each element of ``group``, above all numbers that its group has:
     int64, one per element.
 

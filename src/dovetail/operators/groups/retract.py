@@ -15,13 +15,13 @@ from dovetail.arrays.grouping import any_null
 from dovetail.arrays.timeline import ABSENT
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, moves
-from dovetail.operators.job import Done, Job
+from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.groups import RetractLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, _: RetractLaw) -> Done:
+def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     """Emit a message for each row that leaves or enters a group, in the order of the records. Rows
     with a null in the group's columns enter no group, and are counted. Without rows in the batch,
     emit nothing and leave the store as it is.
@@ -30,11 +30,11 @@ def run(job: Job, _: RetractLaw) -> Done:
     shape = source.shape
     store = job.table_store(0)
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     changes = RowChanges.of(job, store)
     row_columns = range(shape.foreign_columns.start, len(shape.schema))
-    former = changes.pool.values(changes.old, row_columns)
-    present = changes.pool.values(changes.new, row_columns)
+    former = changes.pool.columns_at(changes.old, row_columns)
+    present = changes.pool.columns_at(changes.new, row_columns)
     group = slice(1, 1 + shape.foreign)
     nowhere = any_null(present[group], len(changes.event))
     group_moves = moves(
@@ -44,7 +44,7 @@ def run(job: Job, _: RetractLaw) -> Done:
         nowhere,
         rows_equal(former[group], present[group]),
     )
-    change, enters = changes.in_order(group_moves.leaves, group_moves.enters)
+    change, enters = changes.rows_in_order(group_moves.leaves, group_moves.enters)
     event = changes.event[change]
     hash_, *columns = old_or_new(former, present, change, enters)
     names = [field.name for field in shape.fields(row_columns)][1:]
@@ -55,10 +55,10 @@ def run(job: Job, _: RetractLaw) -> Done:
         **dict(zip(names, columns, strict=True)),
         INSTRUCTION: pa.array(np.where(group_moves.silent[change] & ~enters, SILENT, 0)),
     }
-    rows |= job.causes(changes.events).of(event).arrays
-    counts = changes.keep(job, store)
+    rows |= job.event_causes(changes.events).take(event).arrays
+    counts = changes.store_rows(job, store)
     lost = changes.event[(changes.new != ABSENT) & nowhere]
     rows_lost = changes.events.row[lost]
     counts.add_rows(metric(source.name, "null_group"), source, job.batches[0].rows, rows_lost)
     stores = {job.operator.names[0]: store.runs}
-    return Done(pa.table(rows) if len(event) else None, stores, counts=counts)
+    return OperatorOutcome(pa.table(rows) if len(event) else None, stores, counts=counts)

@@ -21,21 +21,21 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_sourc
 from dovetail.laws.windows.sessions import Forest, Sessions, forest
 from dovetail.operators.groups.accumulators import (
     Columns,
-    aggregated,
-    bounds,
     by_column,
-    counted,
+    count_late,
+    run_kernels,
     state_store,
     values_of,
+    window_bounds,
 )
-from dovetail.operators.job import Done, Job, output, picked, whole
+from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, output_table, take_rows
 from dovetail.physical.specs.groups import AggregationLaw
 from dovetail.state.table_state import TableState
 
 _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
-def run(job: Job, law: AggregationLaw) -> Done:
+def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Emit the rows and tombstones of sessions after every record or, with ``emit="batch"``, the
     net changes of the batch. Store the changed sessions.
 
@@ -43,12 +43,12 @@ def run(job: Job, law: AggregationLaw) -> Done:
     batch, leave the store as it is. Raises ``DataError`` if an aggregate fails.
     """
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     assert law.windows is not None
     store = state_store(job, law)
-    events = timeline([job.rows(0)])
+    events = timeline([job.source_rows(0)])
     closing_us = job.clocks_of(0, events) - law.windows.wait_us
-    stored = _Stored.of(store, events, law)
+    stored = _StoredSessions.of(store, events, law)
     session_forest = forest(
         events.group,
         events.event_time_us,
@@ -58,16 +58,18 @@ def run(job: Job, law: AggregationLaw) -> Done:
         law.windows.size_us,
     )
     batch = _SessionBatch(job, law, events, stored, session_forest)
-    changed = batch.changed()
-    emitted = batch.net(changed) if job.operator.emit == "batch" else batch.each()
-    batch.keep(store, changed)
-    return Done(
-        emitted, {law.GROUPS: store.runs}, counts=counted(job, law, events.row[session_forest.late])
+    changed = batch.find_changed()
+    emitted = batch.net_rows(changed) if job.operator.emit == "batch" else batch.each_record_rows()
+    batch.store_sessions(store, changed)
+    return OperatorOutcome(
+        emitted,
+        {law.GROUPS: store.runs},
+        counts=count_late(job, law, events.row[session_forest.late]),
     )
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredSessions:
     """The stored sessions of the keys in the batch."""
 
     sessions: Sessions
@@ -78,14 +80,14 @@ class _Stored:
     """The number of records in each session."""
 
     @classmethod
-    def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _Stored:
+    def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _StoredSessions:
         """Read all stored sessions of the events' keys, closed ones included, ordered by (key,
         end). A key without sessions has none in the result.
         """
         scanned = store.scan(*combined_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
         session_rows = scanned.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
-        columns = [whole(column) for column in session_rows.columns]
+        columns = [combine_chunks(column) for column in session_rows.columns]
         start, end = (column.cast(pa.int64()).to_numpy() for column in columns[:2])
         order = np.lexsort((end, scanned.query))
         query, start, end = scanned.query[order], start[order], end[order]
@@ -106,12 +108,12 @@ class _SessionBatch:
     job: Job
     law: AggregationLaw
     events: Timeline
-    stored: _Stored
+    stored: _StoredSessions
     made: Forest
     """The sessions that exist at some time in the batch, stored ones included."""
 
     @cached_property
-    def _record(self) -> Ints:
+    def _record_sessions(self) -> Ints:
         """The indices in ``made`` of the sessions that a single record makes: int64."""
         return np.flatnonzero(self.made.event != ABSENT)
 
@@ -129,34 +131,36 @@ class _SessionBatch:
         """The records as updates of segments, in the order of ``_record``. A segment without a
         record has no update.
         """
-        segment, record = self._segment, self._record
+        segment, record = self._segment, self._record_sessions
         segments = int(segment[-1]) + 1 if len(segment) else 0
         return GroupUpdates(segment[record], segments, np.zeros(len(record), np.bool_))
 
     @cached_property
     def _values(self) -> list[Columns]:
         """The aggregated columns of these records, one row each, by aggregate."""
-        event = self.made.event[self._record]
+        event = self.made.event[self._record_sessions]
         rows = self.job.batches[0].rows
         return values_of(self.job, self.law, rows, self.events.row[event])
 
     @cached_property
-    def _begun(self) -> list[Columns]:
+    def _initial_accumulators(self) -> list[Columns]:
         """The accumulators with which each segment begins, per column: those of a stored session,
         null for a segment that a record begins.
         """
         first = np.searchsorted(self._segment, np.arange(self._updates.groups))
-        return [picked(state, self.made.ref[first]) for state in self.stored.state]
+        return [take_rows(state, self.made.ref[first]) for state in self.stored.state]
 
     @cached_property
-    def _added(self) -> list[Columns]:
+    def _segment_accumulators(self) -> list[Columns]:
         """The accumulators that segments add to the children of their first sessions, per column. A
         segment without a record keeps those with which it begins. Raises ``DataError`` if an
         aggregate fails.
         """
-        return aggregated(self.law, "fold", self._updates, self._begun, self._values)
+        return run_kernels(
+            self.law, "fold", self._updates, self._initial_accumulators, self._values
+        )
 
-    def _merged(self, session: Ints, end: Ints) -> list[Columns]:
+    def _merge_segments(self, session: Ints, end: Ints) -> list[Columns]:
         """Merge the accumulators of all segments below each of these sessions, per column.
 
         ``session``: indices into ``made``. ``end``: per session, the segment at which to stop,
@@ -164,11 +168,12 @@ class _SessionBatch:
         """
         first = self._segment[self.made.low[session]]
         return by_column(
-            self.law, lambda kernel, n: merged_over(kernel, self._added[n], first, end)
+            self.law,
+            lambda kernel, n: merged_over(kernel, self._segment_accumulators[n], first, end),
         )
 
     @cached_property
-    def _last(self) -> Ints:
+    def _last_sessions(self) -> Ints:
         """The sessions that records have made and that no later session has replaced, as indices
         into ``made``, ascending.
         """
@@ -182,7 +187,7 @@ class _SessionBatch:
         """The accumulators per column: a row for each stored session, then one for each session in
         ``_last``. A column's accumulator has one or more arrays.
         """
-        merged = self._merged(self._last, self._segment[self._last] + 1)
+        merged = self._merge_segments(self._last_sessions, self._segment[self._last_sessions] + 1)
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
             for before, after in zip(self.stored.state, merged, strict=True)
@@ -196,17 +201,18 @@ class _SessionBatch:
         node_count = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(node_count))
         return np.append(
-            self.stored.count, total[self._last + 1] - total[self.made.low[self._last]]
+            self.stored.count,
+            total[self._last_sessions + 1] - total[self.made.low[self._last_sessions]],
         )
 
-    def each(self) -> pa.Table | None:
+    def each_record_rows(self) -> pa.Table | None:
         """Return the row of each record's session, after the tombstones of the sessions that it
         replaces, or None if no record makes a session.
 
         A replaced session with the same bounds gets no tombstone. Changes are in the order of the
         records. Raises ``DataError`` if an aggregate fails.
         """
-        session_forest, record = self.made, self._record
+        session_forest, record = self.made, self._record_sessions
         if len(record) == 0:
             return None
         first_child, second_child = session_forest.below
@@ -214,9 +220,11 @@ class _SessionBatch:
         into = self._segment[merges]
         initial = [
             replaced(columns, into, others)
-            for columns, others in zip(self._begun, self._merged(merges, into), strict=True)
+            for columns, others in zip(
+                self._initial_accumulators, self._merge_segments(merges, into), strict=True
+            )
         ]
-        results = aggregated(self.law, "scan", self._updates, initial, self._values)
+        results = run_kernels(self.law, "scan", self._updates, initial, self._values)
         emitted = [record]
         by = [record]
         for below in (first_child, second_child):
@@ -233,9 +241,11 @@ class _SessionBatch:
         start, end = session_forest.start_us[session], session_forest.end_us[session]
         order = np.lexsort((start, result != ABSENT, self.events.arrival[event]))
         result = result[order]
-        return self._output(event[order], start[order], end[order], picked(results, result), result)
+        return self._output_table(
+            event[order], start[order], end[order], take_rows(results, result), result
+        )
 
-    def net(self, changed: _Changed) -> pa.Table | None:
+    def net_rows(self, changed: _Changed) -> pa.Table | None:
         """Return tombstones of sessions that are gone, and rows of sessions whose result is new or
         differs; None for none. ``changed``: the result of ``changed()``.
 
@@ -249,22 +259,26 @@ class _SessionBatch:
             self.law, lambda kernel, column_index: kernel.results(self.state[column_index])
         )
         differs[compared] = ~rows_equal(
-            picked(results, now.ref[compared]), picked(results, then[compared])
+            take_rows(results, now.ref[compared]), take_rows(results, then[compared])
         )
         now = now.where(differs)
         group = np.append(gone.group, now.group)
         if len(group) == 0:
             return None
         event = last_of_source(self.events, 0)[group]
-        event[len(gone.group) :] = self.made.event[self._last[now.ref - len(self.stored.count)]]
+        event[len(gone.group) :] = self.made.event[
+            self._last_sessions[now.ref - len(self.stored.count)]
+        ]
         start = np.append(gone.start_us, now.start_us)
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(np.full(len(gone.group), ABSENT), now.ref)
         order = np.lexsort((start, ref != ABSENT, self.events.arrival[event]))
         ref = ref[order]
-        return self._output(event[order], start[order], end[order], picked(results, ref), ref)
+        return self._output_table(
+            event[order], start[order], end[order], take_rows(results, ref), ref
+        )
 
-    def changed(self) -> _Changed:
+    def find_changed(self) -> _Changed:
         """Return (gone, now, twin).
 
         - ``gone``: stored sessions that were replaced and whose bounds no present session has.
@@ -272,7 +286,7 @@ class _SessionBatch:
         - ``twin``: for each of ``now``, the replaced stored session with the same bounds, as a row
           of ``state``; ABSENT for none.
         """
-        session_forest, last = self.made, self._last
+        session_forest, last = self.made, self._last_sessions
         below = np.concatenate(session_forest.below)
         below = session_forest.ref[below[below != ABSENT]]
         stored = self.stored.sessions.where(below[below != ABSENT])
@@ -300,7 +314,7 @@ class _SessionBatch:
         stays[order[:-1][same]] = True
         return stored.where(~stays), now, twin[len(stored.ref) :]
 
-    def keep(self, store: TableState, changed: _Changed) -> None:
+    def store_sessions(self, store: TableState, changed: _Changed) -> None:
         """Store the sessions that are new or changed, and a tombstone for each that is gone;
         nothing if there are none. ``changed``: the result of ``changed()``.
         """
@@ -319,14 +333,14 @@ class _SessionBatch:
             pa.array(end),
             pa.array(deleted),
             *(key.take(pa.array(group)) for key in self.events.keys),
-            *bounds(start, end),
+            *window_bounds(start, end),
             pa.array(end),
             pa.array(self.count[ref]),
-            *(column for state in self.state for column in picked(state, ref)),
+            *(column for state in self.state for column in take_rows(state, ref)),
         ]
         store.store(pa.table(columns, schema=store.schema))
 
-    def _output(
+    def _output_table(
         self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
     ) -> pa.Table:
         """Return sessions as changes, with a session's end as event time. All arrays have a row per
@@ -338,9 +352,9 @@ class _SessionBatch:
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])
         gone: Mask = result == ABSENT
-        return output(
+        return output_table(
             operator,
-            [*(key.take(group) for key in events.keys), *bounds(start, end)],
+            [*(key.take(group) for key in events.keys), *window_bounds(start, end)],
             [values],
             [result],
             deleted=gone,

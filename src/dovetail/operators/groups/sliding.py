@@ -24,24 +24,24 @@ from dovetail.base.columns import EVENT_TIME, HASH, ROW
 from dovetail.laws.windows.fixed import running_max
 from dovetail.laws.windows.sliding import ChangedWindows, SlidingRecords, changed
 from dovetail.operators.groups.accumulators import (
-    Before,
+    BatchUpdates,
     Columns,
-    Updated,
+    GroupsBefore,
     UpdatedGroups,
-    aggregated,
     by_column,
-    counted,
+    count_late,
+    run_kernels,
     state_store,
     timeline_of_windows,
     values_of,
 )
-from dovetail.operators.job import Done, Job, minus, output, picked
+from dovetail.operators.job import Job, OperatorOutcome, output_table, subtract_span, take_rows
 from dovetail.physical.specs.groups import AggregationLaw
 from dovetail.state.history import HistoryState
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: AggregationLaw) -> Done:
+def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Emit the results of a key's windows after every record or, with ``emit="batch"``, the batch's
     net changes. Store windows and records. Results of many pairs of a window and a record leave in
     several tables, the ``chunks``.
@@ -51,39 +51,39 @@ def run(job: Job, law: AggregationLaw) -> Done:
     are. Raises ``DataError`` if an aggregate fails, perhaps only as ``chunks`` are read.
     """
     if not job.any_rows:
-        return Done(None, job.stores, job.manifest.rows)
+        return OperatorOutcome(None, job.stores, job.manifest.rows)
     windows = law.windows
     assert windows is not None
-    store, records = state_store(job, law), _records(job, law)
-    events = timeline([job.rows(0)])
+    store, records = state_store(job, law), _open_records(job, law)
+    events = timeline([job.source_rows(0)])
     closing_us = np.empty(len(events.row), np.int64)
     closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
-    sliding_records, values = _held(job, law, records, events, open_, closing_us)
+    sliding_records, values = _held_records(job, law, records, events, open_, closing_us)
     batch = _WindowBatch(
         job, law, events, changed(sliding_records, closing_us, windows.size_us), values
     )
-    groups = batch.groups(store)
+    groups = batch.aggregate_windows(store)
     emitted: Iterator[pa.Table | None]
     cuts: list[tuple[int, int]] = []
     if job.operator.emit == "batch":
-        emitted = iter((groups.net(),))
+        emitted = iter((groups.net_results(),))
     else:
         cuts = batch.windows.cuts()
-        emitted = batch.each(groups, cuts)
+        emitted = batch.each_result(groups, cuts)
     first = next(emitted, None)
     later = 0
     if first is not None and len(cuts) > 1:
         later = sum(batch.windows.emitted(*cut) for cut in cuts) - len(first)
-    groups.keep(store)
-    _keep(job, records, events, open_)
-    return Done(
+    groups.store_groups(store)
+    _store_records(job, records, events, open_)
+    return OperatorOutcome(
         first,
         {law.GROUPS: store.runs, law.RECORDS: records.runs},
         job.manifest.rows + len(open_),
         chunks=emitted,
         later=later,
-        counts=counted(job, law, events.row[~open_]),
+        counts=count_late(job, law, events.row[~open_]),
     )
 
 
@@ -98,7 +98,7 @@ class _WindowBatch:
     values: Sequence[Columns]
     """Per column, the values of the windows' records."""
 
-    def groups(self, store: TableState) -> UpdatedGroups:
+    def aggregate_windows(self, store: TableState) -> UpdatedGroups:
         """Aggregate each changed window over its accumulators in ``store``, without storing
         anything. Each window is a group with one update that stands for all its records. A new
         window begins with null accumulators. Raises ``DataError`` if an aggregate fails.
@@ -112,26 +112,28 @@ class _WindowBatch:
             windows.latest_us,
             np.arange(len(windows)),
         )
-        before = Before.of(self.law, updates, store)
+        before = GroupsBefore.of(self.law, updates, store)
         window_row = updates.row
         moment = windows.moment[window_row]
         emitted = np.lexsort((windows.start_us[window_row], moment))
         return UpdatedGroups(
             job=self.job,
             law=self.law,
-            updated=Updated(updates, [], emitted, self._rows_of(moment[emitted])),
+            updated=BatchUpdates(updates, [], emitted, self._rows_of(moment[emitted])),
             before=before,
             state=by_column(
                 self.law,
-                lambda kernel, column_index: self._final(kernel, column_index, before, window_row),
+                lambda kernel, column_index: self._final_accumulators(
+                    kernel, column_index, before, window_row
+                ),
             ),
             time_us=np.maximum(before.time_us, updates.event_time_us),
             count=before.count + windows.count[window_row],
             last=np.arange(len(window_row)),
         )
 
-    def _final(
-        self, kernel: Aggregate, column_index: int, before: Before, window_row: Ints
+    def _final_accumulators(
+        self, kernel: Aggregate, column_index: int, before: GroupsBefore, window_row: Ints
     ) -> Columns:
         """Return the accumulators of column ``column_index`` after the batch, a row per group.
         Raises ``AggregateError`` if the kernel fails. ``before``: the stored ones. ``window_row``:
@@ -146,14 +148,14 @@ class _WindowBatch:
             before.state[column_index],
         )
         if kernel.commutes or isinstance(kernel, End):
-            totals = picked(values, windows.record)
+            totals = take_rows(values, windows.record)
             ranges = windows.first, windows.end
             if isinstance(kernel, End):
                 order = windows.records.number[windows.record]
                 totals = kernel.over(*ranges, order, totals, len(windows))
             else:
                 totals = fold_over(kernel, *ranges, totals, len(windows))
-            return kernel.merged(stored, picked(totals, window_row))
+            return kernel.merged(stored, take_rows(totals, window_row))
         window_of, count = np.argsort(window_row), windows.count[window_row]
         parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
         for start, stop in pieces(count, windows.pairs_max):
@@ -166,7 +168,9 @@ class _WindowBatch:
             parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
         return [pa.concat_arrays(list(columns)) for columns in zip(*parts, strict=True)]
 
-    def each(self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]) -> Iterator[pa.Table]:
+    def each_result(
+        self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
         """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
         is that of a window after one record that changes it, in the order of the records.
         ``groups``: the changed windows over their stored accumulators. ``cuts``: consecutive ranges
@@ -174,14 +178,14 @@ class _WindowBatch:
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
-        state = [picked(columns, group_of) for columns in before.state]
+        state = [take_rows(columns, group_of) for columns in before.state]
         time_us, position = before.time_us[group_of], job.manifest.position
         for start, stop in cuts:
             updated = windows.updates(start, stop)
             updates = GroupUpdates(
                 updated.window, len(windows), np.zeros(len(updated.window), np.bool_)
             )
-            values = [picked(columns, updated.record) for columns in self.values]
+            values = [take_rows(columns, updated.record) for columns in self.values]
             after_us = running_max(
                 windows.records.time_us[updated.record],
                 updates.bounds[updates.updated],
@@ -190,12 +194,12 @@ class _WindowBatch:
             )
             emitted = updated.emitted
             if len(emitted):
-                results = aggregated(self.law, "scan", updates, state, values)
+                results = run_kernels(self.law, "scan", updates, state, values)
                 group = pa.array(group_of[updated.window[emitted]])
-                yield output(
+                yield output_table(
                     job.operator,
                     [key.take(group) for key in groups.updated.events.keys],
-                    [picked(results, emitted)],
+                    [take_rows(results, emitted)],
                     [emitted],
                     deleted=np.zeros(len(emitted), np.bool_),
                     event_time_us=after_us[emitted],
@@ -204,7 +208,7 @@ class _WindowBatch:
                 )
                 position += len(emitted)
             if stop < cuts[-1][1]:
-                state = aggregated(self.law, "fold", updates, state, values)
+                state = run_kernels(self.law, "fold", updates, state, values)
                 time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of(self, arrival: Ints) -> Ints:
@@ -214,7 +218,7 @@ class _WindowBatch:
         return row[arrival]
 
 
-def _held(
+def _held_records(
     job: Job,
     law: AggregationLaw,
     records: HistoryState,
@@ -257,7 +261,7 @@ def _held(
     return sliding_records, values_of(job, law, rows, order)
 
 
-def _records(job: Job, law: AggregationLaw) -> HistoryState:
+def _open_records(job: Job, law: AggregationLaw) -> HistoryState:
     """Open the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns. Its
     horizon lies grace, window size and 1 µs behind the final stream time.
     """
@@ -268,11 +272,11 @@ def _records(job: Job, law: AggregationLaw) -> HistoryState:
     return HistoryState(
         pa.schema([*system_fields, *shape.user_fields]),
         range(len(system_fields), len(system_fields) + shape.keys),
-        job.runs(law.RECORDS),
+        job.stored_runs(law.RECORDS),
         job.blobs,
         job.cache,
         versioned=False,
-        horizon_us=minus(job.final_us[0], reach_us),
+        horizon_us=subtract_span(job.final_us[0], reach_us),
     )
 
 
@@ -285,7 +289,7 @@ def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Tabl
     return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
-def _keep(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
+def _store_records(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
     """Store the ``open_`` records that a later window may hold, with numbers that follow those of
     earlier batches. Drop stored records behind the horizon.
     """

@@ -30,7 +30,7 @@ from dovetail.errors import DataError
 from dovetail.laws.joins import delta_join
 from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
 from dovetail.lookup_sources.source import Found
-from dovetail.operators.job import Batch, Cause, output, picked, whole
+from dovetail.operators.job import Batch, Cause, combine_chunks, output_table, take_rows
 from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical.fragment import Operator
 from dovetail.physical.source import SourceSpec
@@ -45,7 +45,7 @@ _BATCH_SHIFT = 32
 
 
 @dataclass(frozen=True)
-class Joined:
+class DeltaJoinOutcome:
     """The changes of a delta join in one micro-batch, and the caches that it leaves."""
 
     changes: Iterator[pa.Table]
@@ -66,13 +66,13 @@ class _SideBatch:
     table: pa.Table
 
 
-def join(
+def join_batch(
     operator: Operator,
     batches: Sequence[Batch],
     caches: Sequence[SideCache],
     ask: Ask | None,
     batch: int,
-) -> Joined:
+) -> DeltaJoinOutcome:
     """Join one micro-batch of both sides. The tables of changes are built as they are iterated.
     Without ``ask``, the caches stay and all counts are 0.
 
@@ -84,7 +84,7 @@ def join(
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
     changed = [
-        _changes(operator, side, last, source)
+        _last_changes(operator, side, last, source)
         for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
     ]
     groups, count, keys = grouped([c.table.select(range(operator.keys)) for c in changed])
@@ -114,7 +114,9 @@ def join(
         law.form,
         moving=law.moving,
     )
-    return Joined(_tables(operator, law, sides, keys, results, batch), next_caches, counts)
+    return DeltaJoinOutcome(
+        _result_tables(operator, law, sides, keys, results, batch), next_caches, counts
+    )
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
@@ -126,7 +128,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     """
     table = batch.rows
     columns = source.shape.user_columns
-    keys = [whole(table.column(columns[column_index])) for column_index in primary]
+    keys = [combine_chunks(table.column(columns[column_index])) for column_index in primary]
     sequence = table.column(SEQUENCE).to_numpy() if source.arrival.by_shared_log else None
     events = timeline(
         [
@@ -134,7 +136,7 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
                 keys=keys,
                 hash=stable_hash(keys),
                 event_time_us=table.column(EVENT_TIME).to_numpy(),
-                deleted=whole(table.column(DELETED)).to_numpy(zero_copy_only=False),
+                deleted=combine_chunks(table.column(DELETED)).to_numpy(zero_copy_only=False),
                 clock_us=batch.clock_us,
                 sequence=sequence,
             )
@@ -143,14 +145,14 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     return table.take(pa.array(np.sort(events.row[last_of_source(events, 0)])))
 
 
-def _changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
+def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
     """Return the last change of each primary key in a side's ``batch``, all in group 0, with
     canonical key columns. ``source``: the number of the side. Raises ``DataError`` for a tombstone
     of a table without deletes.
     """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
-    gone = whole(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
+    gone = combine_chunks(table.column(DELETED)).to_numpy(zero_copy_only=False).astype(np.bool_)
     if gone.any() and not side.deletes:
         raise DataError(
             spec.title,
@@ -163,10 +165,12 @@ def _changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int)
         gone=gone,
         time_us=table.column(EVENT_TIME).to_numpy(),
     )
-    return _SideBatch(rows, _canonical(table.select(list(spec.shape.user_columns)), side.key))
+    return _SideBatch(
+        rows, _canonical_columns(table.select(list(spec.shape.user_columns)), side.key)
+    )
 
 
-def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
+def _canonical_columns(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
     """Return the table with equal bits for equal values in the columns ``column_indices``. Only
     floats and nested columns are rewritten.
     """
@@ -174,7 +178,7 @@ def _canonical(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
         field = table.schema.field(column_index)
         if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
             table = table.set_column(
-                column_index, field, canonical(whole(table.column(column_index)))
+                column_index, field, canonical(combine_chunks(table.column(column_index)))
             )
     return table
 
@@ -213,24 +217,26 @@ def _with_others(
     cached_group = entry_group[cache.entry]
     cached = cached_group != delta_join.NO_GROUP
     tables = [cache.rows.filter(pa.array(cached)), *(answer.rows for answer in answers)]
-    other_rows = _canonical(pa.concat_tables(tables), [*range(operator.keys), *side.key])
+    other_rows = _canonical_columns(pa.concat_tables(tables), [*range(operator.keys), *side.key])
     looked_up_groups = (chunk[answer.key] for chunk, answer in zip(chunks, answers, strict=True))
     group = np.concatenate([cached_group[cached], *looked_up_groups])
     answer = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    stays = _stays(operator.sources[side_index].title, side, fresh, other_rows, group, answer)
-    joined = _joined(fresh, other_rows.filter(pa.array(stays)), group[stays])
+    stays = _staying_rows(
+        operator.sources[side_index].title, side, fresh, other_rows, group, answer
+    )
+    joined = _append_rows(fresh, other_rows.filter(pa.array(stays)), group[stays])
     if side.cache == 0:
         return joined, cache, counts
     complete = in_cache.copy()
     complete[missing] = True
     if side.unique:
         complete[fresh.rows.group[fresh.rows.group != delta_join.NO_GROUP]] = True
-    fresh_cache = _entries(joined, asked, complete, batch)
+    fresh_cache = _new_cache(joined, asked, complete, batch)
     others = entry_group == delta_join.NO_GROUP
-    return joined, cache.kept(others, fresh_cache, side.cache), counts
+    return joined, cache.keep_entries(others, fresh_cache, side.cache), counts
 
 
-def _stays(
+def _staying_rows(
     title: str,
     side: DeltaJoinSide,
     fresh: _SideBatch,
@@ -255,7 +261,7 @@ def _stays(
     """
     key = list(side.key)
     all_rows = pa.concat_tables([fresh.table.select(key), other_rows.select(key)])
-    columns = [whole(column) for column in all_rows.columns]
+    columns = [combine_chunks(column) for column in all_rows.columns]
     order, new, _ = by_key(stable_hash(columns), columns, np.arange(len(all_rows)))
     primary_rank = np.empty(len(all_rows), np.int64)
     primary_rank[order] = np.cumsum(new) - 1
@@ -270,7 +276,7 @@ def _stays(
     return stays
 
 
-def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
+def _append_rows(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
     """Append the rows ``other_rows``, which the batch does not change, to a side's fresh rows.
     Their time is ``NO_TIME``. ``group``: the group of each appended row.
     """
@@ -284,7 +290,7 @@ def _joined(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
     return _SideBatch(rows, pa.concat_tables([fresh.table, other_rows]))
 
 
-def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
+def _new_cache(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
     """Return a cache with an entry per ``complete`` group, in their order, and its rows that are
     alive. An entry may have no rows.
 
@@ -302,7 +308,7 @@ def _entries(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> S
     )
 
 
-def _tables(
+def _result_tables(
     operator: Operator,
     law: DeltaJoinLaw,
     sides: Sequence[_SideBatch],
@@ -325,11 +331,13 @@ def _tables(
             time_us=results.time_us[part],
         )
         references = [np.where(part_results.deleted, ABSENT, row) for row in part_results.row]
-        yield output(
+        yield output_table(
             operator,
-            _keys(law, sides, keys, part_results),
+            _result_keys(law, sides, keys, part_results),
             [
-                picked([side.table.column(column_index) for column_index in declared.values], refs)
+                take_rows(
+                    [side.table.column(column_index) for column_index in declared.values], refs
+                )
                 for side, declared, refs in zip(sides, law.sides, references, strict=True)
             ],
             references,
@@ -340,7 +348,7 @@ def _tables(
         )
 
 
-def _keys(
+def _result_keys(
     law: DeltaJoinLaw,
     sides: Sequence[_SideBatch],
     keys: Sequence[pa.Array],
@@ -357,7 +365,7 @@ def _keys(
     for side_index, refs in enumerate(delta_join.key_rows(results, law.form)):
         if side_index == 0 or law.right_key:
             table = sides[side_index].table
-            columns += picked(
+            columns += take_rows(
                 [table.column(column_index) for column_index in law.sides[side_index].key], refs
             )
     return columns

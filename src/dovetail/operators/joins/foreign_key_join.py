@@ -40,15 +40,15 @@ from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out
 from dovetail.laws.joins.table_join import preserved
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Done, Job, output
+from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.joins.subscriptions import (
     References,
-    Right,
     RightRows,
+    RightTable,
     Subscriptions,
     SubscriptionStores,
-    right_of,
-    subscriptions_of,
+    find_subscriptions,
+    right_table_rows,
 )
 from dovetail.operators.tables import count_ignored
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
@@ -57,7 +57,7 @@ _ROWS_MAX = 50_000
 """The most rows in one table of output. It bounds memory, whatever the fan-out."""
 
 
-def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
+def run(job: Job, law: ForeignKeyJoinLaw) -> OperatorOutcome:
     """Emit the results of the batch's messages and right rows in chunks, in the order of the
     records. With ``emit="batch"``, emit each left row's last result, if it may differ from the one
     before. If another bucket may have a later one, emit it in any case, and the row before the
@@ -65,30 +65,32 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> Done:
     """
     stores = SubscriptionStores.of(job, law)
     if not job.any_rows:
-        return Done(None, job.stores)
-    events = timeline([job.rows(0), job.rows(1)])
-    table = right_of(job, stores.right, events)
-    subscriptions = subscriptions_of(job, law, stores.subscribed, events, table)
-    references = stores.referring(job, events)
-    results = ForeignResults.joined(
+        return OperatorOutcome(None, job.stores)
+    events = timeline([job.source_rows(0), job.source_rows(1)])
+    table = right_table_rows(job, stores.right, events)
+    subscriptions = find_subscriptions(job, law, stores.subscribed, events, table)
+    references = stores.count_references(job, events)
+    results = ForeignResults.concatenate(
         [
-            answered(job, law, events, table, subscriptions),
-            _retained(job, events, subscriptions, fanned_out(law, events, table, subscriptions)),
-            *([] if references is None else [_alone(events, table, references)]),
+            answer_messages(job, law, events, table, subscriptions),
+            _drop_past_retention(
+                job, events, subscriptions, fan_out_right_rows(law, events, table, subscriptions)
+            ),
+            *([] if references is None else [_right_rows_alone(events, table, references)]),
         ]
     )
     # By arrival, then by rank, as one number: a rank of -1 still follows the arrival before.
-    results = results.of(stable_argsort((events.arrival[results.event] << 32) + results.rank))
+    results = results.select(stable_argsort((events.arrival[results.event] << 32) + results.rank))
     if job.operator.emit == "batch":
-        results = _net(law, events, table, subscriptions, references, results)
-    chunks = _chunks(job, law, events, table, subscriptions, results)
-    stores.keep(job, events, table.counted, subscriptions, references)
+        results = _net_results(law, events, table, subscriptions, references, results)
+    chunks = _result_tables(job, law, events, table, subscriptions, results)
+    stores.store_batch(job, events, table.counted, subscriptions, references)
     ignored, current = Counts(), np.zeros(len(events.row), np.bool_)
     joins = (subscriptions.event >= 0) & subscriptions.live
-    ignored.pair(job.sources[0], table.after[subscriptions.event[joins]] != ABSENT)
+    ignored.add_matches(job.sources[0], table.after[subscriptions.event[joins]] != ABSENT)
     current[table.changes] = True
     count_ignored(ignored, job, 1, events, table.counted, current)
-    return Done(None, stores.runs, chunks=chunks, counts=ignored)
+    return OperatorOutcome(None, stores.runs, chunks=chunks, counts=ignored)
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,12 @@ class ForeignResults:
     rank: Ints
     """The order of the results of one event; equal ranks keep the order in which they lie."""
 
-    def of(self, which: Ints | Mask | slice) -> ForeignResults:
+    def select(self, which: Ints | Mask | slice) -> ForeignResults:
         """Return the results that ``which`` selects by indices, flags or a slice, in that order."""
         return ForeignResults(*(column[which] for column in self.columns))
 
     @classmethod
-    def joined(cls, parts: Sequence[ForeignResults]) -> ForeignResults:
+    def concatenate(cls, parts: Sequence[ForeignResults]) -> ForeignResults:
         """Return all results of ``parts``, one after the other. There is at least one part."""
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
@@ -126,7 +128,7 @@ class ForeignResults:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
-def answered(
+def answer_messages(
     job: Job,
     law: ForeignKeyJoinLaw,
     events: Timeline,
@@ -155,10 +157,10 @@ def answered(
         subscriptions.epoch[message],
         np.zeros(len(message), np.int64),
     )
-    return results.of(present | emits)
+    return results.select(present | emits)
 
 
-def fanned_out(
+def fan_out_right_rows(
     law: ForeignKeyJoinLaw, events: Timeline, table: RightRows, subscriptions: Subscriptions
 ) -> ForeignResults:
     """Return a result for each pair of a right record that changes the table and a left row in
@@ -178,7 +180,7 @@ def fanned_out(
     right = table.after[event]
     present = (right != ABSENT) | preserved(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
-    keys = subscriptions.pool.values(subscriptions.reference[met], subscriptions.primary)
+    keys = subscriptions.pool.columns_at(subscriptions.reference[met], subscriptions.primary)
     return ForeignResults(
         event,
         subscription,
@@ -190,7 +192,7 @@ def fanned_out(
     )
 
 
-def _retained(
+def _drop_past_retention(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: ForeignResults
 ) -> ForeignResults:
     """Drop results whose window had left its retention, that of the left rows, when the record
@@ -202,10 +204,10 @@ def _retained(
         return results
     window_column = source.shape.schema.get_field_index(source.shape.window)
     refs = subscriptions.reference[results.subscription]
-    (bound,) = subscriptions.pool.values(refs, [window_column])
+    (bound,) = subscriptions.pool.columns_at(refs, [window_column])
     sequence = job.batches[1].rows.column(SEQUENCE).to_numpy()[events.row[results.event]]
     horizon_us = np.maximum(job.clock_us[sequence], NO_TIME + retention_us) - retention_us
-    return results.of(bound.cast(pa.int64()).to_numpy() >= horizon_us)
+    return results.select(bound.cast(pa.int64()).to_numpy() >= horizon_us)
 
 
 # The module's example: a customer appears alone while no order refers to it. Bob, who lives in
@@ -218,7 +220,9 @@ def _retained(
 # | 2     | Ann moves to Bern  | 2      | 2     | none: it is in those of orders  |
 # | 3     | order 1 leaves Ann | 2      | 1     | none                            |
 # | 4     | Ann moves to Kiev  | 1      | 1     | none: it is in that of an order |
-def _alone(events: Timeline, table: Right, references: References) -> ForeignResults:
+def _right_rows_alone(
+    events: Timeline, table: RightTable, references: References
+) -> ForeignResults:
     """Return a result for each event at which a right row begins or ceases to appear alone, or
     changes while it is alone. A right row appears alone while no left row refers to it.
 
@@ -261,10 +265,10 @@ def _alone(events: Timeline, table: Right, references: References) -> ForeignRes
 # | 2: Ann, Kiev | ``SETTLED`` | yes              | yes: there was no row before     |
 #
 # ``InOrderLaw`` then emits the last by epoch, "1: Bob, Oslo", as it is not the row before.
-def _net(
+def _net_results(
     law: ForeignKeyJoinLaw,
     events: Timeline,
-    table: Right,
+    table: RightTable,
     subscriptions: Subscriptions,
     references: References | None,
     results: ForeignResults,
@@ -280,29 +284,31 @@ def _net(
     group = events.group[results.event]
     pair = np.append(subscriptions.pair, ABSENT)[results.subscription]
     last = last_of_each(np.where(pair == ABSENT, pairs + group, pair))
-    ends = results.of(last)
+    ends = results.select(last)
     stored = np.flatnonzero(subscriptions.event < 0)
     stood = np.full(pairs + 1, ABSENT)
     stood[subscriptions.pair[stored]] = stored
     alone = pair[last] == ABSENT
-    then = _before(law, events, table, references, group[last], stood[pair[last]], alone)
+    then = _rows_before(law, events, table, references, group[last], stood[pair[last]], alone)
     moved = ends.epoch != SETTLED
     differs = moved | (ends.present != then.present)
     compared = np.flatnonzero(ends.present & then.present & ~moved)
     for start in range(0, len(compared), _ROWS_MAX):
         at = compared[start : start + _ROWS_MAX]
-        rows = [_held(table, subscriptions, results.of(at)) for results in (ends, then)]
+        rows = [
+            _value_columns(table, subscriptions, results.select(at)) for results in (ends, then)
+        ]
         differs[at] = ~rows_equal(*rows)
     leaving = stored[subscriptions.epoch[stored] != SETTLED]
     group, none = subscriptions.group[leaving], np.zeros(len(leaving), np.bool_)
-    before = _before(law, events, table, references, group, leaving, none)
-    return ForeignResults.joined([before.of(before.present), ends.of(differs)])
+    before = _rows_before(law, events, table, references, group, leaving, none)
+    return ForeignResults.concatenate([before.select(before.present), ends.select(differs)])
 
 
-def _before(
+def _rows_before(
     law: ForeignKeyJoinLaw,
     events: Timeline,
-    table: Right,
+    table: RightTable,
     references: References | None,
     group: Ints,
     subscription: Ints,
@@ -328,7 +334,9 @@ def _before(
     )
 
 
-def _held(table: Right, subscriptions: Subscriptions, results: ForeignResults) -> list[pa.Array]:
+def _value_columns(
+    table: RightTable, subscriptions: Subscriptions, results: ForeignResults
+) -> list[pa.Array]:
     """Return the value columns of results, a row per result: the left row's, then the right row's.
     They are null for a tombstone and for a side without a row.
     """
@@ -336,16 +344,16 @@ def _held(table: Right, subscriptions: Subscriptions, results: ForeignResults) -
     refs = np.where(results.present, left, ABSENT)
     theirs = np.where(results.present, results.right, ABSENT)
     return [
-        *subscriptions.pool.values(refs, subscriptions.values),
-        *table.pool.values(theirs, table.columns),
+        *subscriptions.pool.columns_at(refs, subscriptions.values),
+        *table.pool.columns_at(theirs, table.columns),
     ]
 
 
-def _chunks(
+def _result_tables(
     job: Job,
     law: ForeignKeyJoinLaw,
     events: Timeline,
-    table: Right,
+    table: RightTable,
     subscriptions: Subscriptions,
     results: ForeignResults,
 ) -> Iterator[pa.Table]:
@@ -354,7 +362,7 @@ def _chunks(
 
     Results lie by the bucket of their primary key; those of one bucket keep their order.
     """
-    causes = job.causes(events)
+    causes = job.event_causes(events)
     place_hash = np.where(
         results.subscription == ABSENT,
         low_half(events.hash[events.group[results.event]]),
@@ -363,17 +371,17 @@ def _chunks(
     by_bucket = np.argsort(bucket_of(place_hash, job.operator.buckets), kind="stable")
     for start in range(0, len(by_bucket), _ROWS_MAX):
         which = by_bucket[start : start + _ROWS_MAX]
-        part = results.of(which)
+        part = results.select(which)
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]
-        keys = subscriptions.pool.values(left, subscriptions.primary)
+        keys = subscriptions.pool.columns_at(left, subscriptions.primary)
         if preserved(law.how)[1]:
             right_group = pa.array(group, mask=part.subscription != ABSENT)
             keys += [key.take(right_group) for key in events.keys]
-        value_columns = _held(table, subscriptions, part)
+        value_columns = _value_columns(table, subscriptions, part)
         width = len(subscriptions.values)
         references = [np.where(part.present, refs, ABSENT) for refs in (left, part.right)]
-        rows = output(
+        rows = output_table(
             job.operator,
             keys,
             [value_columns[:width], value_columns[width:]],
@@ -381,7 +389,7 @@ def _chunks(
             deleted=~part.present,
             event_time_us=part.time_us,
             position=0,
-            cause=causes.of(part.event).tied(place_hash[which]),
+            cause=causes.take(part.event).with_tie(place_hash[which]),
         )
         rows = rows.append_column(PLACE, pa.array(place_hash[which]))
         yield rows.append_column(EPOCH, pa.array(part.epoch))

@@ -12,28 +12,30 @@ from dovetail.base.columns import DELETED, EVENT_TIME
 from dovetail.laws.joins.history_join import Corrections, Points, correct
 from dovetail.laws.versioning import LATEST, batch_versions
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Done, Job, minus_each, output, picked
-from dovetail.operators.tables import count_ignored, counts, keep
+from dovetail.operators.job import Job, OperatorOutcome, output_table, subtract_span_each, take_rows
+from dovetail.operators.tables import count_ignored, find_accepted_events, store_rows
 from dovetail.physical.specs.by_key import HistoryJoinLaw
 from dovetail.state.history import HistoryState
 
 
-def run(job: Job, law: HistoryJoinLaw) -> Done:
+def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     """Emit the points of the joined history that each record makes or corrects, in order of
     arrival. Store all versions of both sides.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """
     if not job.any_rows:
-        return Done(None, job.stores)
-    events = timeline([job.rows(source) for source in law.leaves])
-    counted = [counts(job, events, source) for source in law.leaves]
+        return OperatorOutcome(None, job.stores)
+    events = timeline([job.source_rows(source) for source in law.leaves])
+    counted = [find_accepted_events(job, events, source) for source in law.leaves]
     earliest = np.minimum.reduceat(events.event_time_us, events.start)
     stores, pools, points, firsts = [], [], [], []
     for source in law.leaves:
         store = job.table_store(source)
         assert isinstance(store, HistoryState)
-        pool, first, side_points = _points(job, source, store, events, counted[source], earliest)
+        pool, first, side_points = _side_points(
+            job, source, store, events, counted[source], earliest
+        )
         stores.append(store)
         pools.append(pool)
         firsts.append(first)
@@ -52,16 +54,16 @@ def run(job: Job, law: HistoryJoinLaw) -> Done:
             points,
         )
         parts.append((event[corrections.record], corrections))
-    emitted = _output(job, law, events, pools, parts)
+    emitted = _output_table(job, law, events, pools, parts)
     ignored = Counts()
     for source, store in enumerate(stores):
-        keep(job, source, store, events, counted[source])
+        store_rows(job, source, store, events, counted[source])
         count_ignored(ignored, job, source, events, counted[source])
     runs = {n: s.runs for n, s in zip(job.operator.names, stores, strict=True)}
-    return Done(emitted, runs, counts=ignored)
+    return OperatorOutcome(emitted, runs, counts=ignored)
 
 
-def _points(
+def _side_points(
     job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
 ) -> tuple[pa.Table, int, Points]:
     """Return one side's values, the index of the batch's first row in them, and the side's
@@ -95,7 +97,7 @@ def _points(
     reference = np.append(np.where(deleted, ABSENT, row), new)
     order = np.lexsort((arrival, time, group))
     horizon_us = np.empty(len(events.row), np.int64)
-    horizon_us[events.arrival] = minus_each(job.clocks_of(source, events), retention_us)
+    horizon_us[events.arrival] = subtract_span_each(job.clocks_of(source, events), retention_us)
     points = Points(
         np.searchsorted(group[order], np.append(groups, events.groups)),
         time[order],
@@ -107,7 +109,7 @@ def _points(
     return pool, len(rows), points
 
 
-def _output(
+def _output_table(
     job: Job,
     law: HistoryJoinLaw,
     events: Timeline,
@@ -129,13 +131,13 @@ def _output(
         for side in law.leaves
     ]
     group = pa.array(events.group[event[order]])
-    return output(
+    return output_table(
         job.operator,
         [key.take(group) for key in events.keys],
-        [picked(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
+        [take_rows(pool.columns, refs) for pool, refs in zip(pools, references, strict=True)],
         references,
         deleted=~np.concatenate([corrections.present for _, corrections in parts])[order],
         event_time_us=np.concatenate([corrections.time_us for _, corrections in parts])[order],
         position=job.manifest.position,
-        cause=job.causes(events).of(event[order]),
+        cause=job.event_causes(events).take(event[order]),
     )

@@ -17,13 +17,13 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import by_key
 from dovetail.base.columns import DELETED, EPOCH, PLACE, POSITION
 from dovetail.laws.joins.foreign_key_join import BEFORE, SETTLED
-from dovetail.operators.job import Done, Job
+from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.physical.specs.by_key import InOrderLaw
 
 _BATCH_SHIFT = 32
 
 
-def merge(
+def merge_buckets(
     tables: Iterable[pa.Table], law: InOrderLaw, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
     """Merge the output of all buckets of a join by foreign key into tables of these ``columns``. A
@@ -41,27 +41,27 @@ def merge(
         if not settled.all():
             moved_tables.append(table.filter(pa.array(~settled)))
             table = table.filter(pa.array(settled))
-        yield _placed(table, columns, position)
+        yield _renumber_positions(table, columns, position)
         position += len(table)
     if moved_tables:
         moved = pa.concat_tables(moved_tables)
         moved = moved.take(pa.array(np.argsort(moved.column(EPOCH).to_numpy(), kind="stable")))
         if law.net:
-            moved = _net(moved.combine_chunks(), len(law.keys))
-        yield _placed(moved, columns, position)
+            moved = _net_rows(moved.combine_chunks(), len(law.keys))
+        yield _renumber_positions(moved, columns, position)
 
 
-def run(job: Job, law: InOrderLaw) -> Done:
+def run(job: Job, law: InOrderLaw) -> OperatorOutcome:
     """Order the results of one bucket, when no exchange lies before it. The micro-batch's number
     counts as 0 (``merge``). The output is None if no rows came; it may be an empty table.
     """
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names
-    tables = list(merge([rows], law, columns, 0)) if len(rows) else []
-    return Done(pa.concat_tables(tables) if tables else None, {})
+    tables = list(merge_buckets([rows], law, columns, 0)) if len(rows) else []
+    return OperatorOutcome(pa.concat_tables(tables) if tables else None, {})
 
 
-def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
+def _renumber_positions(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
     """Return the ``columns`` of a table, with ``_position`` counted from ``position`` on."""
     positions = pa.array(np.arange(position, position + len(table)))
     position_column = table.schema.get_field_index(POSITION)
@@ -69,7 +69,7 @@ def _placed(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
     return placed.select(columns)
 
 
-def _net(rows: pa.Table, keys: int) -> pa.Table:
+def _net_rows(rows: pa.Table, keys: int) -> pa.Table:
     """Return the last row of each key, if it differs from the row marked ``BEFORE``, in their
     order. ``rows``: at least one, ordered by epoch, with one chunk a column; ``keys``: the number
     of key columns, which come first.

@@ -21,7 +21,7 @@ from dovetail.laws.joins.lookup import answered
 from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found
-from dovetail.operators.job import whole
+from dovetail.operators.job import combine_chunks
 from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical.specs.lookup import StoreLookup
 
@@ -38,7 +38,7 @@ _SINCE = "_since"
 
 
 @dataclass
-class Answering:
+class TaskLookups:
     """The lookups of one task in a store, with the answers that it keeps and its counts."""
 
     law: StoreLookup
@@ -64,7 +64,9 @@ class Answering:
         """The numbers of records and keys so far, in the order of ``COUNTS``."""
         return [getattr(self, name) for name in COUNTS]
 
-    def results(self, records: pa.Table, live: Mask) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
+    def join_records(
+        self, records: pa.Table, live: Mask
+    ) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
         """Join ``records`` with the store's rows: yield tables of at most ``_RESULTS_A_TABLE``
         records, each with its value columns.
 
@@ -77,7 +79,7 @@ class Answering:
         law = self.law
         live_row = np.flatnonzero(live)
         keys = records.select(law.on).take(pa.array(live_row)).rename_columns(list(law.by))
-        key, sizes, rows = self._rows(keys.cast(law.key_schema))
+        key, sizes, rows = self._find_rows(keys.cast(law.key_schema))
         record, row = answered(key, sizes, law.how)
         self.dropped += len(live) - len(live_row)
         if law.how == "inner":
@@ -85,9 +87,9 @@ class Answering:
         for start in range(0, len(record), _RESULTS_A_TABLE):
             part = slice(start, start + _RESULTS_A_TABLE)
             part_records = records.take(pa.array(live_row[record[part]]))
-            yield part_records, _values(law, part_records, rows, row[part])
+            yield part_records, _value_columns(law, part_records, rows, row[part])
 
-    def _rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
+    def _find_rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
         """Find the rows for the keys that records ask for, in the cache or the store.
 
         Returns the number of each record's key among the distinct ones, int64[records],
@@ -98,14 +100,14 @@ class Answering:
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])
         asked = pa.table(columns, schema=law.key_schema)
-        cache = self._cached(now_us)
+        cache = self._known_answers(now_us)
         key_of_entry = numbered(asked, cache.keys.select(law.by))
         wanted = key_of_entry != NO_GROUP
         is_cached = np.zeros(count, np.bool_)
         is_cached[key_of_entry[wanted]] = True
         missing = np.flatnonzero(~is_cached)
         chunks = [missing[at : at + _KEYS_A_QUERY] for at in range(0, len(missing), _KEYS_A_QUERY)]
-        answers = [self._ask(asked.take(pa.array(chunk))) for chunk in chunks]
+        answers = [self._ask_store(asked.take(pa.array(chunk))) for chunk in chunks]
         self.hits += count - len(missing)
         self.misses += len(missing)
         self.unfit += sum(int(answer.unfit.sum()) for answer in answers)
@@ -122,35 +124,35 @@ class Answering:
         if law.index.unique:
             refuse_twice(law.lookup.title, "a unique index", of_key)
         used = replace(cache, used=np.where(wanted, now_us, cache.used))
-        self._keep(used, asked, missing, chunks, answers, now_us)
-        order = np.lexsort((_rank(law, rows), of_key))
+        self._keep_answers(used, asked, missing, chunks, answers, now_us)
+        order = np.lexsort((_key_rank(law, rows), of_key))
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
-    def _ask(self, keys: pa.Table) -> Found:
+    def _ask_store(self, keys: pa.Table) -> Found:
         """Return the store's answer for distinct keys. Raises ``DataError`` if two rows of the
         answer have one primary key or a row does not fit. Raises ``ConfigurationError`` if the
         store cannot be reached.
         """
         law = self.law
         answer = opened(law.lookup, law.schema).rows(law.by, keys)
-        refuse_twice(law.lookup.title, "its primary key", _rank(law, answer.rows))
+        refuse_twice(law.lookup.title, "its primary key", _key_rank(law, answer.rows))
         return answer
 
-    def _cached(self, now_us: int) -> SideCache:
+    def _known_answers(self, now_us: int) -> SideCache:
         """Return the known answers that are younger than ``law.age_max_us``. Without a cache,
         return those of this task, of any age.
         """
         law = self.law
         if not law.rows_max:
-            return _empty(law) if self._task is None else self._task
+            return _empty_cache(law) if self._task is None else self._task
         cache = self.caches.get(law)
         if cache is None:
-            return _empty(law)
+            return _empty_cache(law)
         age_us = now_us - cache.keys.column(_SINCE).to_numpy()
         young = (age_us >= 0) & (age_us < law.age_max_us)
-        return cache if young.all() else cache.kept(young, _empty(law), law.rows_max)
+        return cache if young.all() else cache.keep_entries(young, _empty_cache(law), law.rows_max)
 
-    def _keep(
+    def _keep_answers(
         self,
         cache: SideCache,
         asked: pa.Table,
@@ -177,29 +179,31 @@ class Answering:
         )
         if len(missing):
             every_entry = np.ones(len(cache.used), np.bool_)
-            cache = cache.kept(every_entry, fresh, law.rows_max or _REMEMBERED)
+            cache = cache.keep_entries(every_entry, fresh, law.rows_max or _REMEMBERED)
         if law.rows_max:
             self.caches[law] = cache
         else:
             self._task = cache
 
 
-def _empty(law: StoreLookup) -> SideCache:
+def _empty_cache(law: StoreLookup) -> SideCache:
     """Return a cache without keys and rows for the lookup ``law``."""
     none = np.zeros(0, np.int64)
     keys = law.key_schema.append(pa.field(_SINCE, pa.int64()))
     return SideCache(keys.empty_table(), none, law.schema.empty_table(), none)
 
 
-def _rank(law: StoreLookup, rows: pa.Table) -> Ints:
+def _key_rank(law: StoreLookup, rows: pa.Table) -> Ints:
     """Return a number per row, int64[rows], that is ascending with the store's primary key. Equal
     keys have equal numbers.
     """
-    columns = [whole(rows.column(name)) for name in law.lookup.key]
+    columns = [combine_chunks(rows.column(name)) for name in law.lookup.key]
     return rank_of_keys(columns, stable_hash(columns))
 
 
-def _values(law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints) -> list[pa.Array]:
+def _value_columns(
+    law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints
+) -> list[pa.Array]:
     """Return the value columns of results, a row per result, chosen from records and rows by
     ``law.values``.
 
@@ -210,14 +214,16 @@ def _values(law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints) -> l
     sides = {"left": records, "right": matched_rows}
     missing = {"left": np.zeros(len(row), np.bool_), "right": absent}
     return [
-        _struct(sides[side], missing[side]) if column is None else whole(sides[side].column(column))
+        _struct_column(sides[side], missing[side])
+        if column is None
+        else combine_chunks(sides[side].column(column))
         for side, column in law.values
     ]
 
 
-def _struct(side: pa.Table, missing: Mask) -> pa.Array:
+def _struct_column(side: pa.Table, missing: Mask) -> pa.Array:
     """Return the columns of ``side`` as one column of structs, null where ``missing``, bool[rows],
     is true.
     """
-    columns = [whole(column) for column in side.columns]
+    columns = [combine_chunks(column) for column in side.columns]
     return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

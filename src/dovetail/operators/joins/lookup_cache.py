@@ -47,9 +47,9 @@ class SideCache:
 
     def __len__(self) -> int:
         """Return the size in rows; an entry without rows counts as one."""
-        return int(self._weights().sum())
+        return int(self._entry_sizes().sum())
 
-    def kept(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
+    def keep_entries(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
         """Return a cache of the selected ``entries`` of this one, then those of ``fresh``, with at
         most ``size`` rows. If there are more, the entries used last stay.
 
@@ -63,18 +63,18 @@ class SideCache:
             rows=pa.concat_tables([self.rows.filter(pa.array(rows)), fresh.rows]),
             entry=np.concatenate((entry_index[self.entry[rows]], entries.sum() + fresh.entry)),
         )
-        return merged._bounded(size)
+        return merged._within_size(size)
 
-    def _weights(self) -> Ints:
+    def _entry_sizes(self) -> Ints:
         """Return the size of each entry, int64[entries]: its number of rows, at least 1."""
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
-    def _bounded(self, size: int) -> SideCache:
+    def _within_size(self, size: int) -> SideCache:
         """Return the entries that were used last and together have at most ``size`` rows; this
         cache if all fit. An entry of more than ``size`` rows never stays. An entry without rows
         counts as one row.
         """
-        weights = self._weights()
+        weights = self._entry_sizes()
         if weights.sum() <= size:
             return self
         # An entry larger than the whole cache goes last: it would only drive the others out.
@@ -111,7 +111,7 @@ class CacheFile:
                 parts = [pa.ipc.open_stream(file).read_all() for _ in range(4)]
         except (OSError, pa.ArrowException):
             return None
-        return [_side(*parts[:2]), _side(*parts[2:])]
+        return [_cache_from_tables(*parts[:2]), _cache_from_tables(*parts[2:])]
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
         """Write the caches of both sides for the batch after ``batch``, and remove the file of two
@@ -140,7 +140,7 @@ class CacheFile:
 _USED, _ENTRY = "_used", "_entry"
 
 
-def _side(keys: pa.Table, rows: pa.Table) -> SideCache:
+def _cache_from_tables(keys: pa.Table, rows: pa.Table) -> SideCache:
     """Return a cache from its two stored tables: ``keys`` with the batch that last used each entry,
     and ``rows`` with the number of the entry that each belongs to.
     """

@@ -24,13 +24,20 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import NEVER, Arrivals, Pairs, Window, stream_times
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Cause, Done, Job, minus, output, picked
+from dovetail.operators.job import (
+    Cause,
+    Job,
+    OperatorOutcome,
+    output_table,
+    subtract_span,
+    take_rows,
+)
 from dovetail.operators.joins.stream_join_side import Meeting, Side, SideStores
 from dovetail.physical.specs.by_key import StreamJoinLaw
 from dovetail.plan.metrics import metric
 
 
-def run(job: Job, law: StreamJoinLaw) -> Done:
+def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
     rows, waiting rows and marks.
 
@@ -39,21 +46,21 @@ def run(job: Job, law: StreamJoinLaw) -> Done:
     """
     window = law.window
     stores = SideStores.of(job, law)
-    events = timeline([job.rows(source) for source in range(len(job.sources))])
+    events = timeline([job.source_rows(source) for source in range(len(job.sources))])
     valued = ~events.deleted
     null = any_null(events.keys, events.groups)[events.group]
     roles = len(law.sides) // len(job.sources)
-    arrivals = [_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
+    arrivals = [_side_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
     seen_us = np.empty(roles * len(null), np.int64)
     for role in range(roles):
-        seen_us[_arrival(events, role, roles)] = job.stream_us(events)
+        seen_us[_arrival_on_side(events, role, roles)] = job.stream_us(events)
     stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
         Side.of(job, law, stores, side, events, *arrivals[side], window, stream_us)
         for side in (0, 1)
     ]
     for side in (0, 1):
-        sides[side].meet(events, sides[1 - side])
+        sides[side].meet_stored_rows(events, sides[1 - side])
     meeting = Meeting(*sides)
     results = _PairResults()
     for this_side in sides:
@@ -61,24 +68,24 @@ def run(job: Job, law: StreamJoinLaw) -> Done:
         if this_side.waits:
             results.add_closed(this_side, job)
         else:
-            results.add_at_once(this_side, np.flatnonzero(this_side.alone))
+            results.add_at_once(this_side, np.flatnonzero(this_side.unmatched_records))
         if law.unmatched == "retract":
             results.add_withdrawn(this_side)
-    _keep(job, law, stores, events, valued & ~null, sides, window, stream_us)
-    tables = results.tables(job, meeting, sides, events, roles)
+    _store_rows(job, law, stores, events, valued & ~null, sides, window, stream_us)
+    tables = results.result_tables(job, meeting, sides, events, roles)
     first = next(tables, None)
     count = results.count + meeting.made
-    return Done(
+    return OperatorOutcome(
         first,
         {name: store.runs for name, store in stores.by_name(job).items()},
         job.manifest.rows + len(events.row),
         chunks=tables,
         later=count - (0 if first is None else len(first)),
-        counts=_counted(job, law, events, [event for event, _ in arrivals], meeting, sides),
+        counts=_count_records(job, law, events, [event for event, _ in arrivals], meeting, sides),
     )
 
 
-def _counted(
+def _count_records(
     job: Job,
     law: StreamJoinLaw,
     events: Timeline,
@@ -95,23 +102,23 @@ def _counted(
     if (name := law.too_late_metric(job.sources)) is not None:
         counts.add(name, meeting.too_late)
     for side in sides:
-        counts.pair(job.sources[side.source], ~side.unpaired)
+        counts.add_matches(job.sources[side.source], ~side.unpaired)
     for source in law.lossy_inputs:
-        lost = np.logical_and.reduce([side.lost for side in sides if side.source == source])
+        lost = np.logical_and.reduce([side.lost_records for side in sides if side.source == source])
         spec, rows = job.sources[source], job.batches[source].rows
         row = events.row[event[law.sides.index(source)][lost]]
         counts.add_rows(metric(spec.name, "late"), spec, rows, row)
     return counts
 
 
-def _arrival(events: Timeline, side: int, roles: int) -> Ints:
+def _arrival_on_side(events: Timeline, side: int, roles: int) -> Ints:
     """Return the arrival of each event on a side: int64[events]. In a self-join (``roles`` is 2)
     each record arrives twice, first on the left.
     """
     return roles * events.arrival + side % roles
 
 
-def _arrivals(
+def _side_arrivals(
     events: Timeline, keyed: Mask, law: StreamJoinLaw, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
     """Return the events of one side's keyed records, ordered by (group, time), and the same records
@@ -121,12 +128,12 @@ def _arrivals(
     self-join, else 1.
     """
     event = np.flatnonzero(keyed & (events.source == law.sides[side]))
-    arrival = _arrival(events, side, roles)
+    arrival = _arrival_on_side(events, side, roles)
     event = event[by_group_and_time(events.group[event], events.event_time_us[event])]
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
 
 
-def _moved(job: Job, limit_us: Ints) -> Ints:
+def _position_past(job: Job, limit_us: Ints) -> Ints:
     """Return for each limit (microseconds) the position of the first record that moves stream time
     past it: int64[limits].
 
@@ -162,7 +169,7 @@ class _PairResults:
         """The number of results added so far."""
         return sum(len(part[0]) for part in self._parts)
 
-    def _add(
+    def _add_results(
         self,
         side: Side,
         arrival: Ints,
@@ -188,9 +195,11 @@ class _PairResults:
         Its time is the later of both.
         """
         time = np.maximum(side.arrivals.time_us[pairs.row], pairs.other_time_us)
-        order = (1, 0, pairs.other_time_us, other.identity[pairs.other], 1)
-        row_number = side.numbers[pairs.row]
-        self._add(side, side.arrivals.arrival[pairs.row], order, row_number, pairs.other, time)
+        order = (1, 0, pairs.other_time_us, other.permanent_numbers[pairs.other], 1)
+        row_number = side.record_numbers[pairs.row]
+        self._add_results(
+            side, side.arrivals.arrival[pairs.row], order, row_number, pairs.other, time
+        )
 
     def add_null_keys(self, side: Side, events: Timeline, null: Mask, roles: int) -> None:
         """Add an unmatched result for each record of a preserved side that has a null in its key,
@@ -200,17 +209,17 @@ class _PairResults:
         """
         if side.preserved:
             event = np.flatnonzero(null & (events.source == side.source))
-            arrival = _arrival(events, side.side, roles)[event]
+            arrival = _arrival_on_side(events, side.side, roles)[event]
             row_number = side.base + events.row[event]
             time = events.event_time_us[event]
-            self._add(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
+            self._add_results(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
 
     def add_at_once(self, side: Side, rows: Ints) -> None:
         """Add a result without a match for each of the side's records with the indices ``rows``, at
         its arrival.
         """
         arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
-        self._add(side, arrival, (1, 0, 0, 0, 0), side.numbers[rows], ABSENT, time)
+        self._add_results(side, arrival, (1, 0, 0, 0, 0), side.record_numbers[rows], ABSENT, time)
 
     def add_closed(self, side: Side, job: Job) -> None:
         """Add the side's unmatched rows that close in this batch. The side must wait, and both
@@ -220,30 +229,32 @@ class _PairResults:
         Rows that close before one record of this bucket may be due by different records of other
         buckets.
         """
-        row_number = side.closing()
-        keys = picked(side.pool.columns[: side.keys], row_number)
-        rank = rank_of_keys(keys, side.identity[row_number])
+        row_number = side.closing_rows()
+        keys = take_rows(side.pool.columns[: side.keys], row_number)
+        rank = rank_of_keys(keys, side.permanent_numbers[row_number])
         row_arrival = np.full(side.base + len(side.batch), -1)
-        row_arrival[side.numbers] = side.arrivals.arrival
+        row_arrival[side.record_numbers] = side.arrivals.arrival
         arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
         late = (arrival == row_arrival[row_number]).astype(np.int64)
         time = side.time_us[row_number]
-        due = np.where(late, 0, _moved(job, side.window.limit(side.side, time)))
+        due = np.where(late, 0, _position_past(job, side.window.limit(side.side, time)))
         # On a tie the right side comes first, as in Kafka Streams.
-        self._add(side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time)
+        self._add_results(
+            side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
+        )
 
     def add_withdrawn(self, side: Side) -> None:
         """Add a tombstone for each row of ``side`` that was emitted unmatched and now gets its
         first match. It comes at the arrival of the record that joins it.
         """
-        row_number = np.flatnonzero(side.was_alone() & (side.first_match != NEVER))
+        row_number = np.flatnonzero(side.emitted_unmatched() & (side.first_match != NEVER))
         time = side.time_us[row_number]
-        order = (1, 0, time, side.identity[row_number], 0)
-        self._add(
+        order = (1, 0, time, side.permanent_numbers[row_number], 0)
+        self._add_results(
             side, side.first_match[row_number], order, row_number, ABSENT, time, withdrawn=True
         )
 
-    def tables(
+    def result_tables(
         self,
         job: Job,
         meeting: Meeting,
@@ -255,8 +266,8 @@ class _PairResults:
         ``meeting.cuts`` that has any. ``sides``: left and right. ``roles``: 2 in a self-join, else
         1.
         """
-        caused = _Caused.of(job, sides, events)
-        added = self._whole()
+        caused = _ResultCauses.of(job, sides, events)
+        added = self._all_results()
         added = added[:, np.argsort(added[0], kind="stable")]
         position = job.manifest.position
         for cut in meeting.cuts:
@@ -265,17 +276,17 @@ class _PairResults:
             for side, other, pairs in meeting.pairs(cut):
                 part.add_pairs(side, other, pairs)
             if part.count:
-                yield part._table(job, sides, caused, roles, position)
+                yield part._result_table(job, sides, caused, roles, position)
                 position += part.count
 
-    def _whole(self) -> Ints:
+    def _all_results(self) -> Ints:
         """Return the columns of all results, in the order added: int64[10, results]. They are
         arrival, five keys, left and right row, time and withdrawn.
         """
         return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
 
-    def _table(
-        self, job: Job, sides: Sequence[Side], caused: _Caused, roles: int, position: int
+    def _result_table(
+        self, job: Job, sides: Sequence[Side], caused: _ResultCauses, roles: int, position: int
     ) -> pa.Table:
         """Return all results as one table, ordered by arrival and keys. The first change has the
         position ``position``.
@@ -283,14 +294,14 @@ class _PairResults:
         ``sides``: left and right. ``caused``: the causes by arrival. ``roles``: 2 in a self-join,
         else 1.
         """
-        arrival, *keys, left, right, time, withdrawn = self._whole()
+        arrival, *keys, left, right, time, withdrawn = self._all_results()
         order = np.lexsort((*reversed(keys), arrival))
         references = left[order], right[order]
         operator = job.operator
         side_columns = [
-            picked(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
+            take_rows(side.pool.columns, refs) for side, refs in zip(sides, references, strict=True)
         ]
-        return output(
+        return output_table(
             operator,
             [
                 pc.coalesce(*key_pair)
@@ -301,12 +312,12 @@ class _PairResults:
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
             position=position,
-            cause=caused.by(arrival[order] // roles, keys[0][order], references),
+            cause=caused.causes_of(arrival[order] // roles, keys[0][order], references),
         )
 
 
 @dataclass(frozen=True)
-class _Caused:
+class _ResultCauses:
     """The records that cause the results of a join of streams."""
 
     job: Job
@@ -317,11 +328,11 @@ class _Caused:
     """The event of each arrival."""
 
     @classmethod
-    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _Caused:
+    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _ResultCauses:
         """Return the causes of all events, from which ``by`` takes those of results."""
-        return cls(job, sides, job.causes(events), np.append(events.by_arrival(), 0))
+        return cls(job, sides, job.event_causes(events), np.append(events.by_arrival(), 0))
 
-    def by(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
+    def causes_of(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
         """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
         is caused by the moment at which its window closes.
 
@@ -333,7 +344,7 @@ class _Caused:
             return Cause({})
         event = self.event[np.minimum(arrival, len(self.event) - 1)]
         if len(self.event) > 1:
-            cause = self.causes.of(event)
+            cause = self.causes.take(event)
         else:
             cause = Cause(dict.fromkeys(operator.feeds, event))
         side = (references[0] == ABSENT).astype(np.int64)
@@ -341,19 +352,19 @@ class _Caused:
         due, hash_ = np.empty(len(row_number), np.int64), np.empty(len(row_number), np.int64)
         for this_side in self.sides:
             of_side = side == this_side.side
-            keys = picked(this_side.pool.columns[: this_side.keys], row_number[of_side])
+            keys = take_rows(this_side.pool.columns[: this_side.keys], row_number[of_side])
             due[of_side] = (
                 this_side.window.limit(this_side.side, this_side.time_us[row_number[of_side]]) + 1
             )
             hash_[of_side] = stable_hash(keys)
-        cause = cause.due(order == 0, due, hash_, operator.law.holds_us)
+        cause = cause.with_due_moments(order == 0, due, hash_, operator.law.holds_us)
         if SEQUENCE not in operator.feeds:
             return cause
-        sequence = np.where(order == 0, _moved(self.job, due - 1), cause.columns[SEQUENCE])
+        sequence = np.where(order == 0, _position_past(self.job, due - 1), cause.columns[SEQUENCE])
         return Cause({**cause.columns, SEQUENCE: sequence})
 
 
-def _keep(
+def _store_rows(
     job: Job,
     law: StreamJoinLaw,
     stores: SideStores,
@@ -372,13 +383,13 @@ def _keep(
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):
         if law.unmatched != "eager":
-            alone = side.numbers[side.alone]
+            alone = side.record_numbers[side.unmatched_records]
             unmatched[alone] = side.first_match[alone] == NEVER
             side.mark_joined()
         if side.waits:
-            side.wait(np.flatnonzero(unmatched & (side.closes == NEVER)))
+            side.queue_rows(np.flatnonzero(unmatched & (side.closes == NEVER)))
     for source, history in enumerate(stores.histories):
-        horizon_us = history.horizon_us = minus(int(stream_us[-1]), window.retention_us)
+        horizon_us = history.horizon_us = subtract_span(int(stream_us[-1]), window.retention_us)
         event = np.flatnonzero(keyed & (events.source == source))
         event = event[events.event_time_us[event] >= horizon_us]
         hash_ = events.hash[events.group[event]]

@@ -22,7 +22,7 @@ from dovetail.laws.joins.stream_join import (
     settled,
 )
 from dovetail.laws.joins.table_join import preserved
-from dovetail.operators.job import Job, minus
+from dovetail.operators.job import Job, subtract_span
 from dovetail.physical.specs.by_key import StreamJoinLaw, marks_store_name, waiting_store_name
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
@@ -54,7 +54,7 @@ class SideStores:
                 HistoryState(
                     _stored_schema(job, source),
                     range(4, 4 + job.operator.keys),
-                    job.runs(name),
+                    job.stored_runs(name),
                     job.blobs,
                     job.cache,
                     versioned=False,
@@ -64,15 +64,15 @@ class SideStores:
             [
                 QueueState(
                     _queue_schema(job, source),
-                    job.runs(waiting_store_name(side)),
+                    job.stored_runs(waiting_store_name(side)),
                     job.blobs,
                     job.cache,
-                    taken_us=minus(max(job.initial_us), 1),
+                    taken_us=subtract_span(max(job.initial_us), 1),
                 )
                 for side, source in enumerate(law.sides)
             ],
             [
-                TableState(_MARK, 1, job.runs(marks_store_name(side)), job.blobs, job.cache)
+                TableState(_MARK, 1, job.stored_runs(marks_store_name(side)), job.blobs, job.cache)
                 for side in (0, 1)
             ],
         )
@@ -220,12 +220,12 @@ class Side:
         return len(self.met) + len(self.waiting)
 
     @property
-    def numbers(self) -> Ints:
+    def record_numbers(self) -> Ints:
         """The numbers of the batch's records: int64, in the order of ``arrivals``."""
         return self.base + self.batch_row
 
     @cached_property
-    def identity(self) -> Ints:
+    def permanent_numbers(self) -> Ints:
         """The permanent number of each numbered row, stored ones first: int64[rows]."""
         stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
         return np.concatenate([*stored, self.batch_identity])
@@ -236,7 +236,7 @@ class Side:
         tables = (self.met, self.waiting, self.batch)
         return np.concatenate([table.column(EVENT_TIME).to_numpy() for table in tables])
 
-    def meet(self, events: Timeline, other: Side) -> None:
+    def meet_stored_rows(self, events: Timeline, other: Side) -> None:
         """Read the stored rows of ``other`` that lie in a window of one of this side's records. Set
         ``other.met`` to these rows, each once, and ``other.met_group`` to their keys. Without
         records both are empty.
@@ -255,7 +255,7 @@ class Side:
         other.met_group = np.empty(len(matches.rows), np.int64)
         other.met_group[matches.row] = group[matches.query]
 
-    def reach(self, other: Side) -> Reach:
+    def reachable_rows(self, other: Side) -> Reach:
         """Return the ranges of the other side's rows that each of this side's records may join:
         stored rows and arriving ones. A range may be empty. Both sides must have met.
         """
@@ -265,7 +265,7 @@ class Side:
             np.append(other.time_us[:met], other_arrivals.time_us),
             np.append(np.full(met, STORED), other_arrivals.arrival),
         )
-        row_number = np.append(np.arange(met), other.numbers)
+        row_number = np.append(np.arange(met), other.record_numbers)
         return Reach.of(self.side, self.arrivals, rows, row_number, self.stream_us, self.window)
 
     def await_closing(self) -> None:
@@ -280,16 +280,16 @@ class Side:
         self.closes, self.joined = np.full(total, NEVER), np.zeros(total, np.bool_)
         if self.waits:
             met = self.met.column(EVENT_TIME).to_numpy()
-            self.closes[: len(met)] = self._due(met)
-            self.closes[len(met) : self.base] = self._due(
+            self.closes[: len(met)] = self._closing_arrivals(met)
+            self.closes[len(met) : self.base] = self._closing_arrivals(
                 self.waiting.column(EVENT_TIME).to_numpy()
             )
-            self.closes[self.numbers] = self._due(self.arrivals.time_us)
-            self.joined[: len(met)] = ~self._pending()
+            self.closes[self.record_numbers] = self._closing_arrivals(self.arrivals.time_us)
+            self.joined[: len(met)] = ~self._pending_rows()
             asked = np.flatnonzero(~self.joined[: self.base] & (self.closes[: self.base] != NEVER))
-            self.joined[asked] = self.marked(self.identity[asked])
+            self.joined[asked] = self.marked_rows(self.permanent_numbers[asked])
 
-    def finds_open(self, other: Side, possible: Pairs) -> Mask:
+    def find_open_pairs(self, other: Side, possible: Pairs) -> Mask:
         """Find the pairs whose row of ``other`` is still open when this side's record arrives:
         bool[pairs]. ``possible``: pairs of a record of this side and a row of ``other``. Both sides
         must have set ``closes``.
@@ -297,40 +297,42 @@ class Side:
         arrival = self.arrivals.arrival[possible.row]
         return other.closes[possible.other] > arrival
 
-    def _due(self, time_us: Ints) -> Ints:
+    def _closing_arrivals(self, time_us: Ints) -> Ints:
         """Return the arrival at which rows with these event times close, ``NEVER`` if they do not
         in this batch: int64[n].
         """
         return first_due(self.window.limit(self.side, time_us), self.stream_us)
 
     @property
-    def alone(self) -> Mask:
+    def unmatched_records(self) -> Mask:
         """The records that found no match on arrival: bool[arrivals]. None of them if the side is
         not preserved.
         """
         return self.unpaired & self.preserved
 
     @property
-    def lost(self) -> Mask:
+    def lost_records(self) -> Mask:
         """The records that join nothing and are not emitted alone: bool[arrivals]. They arrived
         later than rows are kept, and found no match.
         """
         kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
-    def closing(self) -> Ints:
+    def closing_rows(self) -> Ints:
         """Return the numbers of the rows that close unjoined in this batch, int64: waiting rows
         first, then the batch's own in the order of ``arrivals``. It is empty if none close. The
         batch's own may have been due before they arrived.
         """
-        row_number: Ints = np.concatenate((np.arange(len(self.met), self.base), self.numbers))
+        row_number: Ints = np.concatenate(
+            (np.arange(len(self.met), self.base), self.record_numbers)
+        )
         row_number = row_number[(self.closes[row_number] != NEVER) & ~self.joined[row_number]]
         if len(self.waiting) and len(self.met):
             joined = self.met.column(ROW).to_numpy()[self.joined[: len(self.met)]]
-            row_number = row_number[~np.isin(self.identity[row_number], joined)]
+            row_number = row_number[~np.isin(self.permanent_numbers[row_number], joined)]
         return row_number
 
-    def marked(self, identity: Ints) -> Mask:
+    def marked_rows(self, identity: Ints) -> Mask:
         """Find the rows that have a mark: bool[rows]. An earlier batch, later than the one that
         stored them, has joined them. ``identity``: the permanent numbers of the rows, in any order.
         """
@@ -348,29 +350,29 @@ class Side:
         tables = [t.select(names) for t in (self.met, self.waiting, self.batch)]
         return pa.concat_tables(tables).combine_chunks()
 
-    def was_alone(self) -> Mask:
+    def emitted_unmatched(self) -> Mask:
         """Find the rows that were emitted unmatched and have not been withdrawn by an earlier
         batch: bool, one per number. Of stored rows, only those joined in this batch are found.
         """
         alone = np.zeros(len(self.first_match), dtype=np.bool_)
-        alone[self.numbers[self.alone]] = True
-        stored = self._pending() & (self.first_match[: len(self.met)] != NEVER)
+        alone[self.record_numbers[self.unmatched_records]] = True
+        stored = self._pending_rows() & (self.first_match[: len(self.met)] != NEVER)
         at = np.flatnonzero(stored)
-        alone[at] = ~self.marked(self.identity[at])
+        alone[at] = ~self.marked_rows(self.permanent_numbers[at])
         return alone
 
     def mark_joined(self) -> None:
         """Store a mark for each stored row that was unmatched when it was stored and is joined in
         this batch. Rows of the batch itself need none.
         """
-        joined = self._pending() & (self.first_match[: len(self.met)] != NEVER)
+        joined = self._pending_rows() & (self.first_match[: len(self.met)] != NEVER)
         rows = self.met.filter(pa.array(joined)).sort_by(ROW)
         identity = rows.column(ROW)
         none = pa.array(np.zeros(len(rows), np.bool_))
         columns = [identity, rows.column(EVENT_TIME), none, identity]
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
-    def wait(self, row_number: Ints) -> None:
+    def queue_rows(self, row_number: Ints) -> None:
         """Queue these of the batch's rows, given by their numbers, until their window closes.
         Numbers of the batch's rows begin at ``base``.
         """
@@ -381,17 +383,17 @@ class Side:
             pa.array(due),
             rows.column(EVENT_TIME),
             rows.column(HASH),
-            pa.array(self.identity[row_number]),
+            pa.array(self.permanent_numbers[row_number]),
             *rows.select(queue.schema.names[4:]).columns,
         ]
-        order = np.lexsort((self.identity[row_number], due))
+        order = np.lexsort((self.permanent_numbers[row_number], due))
         queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
 
     def forget_marks(self) -> None:
         """Drop the marks of rows that are no longer kept; these have closed, too."""
         self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
 
-    def _pending(self) -> Mask:
+    def _pending_rows(self) -> Mask:
         """Return for each row in ``met`` whether it had no match when it was stored: bool[met]."""
         bits = self.met.column(PENDING).to_numpy()
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
@@ -416,7 +418,7 @@ class Meeting:
         was closed.
         """
         self._sides = left, right
-        self._reach = left.reach(right), right.reach(left)
+        self._reach = left.reachable_rows(right), right.reachable_rows(left)
         self._order = [np.argsort(side.arrivals.arrival) for side in self._sides]
         count = np.zeros(len(left.stream_us), np.int64)
         for reach in self._reach:
@@ -424,16 +426,16 @@ class Meeting:
         self.cuts = list(pieces(count, _PAIRS_MAX))
         self._all: list[tuple[Side, Side, Pairs]] | None = None
         if len(self.cuts) == 1:
-            self._all = [*self._possible(self.cuts[0])]
+            self._all = [*self._possible_pairs(self.cuts[0])]
         self._closed = False
         self.made = self.too_late = 0
         for side in self._sides:
             side.await_closing()
         if left.waits or right.waits:
-            self._settle(left, right)
+            self._settle_joined(left, right)
         for cut in self.cuts:
-            for this_side, other, possible in self._possible(cut):
-                pairs = self._made(this_side, other, possible)
+            for this_side, other, possible in self._possible_pairs(cut):
+                pairs = self._made_pairs(this_side, other, possible)
                 this_side.unpaired[pairs.row] = False
                 np.minimum.at(other.first_match, pairs.other, this_side.arrivals.arrival[pairs.row])
                 self.made += len(pairs.row)
@@ -443,19 +445,19 @@ class Meeting:
         """Yield the pairs that records with arrivals in ``cut`` make: (side of the records, other
         side, pairs), once per side. ``cut``: one of ``cuts``.
         """
-        for side, other, possible in self._possible(cut):
-            yield side, other, self._made(side, other, possible)
+        for side, other, possible in self._possible_pairs(cut):
+            yield side, other, self._made_pairs(side, other, possible)
 
-    def _possible(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
+    def _possible_pairs(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
         """Return the pairs of records with arrivals in ``cut``, once per side, including pairs with
         rows that are closed. ``cut``: one of ``cuts``; if there is only one, its pairs are returned
         whatever ``cut`` is.
         """
         if self._all is not None:
             return self._all
-        return map(self._possible_of, (0, 1), (cut, cut))
+        return map(self._possible_pairs_of_side, (0, 1), (cut, cut))
 
-    def _possible_of(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
+    def _possible_pairs_of_side(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
         """Return the pairs of one side's records with arrivals in ``cut``, from its first to before
         its second number.
         """
@@ -463,22 +465,22 @@ class Meeting:
         start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
 
-    def _made(self, side: Side, other: Side, possible: Pairs) -> Pairs:
+    def _made_pairs(self, side: Side, other: Side, possible: Pairs) -> Pairs:
         """Return the pairs among ``possible`` that are made: the other row is open, or has been
         joined.
         """
         if not self._closed:
             return possible
-        return possible.where(side.finds_open(other, possible) | other.joined[possible.other])
+        return possible.where(side.find_open_pairs(other, possible) | other.joined[possible.other])
 
-    def _settle(self, left: Side, right: Side) -> None:
+    def _settle_joined(self, left: Side, right: Side) -> None:
         """Set ``joined`` of ``left`` and ``right``: true for each row that is joined in the end. A
         closed row that was emitted alone joins nothing more.
         """
         for cut in self.cuts:
-            for side, other, possible in self._possible(cut):
-                open_ = side.finds_open(other, possible)
-                side.joined[side.numbers[possible.row[open_]]] = True
+            for side, other, possible in self._possible_pairs(cut):
+                open_ = side.find_open_pairs(other, possible)
+                side.joined[side.record_numbers[possible.row[open_]]] = True
                 other.joined[possible.other[open_]] = True
                 self._closed |= not open_.all()
         if not self._closed:
@@ -486,10 +488,10 @@ class Meeting:
         offsets = {left: 0, right: len(left.joined)}
         records, others = [], []
         for cut in self.cuts:
-            for side, other, possible in self._possible(cut):
-                late = possible.where(~side.finds_open(other, possible))
-                late = late.where(~side.joined[side.numbers[late.row]])
-                records.append(offsets[side] + side.numbers[late.row])
+            for side, other, possible in self._possible_pairs(cut):
+                late = possible.where(~side.find_open_pairs(other, possible))
+                late = late.where(~side.joined[side.record_numbers[late.row]])
+                records.append(offsets[side] + side.record_numbers[late.row])
                 others.append(offsets[other] + late.other)
         joined = settled(
             np.concatenate(records),

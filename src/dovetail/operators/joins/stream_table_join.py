@@ -31,16 +31,22 @@ from dovetail.laws.joins.stream_join import NEVER
 from dovetail.laws.joins.table_join import lookup
 from dovetail.laws.versioning import LATEST, as_of, batch_versions
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import emitted
-from dovetail.operators.job import Batch, Done, Job, picked, whole
-from dovetail.operators.tables import Pool, TableStore, count_ignored, counts, keep
+from dovetail.operators.emission import event_output_table
+from dovetail.operators.job import Batch, Job, OperatorOutcome, combine_chunks, take_rows
+from dovetail.operators.tables import (
+    Pool,
+    TableStore,
+    count_ignored,
+    find_accepted_events,
+    store_rows,
+)
 from dovetail.physical.specs.by_key import StreamTableJoinLaw
 from dovetail.plan.metrics import metric
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
 
-def run(job: Job, law: StreamTableJoinLaw) -> Done:
+def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
     """Emit the result of each stream record that is processed in this batch, in that order. With a
     grace period, records wait in the queue before, and those that are due now are released. Store
     the rows of the tables.
@@ -52,12 +58,12 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
     names, runs, numbered = job.operator.names, dict(job.stores), job.manifest.rows
     order = None
     if law.grace_us is not None:
-        released = _release(job, stream, law.grace_us)
+        released = _release_rows(job, stream, law.grace_us)
         job, order, numbered = released.job, released.order, released.numbered
         runs[names[stream]] = released.queue.runs
     if not job.any_rows:
-        return Done(None, runs, numbered)
-    events = timeline([job.rows(source) for source in sources], order)
+        return OperatorOutcome(None, runs, numbered)
+    events = timeline([job.source_rows(source) for source in sources], order)
     asked = np.flatnonzero(events.source == stream)
     reference = {stream: events.row[asked]}
     pools: dict[int, Pool] = {}
@@ -65,34 +71,34 @@ def run(job: Job, law: StreamTableJoinLaw) -> Done:
     stores = {source: job.table_store(source) for source in sources if source != stream}
     null = any_null(events.keys, events.groups)[events.group[asked]]
     for source, store in stores.items():
-        row_refs, pools[source], gone = _find(job, source, store, events, asked)
+        row_refs, pools[source], gone = _find_table_rows(job, source, store, events, asked)
         past |= gone & (row_refs == ABSENT)
         reference[source] = np.where(null, ABSENT, row_refs)
     changes = lookup(law.tree, events, asked, reference)
     values = job.batches[stream].rows.select(job.sources[stream].shape.value_columns).columns
     leaves = [
-        picked(values, refs)
+        take_rows(values, refs)
         if source == stream
-        else pools[source].values(refs, job.sources[source].shape.value_columns)
+        else pools[source].columns_at(refs, job.sources[source].shape.value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
-    result = emitted(job, events, changes, leaves)
+    result = event_output_table(job, events, changes, leaves)
     ignored = Counts()
     pairs = np.logical_and.reduce([reference[source] != ABSENT for source in stores])
-    ignored.pair(job.sources[stream], pairs)
+    ignored.add_matches(job.sources[stream], pairs)
     for source, store in stores.items():
-        taken = counts(job, events, source)
-        keep(job, source, store, events, taken)
+        taken = find_accepted_events(job, events, source)
+        store_rows(job, source, store, events, taken)
         count_ignored(ignored, job, source, events, taken)
         runs[names[source]] = store.runs
     if past.any():
         spec, lost = job.sources[stream], np.setdiff1d(asked[past], changes.event)
         too_old = metric(spec.name, "too_old")
         ignored.add_rows(too_old, spec, job.batches[stream].rows, events.row[lost])
-    return Done(result, runs, numbered, counts=ignored)
+    return OperatorOutcome(result, runs, numbered, counts=ignored)
 
 
-def _find(
+def _find_table_rows(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
     """Return the reference of the row that each ``asked`` event finds in a table, int64[asked],
@@ -115,7 +121,7 @@ def _find(
     sought = np.where(past, LATEST, time)
     keys = [key.take(pa.array(group)) for key in events.keys]
     located = store.as_of(events.hash[group], keys, sought)
-    fresh_versions = batch_versions(events, counts(job, events, source))
+    fresh_versions = batch_versions(events, find_accepted_events(job, events, source))
     fresh = as_of(fresh_versions, group, sought, arrival)
     fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
     newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
@@ -127,7 +133,7 @@ def _find(
 
 
 @dataclass(frozen=True)
-class _Released:
+class _ReleasedRows:
     """The outcome of releasing stream rows."""
 
     job: Job
@@ -154,7 +160,7 @@ class _Released:
 #     4       stream d at 9    9       late   9, at its arrival: 9 < 15 - 5
 #
 # So a sees x but not y, and the order is x, a, y, d.
-def _release(job: Job, stream: int, grace_us: int) -> _Released:
+def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     """Take from the stream the records that still wait for their grace period, and add the queued
     records that are released in this batch.
 
@@ -163,7 +169,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     period behind the stream's clock, or one with a null in its key does not wait. Rows of tables
     keep their places.
     """
-    sources = [job.rows(source) for source in range(len(job.sources))]
+    sources = [job.source_rows(source) for source in range(len(job.sources))]
     stream_rows, batch = sources[stream], job.batches[stream]
     arranged = arrival_order(sources)
     slot = 2 * np.argsort(arranged) + 1
@@ -172,22 +178,22 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     null = any_null(stream_rows.keys, len(stream_rows))
     clock_us = job.clock_of(stream, stream)
     at_once = null | (stream_rows.event_time_us < clock_us - grace_us)
-    queue = _queue(job, stream)
+    queue = _open_queue(job, stream)
     waiting = queue.take(job.final_us[stream])
     numbers = job.manifest.rows + np.argsort(np.argsort(stream_slot))
-    fresh = _queued(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, numbers)
+    fresh = _queue_table(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, numbers)
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()
     at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
     limit = everything.column(DUE).to_numpy()
     # The record that moves the clock may be in any bucket; released rows come before it.
-    positions = np.concatenate([job.position(n) for n in range(len(sources))])[arranged]
+    positions = np.concatenate([job.arrival_positions(n) for n in range(len(sources))])[arranged]
     moves = limit if batch.stairs is None else batch.stairs.first(limit)
     moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
     trigger = 2 * np.searchsorted(positions, moves, side="left")
     trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
     arrival_slot = np.append(np.zeros(len(waiting), np.int64), stream_slot)
     trigger = np.where(at_once, arrival_slot, np.maximum(trigger, arrival_slot))
-    arrival_position = np.append(np.full(len(waiting), NO_TIME), job.position(stream))
+    arrival_position = np.append(np.full(len(waiting), NO_TIME), job.arrival_positions(stream))
     moves = np.where(at_once, arrival_position, np.maximum(moves, arrival_position))
     still_waiting = np.flatnonzero(trigger == NEVER)
     queue.store(
@@ -195,7 +201,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     )
     chosen = np.flatnonzero(trigger != NEVER)
     rank = rank_of_keys(
-        [whole(everything.column(i)) for i in job.operator.key_columns],
+        [combine_chunks(everything.column(i)) for i in job.operator.key_columns],
         everything.column(HASH).to_numpy(),
     )
     row_number = everything.column(ROW).to_numpy()
@@ -217,7 +223,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
         [slot[first[s] : first[s + 1]] for s in range(len(sources))],
     )
     batches[stream] = Batch(
-        _as_read(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
+        _as_batch_rows(everything.take(pa.array(chosen)), batch.rows.schema, moves[chosen]),
         clock_us=moves[chosen],
         stream_us=np.where(at_once, np.append(np.zeros(len(waiting), np.int64), clock_us), limit)[
             chosen
@@ -232,7 +238,7 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
         tie=None if stream_rows.tie is None else everything.column(HASH).to_numpy()[chosen],
     )
     order[stream] = trigger[chosen]
-    return _Released(
+    return _ReleasedRows(
         replace(job, batches=batches),
         np.argsort(np.concatenate(order), kind="stable"),
         queue,
@@ -240,13 +246,13 @@ def _release(job: Job, stream: int, grace_us: int) -> _Released:
     )
 
 
-def _queue(job: Job, stream: int) -> QueueState:
+def _open_queue(job: Job, stream: int) -> QueueState:
     """Open the queue of the records of source ``stream`` that wait. A record is due when its side's
     clock is a grace period past it.
     """
     return QueueState(
         _queue_schema(job.sources[stream].shape.schema),
-        job.runs(job.operator.names[stream]),
+        job.stored_runs(job.operator.names[stream]),
         job.blobs,
         job.cache,
         taken_us=job.initial_us[stream],
@@ -260,7 +266,7 @@ def _queue_schema(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
 
 
-def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
+def _queue_table(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
     """Return rows in the schema of the queue, with the last two columns ``due_us`` and ``numbers``,
     int64[rows].
     """
@@ -268,7 +274,7 @@ def _queued(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> p
     return pa.table(columns, schema=schema)
 
 
-def _as_read(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
+def _as_batch_rows(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
     """Return queued rows with the columns of a batch, ``schema``.
 
     A column that the queue lacks has ``position``, int64[rows]: the position at which each row is

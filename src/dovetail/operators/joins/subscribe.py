@@ -15,12 +15,12 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.base.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE, foreign_name
 from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages
 from dovetail.laws.joins.table_join import preserved
-from dovetail.operators.job import Done, Job, picked
+from dovetail.operators.job import Job, OperatorOutcome, take_rows
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import SubscribeLaw
 
 
-def run(job: Job, law: SubscribeLaw) -> Done:
+def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
     """Emit the messages of each change in the order of the records: first to the former foreign
     key, then to the present one. Store each primary key's foreign key.
 
@@ -30,10 +30,10 @@ def run(job: Job, law: SubscribeLaw) -> Done:
     foreign = shape.foreign_columns
     store = job.table_store(0, schema=pa.schema(list(shape.schema)[: foreign.stop]))
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     changes = RowChanges.of(job, store)
-    former = changes.pool.values(changes.old, foreign)
-    present = changes.pool.values(changes.new, foreign)
+    former = changes.pool.columns_at(changes.old, foreign)
+    present = changes.pool.columns_at(changes.new, foreign)
     sent = messages(
         changes.old != ABSENT,
         changes.new != ABSENT,
@@ -42,10 +42,10 @@ def run(job: Job, law: SubscribeLaw) -> Done:
         rows_equal(former[1:], present[1:]),
         left_preserved=preserved(law.how)[0],
     )
-    rows = _table(job, changes, sent, (former, present))
-    ignored = changes.keep(job, store)
+    rows = _message_table(job, changes, sent, (former, present))
+    ignored = changes.store_rows(job, store)
     stores = {job.operator.names[0]: store.runs}
-    return Done(rows if len(rows) else None, stores, counts=ignored)
+    return OperatorOutcome(rows if len(rows) else None, stores, counts=ignored)
 
 
 # Order 2 is new and Ann's; order 1 moves from Ann to Bob. With ``emit="batch"``:
@@ -59,7 +59,7 @@ def run(job: Job, law: SubscribeLaw) -> Done:
 # The epoch counts all messages of the primary keys' bucket. Here one was sent in earlier batches.
 # With ``emit="change"`` order 1 is ``MOVED`` only if Ann and Bob are in different buckets. Within
 # one bucket the order of the messages is that of their results.
-def _table(
+def _message_table(
     job: Job,
     changes: RowChanges,
     sent: Messages,
@@ -77,7 +77,7 @@ def _table(
     bucket of its primary key.
     """
     operator, shape, events = job.operator, job.sources[0].shape, changes.events
-    change, begun = changes.in_order(sent.ends, sent.begins)
+    change, begun = changes.rows_in_order(sent.ends, sent.begins)
     event = changes.event[change]
     group = events.group[event]
     hash_, *foreign = old_or_new(*keys, change, begun)
@@ -86,7 +86,9 @@ def _table(
     route = np.where(null, place_hash, hash_.fill_null(0).to_numpy())
     rows = job.batches[0].rows
     values = [field.name for field in shape.value_fields]
-    value_columns = picked(rows.select(values).columns, np.where(begun, events.row[event], ABSENT))
+    value_columns = take_rows(
+        rows.select(values).columns, np.where(begun, events.row[event], ABSENT)
+    )
     columns: dict[str, pa.Array] = {
         HASH: pa.array(route),
         EVENT_TIME: pa.array(events.event_time_us[event]),
@@ -101,15 +103,15 @@ def _table(
     instruction = np.where(begun, sent.begin_emits[change], sent.end_emits[change]) * EMIT
     instruction |= np.where(begun & sent.fresh[change], FRESH, 0)
     if operator.emit == "batch":
-        moves = _several(~begun, group)
+        moves = _ending_among_several(~begun, group)
     else:
-        moves = _differ(route % operator.buckets, group)
+        moves = _sent_to_several_buckets(route % operator.buckets, group)
     columns[INSTRUCTION] = pa.array(instruction | np.where(moves, MOVED, 0))
-    columns |= job.causes(events).of(event).arrays
+    columns |= job.event_causes(events).take(event).arrays
     return pa.table(columns)
 
 
-def _differ(bucket: Ints, group: Ints) -> Mask:
+def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
     """Find the messages whose primary key has messages to several buckets: bool[messages].
     ``bucket`` and ``group``: of each message, its bucket and its primary key.
     """
@@ -120,7 +122,7 @@ def _differ(bucket: Ints, group: Ints) -> Mask:
     return differs[group]
 
 
-def _several(ends: Mask, group: Ints) -> Mask:
+def _ending_among_several(ends: Mask, group: Ints) -> Mask:
     """Find the messages of primary keys with more than one message, at least one of which ends a
     subscription: bool[messages].
 

@@ -25,8 +25,15 @@ from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
 from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, references
 from dovetail.laws.joins.table_join import preserved
 from dovetail.laws.versioning import newest
-from dovetail.operators.job import Job, whole
-from dovetail.operators.tables import Pool, TableStore, counts, keep, latest, time_of
+from dovetail.operators.job import Job, combine_chunks
+from dovetail.operators.tables import (
+    Pool,
+    TableStore,
+    find_accepted_events,
+    locate_last_rows,
+    located_times,
+    store_rows,
+)
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
@@ -54,21 +61,21 @@ class SubscriptionStores:
         subscribed = TableState(
             shape.schema,
             shape.keys + law.primary,
-            job.runs(law.SUBSCRIPTIONS),
+            job.stored_runs(law.SUBSCRIPTIONS),
             job.blobs,
             job.cache,
             horizon_us=job.horizon_us(0),
-            expiry=job.expiry(0),
+            expiry=job.expiry_column(0),
         )
         counts = None
         if preserved(law.how)[1]:
             key_fields = list(shape.schema)[: shape.key_columns.stop]
             schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
-            runs = job.runs(law.REFERENCES)
+            runs = job.stored_runs(law.REFERENCES)
             counts = TableState(schema, shape.keys, runs, job.blobs, job.cache)
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
-    def referring(self, job: Job, events: Timeline) -> References | None:
+    def count_references(self, job: Job, events: Timeline) -> References | None:
         """Count the left rows that refer to each event's key, before and after it. Return None if
         right rows never appear alone.
         """
@@ -86,7 +93,7 @@ class SubscriptionStores:
         change[message] = np.where(events.deleted[message], -1, (instruction & FRESH) != 0)
         return References(stored, *references(events.group, change, stored))
 
-    def keep(
+    def store_batch(
         self,
         job: Job,
         events: Timeline,
@@ -100,7 +107,7 @@ class SubscriptionStores:
         ``counted``: the events that the right table takes.
         """
         keep_subscriptions(self.subscribed, subscriptions)
-        keep(job, 1, self.right, events, counted)
+        store_rows(job, 1, self.right, events, counted)
         if self.counts is None or references is None:
             return
         event = last_of_source(events, 0)
@@ -173,7 +180,7 @@ class RightRows:
 
 
 @dataclass(frozen=True)
-class Right(RightRows):
+class RightTable(RightRows):
     """The right table along the timeline, with its values."""
 
     pool: Pool
@@ -182,21 +189,21 @@ class Right(RightRows):
     """The indices of the table's key and value columns in the rows of ``pool``."""
 
 
-def right_of(job: Job, store: TableStore, events: Timeline) -> Right:
+def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTable:
     """Return the right table's rows before and after each event, ABSENT for none. ``store`` holds
     its rows before the batch. Of a versioned table, only its latest versions count as changes.
     """
-    located = latest(store, events)
-    counted = counts(job, events, 1)
+    located = locate_last_rows(store, events)
+    counted = find_accepted_events(job, events, 1)
     versioned = job.sources[1].meaning.versioned_us is not None
-    current = newest(events, counted, time_of(located)) if versioned else counted
+    current = newest(events, counted, located_times(located)) if versioned else counted
     rows = job.batches[1].rows
     before, after = versions(events, 1, located.present, current)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     pool = Pool(rows, located, events.groups)
     changes = np.flatnonzero(current)
     columns = job.sources[1].shape.user_columns
-    return Right(counted, changes, before, after, time, located.present, pool, columns)
+    return RightTable(counted, changes, before, after, time, located.present, pool, columns)
 
 
 @dataclass(frozen=True)
@@ -252,7 +259,7 @@ class Subscriptions:
 # | Ann   | 1           | 3          | -1        | no   | 2    | 2: row 1 of the batch |
 #
 # So event 2 meets orders 2 and 1, and event 4 meets order 2. Of each pair the last line is stored.
-def subscriptions_of(
+def find_subscriptions(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
     """Return the batch's messages and the stored subscriptions that the right table's changes meet.
@@ -267,7 +274,7 @@ def subscriptions_of(
     primary = law.primary_columns(job.sources)
     place_hash = low_half(rows.column(PLACE).to_numpy()[row])
     order = combined(events.hash[group], place_hash)
-    keys = [whole(rows.column(column)).take(pa.array(row)) for column in primary]
+    keys = [combine_chunks(rows.column(column)).take(pa.array(row)) for column in primary]
     asked = np.unique(events.group[table.changes])
     scanned = store.scan(
         *combined_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
@@ -287,7 +294,7 @@ def subscriptions_of(
     stored_rows = located.fetch(np.arange(count), [0, *primary])
     stored_order = stored_rows.column(0).to_numpy()
     keys = [
-        pa.concat_arrays([whole(was), is_])
+        pa.concat_arrays([combine_chunks(was), is_])
         for was, is_ in zip(stored_rows.columns[1:], keys, strict=True)
     ]
     group = np.concatenate((stored, group))

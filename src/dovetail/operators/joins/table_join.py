@@ -13,14 +13,21 @@ from dovetail.base.columns import EVENT_TIME
 from dovetail.laws.joins.table_join import Changes, StoredRows, join_tables, net_changes
 from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import emitted
-from dovetail.operators.job import Done, Job
-from dovetail.operators.tables import Pool, count_ignored, counts, keep, latest, time_of
+from dovetail.operators.emission import event_output_table
+from dovetail.operators.job import Job, OperatorOutcome
+from dovetail.operators.tables import (
+    Pool,
+    count_ignored,
+    find_accepted_events,
+    locate_last_rows,
+    located_times,
+    store_rows,
+)
 from dovetail.physical.fragment import Operator
 from dovetail.physical.specs.by_key import TableJoinLaw
 
 
-def run(job: Job, law: TableJoinLaw) -> Done:
+def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
     differs from the one before. A loose input's tombstone of a key without a row emits nothing.
     Store the rows of all tables.
@@ -31,12 +38,12 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     sources = range(len(job.sources))
     stores = [job.table_store(source) for source in sources]
     if not job.any_rows:
-        return Done(None, job.stores)
-    events = timeline([job.rows(source) for source in sources])
-    located = [latest(store, events) for store in stores]
-    counted = {source: counts(job, events, source) for source in sources}
+        return OperatorOutcome(None, job.stores)
+    events = timeline([job.source_rows(source) for source in sources])
+    located = [locate_last_rows(store, events) for store in stores]
+    counted = {source: find_accepted_events(job, events, source) for source in sources}
     current = {
-        source: newest(events, counted[source], time_of(located[source]))
+        source: newest(events, counted[source], located_times(located[source]))
         for source in sources
         if job.sources[source].meaning.versioned_us is not None
     }
@@ -46,35 +53,35 @@ def run(job: Job, law: TableJoinLaw) -> Done:
     }
     times = {i: batch.rows.column(EVENT_TIME).to_numpy() for i, batch in enumerate(job.batches)}
     changes = join_tables(law.tree, events, stored, times, current)
-    matched = _matched(events, changes)
+    matched = _matched_events(events, changes)
     for source in sources:
         if job.sources[source].meaning.loose:
-            has_effect = ~_says_nothing(events, source, stored[source], current.get(source))
+            has_effect = ~_empty_tombstones(events, source, stored[source], current.get(source))
             changes = changes.where(has_effect[changes.event])
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if operator.emit == "batch":
         changes, before = net_changes(law.tree, events, stored, changes)
-        changes = _differing(operator, law, pools, changes, before)
+        changes = _differing_changes(operator, law, pools, changes, before)
     elif law.distinct:
         changes, before = _with_previous(events, stored[0], changes, current.get(0))
-        changes = _differing(operator, law, pools, changes, before)
+        changes = _differing_changes(operator, law, pools, changes, before)
     leaves = [
-        pools[source].values(refs, job.sources[source].shape.value_columns)
+        pools[source].columns_at(refs, job.sources[source].shape.value_columns)
         for source, refs in zip(law.leaves, changes.reference, strict=True)
     ]
-    result = emitted(job, events, changes, leaves)
+    result = event_output_table(job, events, changes, leaves)
     ignored = Counts()
     for source in sources:
         if len(law.leaves) > 1:
             joins = (events.source == source) & ~events.deleted & current.get(source, True)
-            ignored.pair(job.sources[source], matched[joins])
-        keep(job, source, stores[source], events, counted[source])
+            ignored.add_matches(job.sources[source], matched[joins])
+        store_rows(job, source, stores[source], events, counted[source])
         count_ignored(ignored, job, source, events, counted[source], current.get(source))
     stored_runs = {n: s.runs for n, s in zip(operator.names, stores, strict=True)}
-    return Done(result, stored_runs, counts=ignored)
+    return OperatorOutcome(result, stored_runs, counts=ignored)
 
 
-def _matched(events: Timeline, changes: Changes) -> Mask:
+def _matched_events(events: Timeline, changes: Changes) -> Mask:
     """Find the events that are in a result with a row of every table: bool[events]."""
     whole = np.logical_and.reduce([refs != ABSENT for refs in changes.reference])
     matched = np.zeros(len(events.row), np.bool_)
@@ -82,7 +89,9 @@ def _matched(events: Timeline, changes: Changes) -> Mask:
     return matched
 
 
-def _says_nothing(events: Timeline, source: int, stored: StoredRows, current: Mask | None) -> Mask:
+def _empty_tombstones(
+    events: Timeline, source: int, stored: StoredRows, current: Mask | None
+) -> Mask:
     """Find the events of ``source`` that are tombstones of keys without a row: bool[events].
     ``current``: the events that are versions, None for all of the source.
     """
@@ -106,7 +115,7 @@ def _with_previous(
     return changes.where(visible), before.where(visible)
 
 
-def _differing(
+def _differing_changes(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """Keep the changes whose row differs from that in ``before``, in presence or in any value.
@@ -121,6 +130,6 @@ def _differing(
         values = operator.sources[source].shape.value_columns
         if values:
             equal[at] &= rows_equal(
-                pools[source].values(now, values), pools[source].values(then, values)
+                pools[source].columns_at(now, values), pools[source].columns_at(then, values)
             )
     return changes.where(~equal)

@@ -39,23 +39,27 @@ from dovetail.base.columns import (
 )
 from dovetail.laws.versioning import newest
 from dovetail.operators.counts import Counts
-from dovetail.operators.job import Cause, Done, Job
-from dovetail.operators.joins.foreign_key_join import ForeignResults, answered, fanned_out
+from dovetail.operators.job import Cause, Job, OperatorOutcome
+from dovetail.operators.joins.foreign_key_join import (
+    ForeignResults,
+    answer_messages,
+    fan_out_right_rows,
+)
 from dovetail.operators.joins.subscriptions import (
     RightRows,
     Subscriptions,
+    find_subscriptions,
     keep_subscriptions,
-    subscriptions_of,
 )
 from dovetail.operators.tables import (
     Pool,
     TableStore,
     count_ignored,
-    keep,
-    latest_of,
-    time_of,
+    locate_last_rows_of_keys,
+    located_times,
+    store_rows,
 )
-from dovetail.operators.tables import counts as counts_of
+from dovetail.operators.tables import find_accepted_events as counts_of
 from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
 from dovetail.physical.specs.star import StarLookupLaw, left_input_of_dimensions
 from dovetail.physical.specs.star import subscription_store_name as store_of
@@ -66,7 +70,7 @@ _ROWS_MAX = 50_000
 """The most answers in one table. It bounds memory, however many rows refer to one."""
 
 
-def run(job: Job, law: StarLookupLaw) -> Done:
+def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
     """Emit the answers of all dimensions, in the order of the records, in chunks. With
     ``emit="batch"``, emit only the last answer to each key and foreign key. All changes come as
     chunks.
@@ -74,32 +78,34 @@ def run(job: Job, law: StarLookupLaw) -> Done:
     Without rows in the batch, emit nothing and leave the stores as they are.
     """
     if not job.any_rows:
-        return Done(None, job.stores)
-    join, hashes = ForeignKeyJoinLaw(law.primary, "left"), _hashes(job)
-    job = _subscribing(job, law)
+        return OperatorOutcome(None, job.stores)
+    join, hashes = ForeignKeyJoinLaw(law.primary, "left"), _source_hashes(job)
+    job = _foreign_key_job(job, law)
     shape, name = job.sources[0].shape, store_of(job.sources[0].name)
     subscribed = TableState(
-        shape.schema, shape.keys + law.primary, job.runs(name), job.blobs, job.cache
+        shape.schema, shape.keys + law.primary, job.stored_runs(name), job.blobs, job.cache
     )
-    events = timeline(_rows(job, law))
+    events = timeline(_rows_of_sources(job, law))
     dimensions = _Dimensions.of(job, law, events, hashes)
     merged, table = dimensions.merged, dimensions.table
-    subscriptions = subscriptions_of(job, join, subscribed, merged, table)
-    to_messages = answered(job, join, merged, table, subscriptions)
-    to_changes = fanned_out(join, merged, table, subscriptions)
-    results = ForeignResults.joined([to_messages, to_changes])
+    subscriptions = find_subscriptions(job, join, subscribed, merged, table)
+    to_messages = answer_messages(job, join, merged, table, subscriptions)
+    to_changes = fan_out_right_rows(join, merged, table, subscriptions)
+    results = ForeignResults.concatenate([to_messages, to_changes])
     by_change = np.repeat([False, True], [len(to_messages.event), len(to_changes.event)])
     order = stable_argsort((events.arrival[results.event] << 32) + results.rank)
     if job.operator.emit == "batch":
         order = order[last_of_each(subscriptions.pair[results.subscription[order]])]
-    answers = _Answers(job, dimensions, subscriptions, results.of(order), by_change[order])
+    answers = _Answers(job, dimensions, subscriptions, results.select(order), by_change[order])
     keep_subscriptions(subscribed, subscriptions)
-    counts = dimensions.keep(job, events)
+    counts = dimensions.store_rows(job, events)
     stores = {name: subscribed.runs, **dimensions.runs(job)}
-    return Done(None, stores, chunks=answers.tables(job.causes(events)), counts=counts)
+    return OperatorOutcome(
+        None, stores, chunks=answers.answer_tables(job.event_causes(events)), counts=counts
+    )
 
 
-def _subscribing(job: Job, law: StarLookupLaw) -> Job:
+def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
     """Return the job with the messages as the left rows of a join by foreign key. Their hashes lie
     in a range for each dimension, so equal keys of two dimensions differ.
     """
@@ -116,15 +122,15 @@ def _subscribing(job: Job, law: StarLookupLaw) -> Job:
     )
 
 
-def _rows(job: Job, law: StarLookupLaw) -> list[SourceRows]:
+def _rows_of_sources(job: Job, law: StarLookupLaw) -> list[SourceRows]:
     """Return the rows of each source, the messages first, under the keys of messages: the number of
     the dimension, then the columns that the keys of all dimensions share. A column is null in the
     rows of a dimension whose key does not use it.
     """
-    messages = job.rows(0)
+    messages = job.source_rows(0)
     rows = [messages]
     for dimension_number, places in enumerate(law.places):
-        of_dimension = job.rows(dimension_number + 1)
+        of_dimension = job.source_rows(dimension_number + 1)
         count = len(of_dimension)
         dimension = np.full(count, dimension_number, np.int16)
         keys = [pa.array(dimension), *(pa.nulls(count, key.type) for key in messages.keys[1:])]
@@ -177,7 +183,7 @@ class _Dimensions:
         rows = np.array([len(batch) for batch in batches])
         first_row = np.cumsum(rows) - rows
         dimension = events.keys[0].to_numpy().astype(np.int64)
-        hash_ = _of_groups(events, hashes)
+        hash_ = _first_value_of_groups(events, hashes)
         place, stored = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.bool_)
         time_us, stored_us = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.int64)
         stores, pools = [], []
@@ -186,12 +192,12 @@ class _Dimensions:
             group = group[stable_argsort(hash_[group])]
             store = job.table_store(dimension_number + 1)
             keys = [events.keys[1 + n].take(pa.array(group)) for n in places]
-            located = latest_of(store, hash_[group], keys)
+            located = locate_last_rows_of_keys(store, hash_[group], keys)
             place[group], stored[group] = np.arange(len(group)), located.present
-            time_us[group], stored_us[group] = located.event_time_us, time_of(located)
+            time_us[group], stored_us[group] = located.event_time_us, located_times(located)
             stores.append(store)
             pools.append(Pool(batches[dimension_number], located, len(group)))
-        counted, current = _counted(job, events, stored_us)
+        counted, current = _accepted_events(job, events, stored_us)
         merged = replace(
             events,
             source=np.minimum(events.source, 1),
@@ -204,7 +210,7 @@ class _Dimensions:
         )
         return cls(merged, table, current, dimension, place, first_row, stores, pools)
 
-    def values(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
+    def row_columns(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
         """Return the time and the columns of rows of the dimension ``dimension_number`` (from 0):
         one row per reference, null for ABSENT.
 
@@ -218,15 +224,15 @@ class _Dimensions:
         in_pool[absent] = ABSENT
         columns = job.sources[dimension_number + 1].shape.user_columns
         time_us = np.append(self.table.time_us, 0)[refs]
-        return [pa.array(time_us, mask=absent), *pool.values(in_pool, columns)]
+        return [pa.array(time_us, mask=absent), *pool.columns_at(in_pool, columns)]
 
-    def keep(self, job: Job, events: Timeline) -> Counts:
+    def store_rows(self, job: Job, events: Timeline) -> Counts:
         """Store the rows of all dimensions after the batch, and return the counts of records that
         change nothing.
         """
         counts, counted = Counts(), self.table.counted
         for source, store in enumerate(self.stores, start=1):
-            keep(job, source, store, events, counted & (events.source == source))
+            store_rows(job, source, store, events, counted & (events.source == source))
             count_ignored(counts, job, source, events, counted, self.current)
         return counts
 
@@ -236,14 +242,14 @@ class _Dimensions:
         return {name: store.runs for name, store in zip(names, self.stores, strict=True)}
 
 
-def _hashes(job: Job) -> list[Ints]:
+def _source_hashes(job: Job) -> list[Ints]:
     """Return the hashes of each source's rows, of messages those of their foreign keys: int64[rows]
     each.
     """
     return [batch.rows.column(HASH).to_numpy() for batch in job.batches]
 
 
-def _of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
+def _first_value_of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
     """Return the value of each group's first event: int64[groups]. ``columns``: the values of each
     source's rows.
     """
@@ -253,7 +259,7 @@ def _of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
     return of_groups
 
 
-def _counted(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask, Mask]:
+def _accepted_events(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask, Mask]:
     """Return the events that the dimensions' tables take, and those of them that change a table.
 
     Of a versioned dimension only the latest versions change it. ``stored_us``: int64[groups], the
@@ -280,15 +286,15 @@ class _Answers:
     by_change: Mask
     """The answers that changes of a dimension cause."""
 
-    def tables(self, causes: Cause) -> Iterator[pa.Table]:
+    def answer_tables(self, causes: Cause) -> Iterator[pa.Table]:
         """Yield answers in tables of at most ``_ROWS_MAX`` rows, as the third stage reads them
         (``physical.stars.star_answers``). ``causes``: those of the events.
         """
         for start in range(0, len(self.results.event), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)
-            yield self._table(self.results.of(part), self.by_change[part], causes)
+            yield self._answer_table(self.results.select(part), self.by_change[part], causes)
 
-    def _table(self, results: ForeignResults, by_change: Mask, causes: Cause) -> pa.Table:
+    def _answer_table(self, results: ForeignResults, by_change: Mask, causes: Cause) -> pa.Table:
         """Return ``results`` as one table of answers, as the third stage reads them, one row each
         in the same order.
 
@@ -297,7 +303,7 @@ class _Answers:
         """
         subscriptions, shape = self.subscriptions, self.job.sources[0].shape
         left = subscriptions.reference[results.subscription]
-        *primary, key_hash = subscriptions.pool.values(left, shape.value_columns)
+        *primary, key_hash = subscriptions.pool.columns_at(left, shape.value_columns)
         place_hash = key_hash.to_numpy()
         group = self.dimensions.merged.group[results.event]
         dimension = self.dimensions.dimension[group]
@@ -309,12 +315,12 @@ class _Answers:
         columns |= zip((field.name for field in shape.value_fields[:-1]), primary, strict=True)
         for dimension_number in range(len(self.dimensions.stores)):
             refs = np.where(dimension == dimension_number, results.right, ABSENT)
-            values = self.dimensions.values(self.job, dimension_number, refs)
+            values = self.dimensions.row_columns(self.job, dimension_number, refs)
             columns |= {
                 value_name(dimension_number + 1, column_index): column
                 for column_index, column in enumerate(values)
             }
         columns[EPOCH] = pa.array(results.epoch)
         columns[INSTRUCTION] = pa.array(2 * (dimension + 1) + by_change.astype(np.int64))
-        columns |= causes.of(results.event).tied(place_hash).arrays
+        columns |= causes.take(results.event).with_tie(place_hash).arrays
         return pa.table(columns)

@@ -21,14 +21,14 @@ from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
 from dovetail.laws.joins.star import Reference, before_star, star_results
 from dovetail.laws.joins.table_join import Changes, preserved
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import emitted
-from dovetail.operators.job import Done, Job, picked, whole
+from dovetail.operators.emission import event_output_table
+from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
 from dovetail.physical.specs.star import StarJoinLaw
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
 
-def run(job: Job, law: StarJoinLaw) -> Done:
+def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
     """Emit the result of each moment or, with ``emit="batch"``, the last one of each key, if it
     differs from the row before. Store the rows. Without rows in the batch, emit and store nothing.
 
@@ -38,17 +38,17 @@ def run(job: Job, law: StarJoinLaw) -> Done:
     fact = job.sources[0].shape
     schema = _stored_schema(job)
     name = job.operator.names[0]
-    store = TableState(schema, fact.keys, job.runs(name), job.blobs, job.cache)
+    store = TableState(schema, fact.keys, job.stored_runs(name), job.blobs, job.cache)
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     star, counts = _Star.of(job, law, store), Counts()
-    counts.pair(job.sources[0], star.matched(net=job.operator.emit == "batch"))
+    counts.add_matches(job.sources[0], star.matched_upserts(net=job.operator.emit == "batch"))
     changes = star.changes
     if job.operator.emit == "batch":
-        changes = star.net(changes)
-    result = emitted(job, star.events, *star.shown(changes))
-    store.store(star.stored(schema))
-    return Done(result, {name: store.runs}, counts=counts)
+        changes = star.net_changes(changes)
+    result = event_output_table(job, star.events, *star.output_columns(changes))
+    store.store(star.stored_rows(schema))
+    return OperatorOutcome(result, {name: store.runs}, counts=counts)
 
 
 def _stored_schema(job: Job) -> pa.Schema:
@@ -79,13 +79,13 @@ class _Moments:
 # | 1     | answer of customers to order 1 | 7     | 0      | 0      |
 # | 2     | answer of products to order 1  | 7     | 0      | 0      |
 # | 3     | answer of customers to ann     | 9     | 1      | 1      |
-def _timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
+def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
     """Return the events, the dimension of each and the moments, all by key and then in order.
 
     The dimension is int64[events]: from 1, 0 for the fact. Events of one cause are ordered by
     origin: first the fact's row and the answers to it.
     """
-    rows = [job.rows(0), job.rows(1)]
+    rows = [job.source_rows(0), job.source_rows(1)]
     facts = len(rows[0])
     instruction = job.batches[1].rows.column(INSTRUCTION).to_numpy()
     dimension = np.append(np.zeros(facts, np.int64), instruction >> 1)
@@ -130,13 +130,13 @@ class _Part:
     final: Ints
     """int64[groups]: the reference at the end of the batch."""
 
-    def values(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
+    def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
         """Return the columns with the indices ``columns`` at the references ``refs``, null for
         ABSENT.
         """
-        return picked([self.columns[column] for column in columns], self.row[refs])
+        return take_rows([self.columns[column] for column in columns], self.row[refs])
 
-    def times(self, refs: Ints) -> Ints:
+    def times_at(self, refs: Ints) -> Ints:
         """Return the times of the rows at the references ``refs``: int64, 0 for ABSENT. A reference
         to a missing stored row may have any time.
         """
@@ -161,7 +161,7 @@ class _StoredRows:
         stored_row[present] = np.arange(len(present))
         return cls(located.fetch(present, range(len(located.schema))), stored_row)
 
-    def part(
+    def build_part(
         self,
         events: Timeline,
         moments: _Moments,
@@ -177,9 +177,9 @@ class _StoredRows:
         the columns in the store. The first has the time, null in a row without this part.
         ``names``: the same columns in the batch.
         """
-        stored = [whole(self.rows.column(column)) for column in columns]
+        stored = [combine_chunks(self.rows.column(column)) for column in columns]
         time, *values = (
-            pa.concat_arrays([column, whole(batch.column(name))])
+            pa.concat_arrays([column, combine_chunks(batch.column(name))])
             for column, name in zip(stored, names, strict=True)
         )
         there = np.append(stored[0].is_valid().to_numpy(zero_copy_only=False), False)[
@@ -213,13 +213,13 @@ class _Star:
         """Return the moments of the job's rows, with the rows of the fact and the dimensions at
         each. ``store``: the rows before the batch.
         """
-        events, dimension, moments = _timeline(job)
+        events, dimension, moments = _build_timeline(job)
         stored = _StoredRows.of(store.locate(events.hash, events.keys))
         facts, answers = (batch.rows for batch in job.batches)
         fact, shape = job.sources[0].shape.schema, job.sources[1].shape
         time = fact.get_field_index(EVENT_TIME)
         parts = [
-            stored.part(
+            stored.build_part(
                 events,
                 moments,
                 dimension == 0,
@@ -232,7 +232,7 @@ class _Star:
         for dimension_number in range(1, len(law.hows) + 1):
             columns = law.answer_columns(job.sources, dimension_number)
             parts.append(
-                stored.part(
+                stored.build_part(
                     events,
                     moments,
                     dimension == dimension_number,
@@ -256,8 +256,8 @@ class _Star:
             was_null, is_null = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
             moved = was_null
             if not keeps:
-                former = fact.values(fact.before, columns)
-                present = fact.values(fact.after, columns)
+                former = fact.columns_at(fact.before, columns)
+                present = fact.columns_at(fact.after, columns)
                 was_null, is_null = any_null(former, count), any_null(present, count)
                 moved = ~rows_equal(former, present)
             references.append(
@@ -268,8 +268,8 @@ class _Star:
                     moved,
                     part.before != ABSENT,
                     part.after != ABSENT,
-                    part.times(part.before),
-                    part.times(part.after),
+                    part.times_at(part.before),
+                    part.times_at(part.after),
                 )
             )
         return references
@@ -295,7 +295,7 @@ class _Star:
         )
         return everything.where(order[results.emits[order]])
 
-    def matched(self, *, net: bool) -> Mask:
+    def matched_upserts(self, *, net: bool) -> Mask:
         """Return for each upsert of the fact whether it finds a row in every dimension: bool, one
         per upsert, in the order of the moments.
 
@@ -311,7 +311,7 @@ class _Star:
         matched: Mask = np.logical_and.reduce(dimensions)[fact]
         return matched
 
-    def net(self, changes: Changes) -> Changes:
+    def net_changes(self, changes: Changes) -> Changes:
         """Return the last change of each key, if it differs from the row before the batch.
         ``changes``: in the order of arrival, each refers to its moment.
         """
@@ -322,12 +322,12 @@ class _Star:
         same = ~changes.present & ~before
         compared = np.flatnonzero(changes.present & before)
         if len(compared):
-            now = self._rows(moment[compared], after=True)
-            then = self._rows(starts[compared], after=False)
-            same[compared] = _equal(now, then, compared)
+            now = self._result_columns(moment[compared], after=True)
+            then = self._result_columns(starts[compared], after=False)
+            same[compared] = _equal_rows(now, then, compared)
         return changes.where(~same)
 
-    def shown(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
+    def output_columns(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
         """Return the changes with references to rows, and their value columns. ``changes``: each
         refers to its moment.
 
@@ -336,7 +336,7 @@ class _Star:
         its right side. They have a row per change, null for a tombstone.
         """
         (moment,) = changes.reference
-        columns = self._rows(moment, after=True, present=changes.present)
+        columns = self._result_columns(moment, after=True, present=changes.present)
         width = len(self.law.left)
         refs = tuple(
             np.where(changes.present, part.after[moment], ABSENT)
@@ -344,7 +344,9 @@ class _Star:
         )
         return replace(changes, reference=refs), [columns[:width], columns[width:]]
 
-    def _rows(self, moment: Ints, *, after: bool, present: Mask | None = None) -> list[pa.Array]:
+    def _result_columns(
+        self, moment: Ints, *, after: bool, present: Mask | None = None
+    ) -> list[pa.Array]:
         """Return the result's value columns before or after the moments with the indices
         ``moment``, one row each.
 
@@ -357,26 +359,26 @@ class _Star:
             refs.append(of_part if present is None else np.where(present, of_part, ABSENT))
         last = len(self.parts) - 1
         wanted = [*self.law.left, *((last, n) for n in range(len(self.parts[-1].columns)))]
-        return [self.parts[n].values(refs[n], [column])[0] for n, column in wanted]
+        return [self.parts[n].columns_at(refs[n], [column])[0] for n, column in wanted]
 
-    def stored(self, schema: pa.Schema) -> pa.Table:
+    def stored_rows(self, schema: pa.Schema) -> pa.Table:
         """Return the row of each key of the batch after it, as it is stored, in hash order: the
         fact's columns, then the time and the columns of each dimension. A key without a fact has a
         tombstone. Columns of a dimension without a row are null.
         """
         fact, events = self.parts[0], self.events
         deleted = fact.final == ABSENT
-        time_us = np.where(deleted, events.event_time_us[events.last], fact.times(fact.final))
+        time_us = np.where(deleted, events.event_time_us[events.last], fact.times_at(fact.final))
         columns = [pa.array(events.hash), pa.array(time_us), pa.array(deleted), *events.keys]
-        columns += fact.values(fact.final, range(self.keys, len(fact.columns)))
+        columns += fact.columns_at(fact.final, range(self.keys, len(fact.columns)))
         for part in self.parts[1:]:
             refs = np.where(deleted, ABSENT, part.final)
-            columns.append(pa.array(part.times(refs), mask=refs == ABSENT))
-            columns += part.values(refs, range(len(part.columns)))
+            columns.append(pa.array(part.times_at(refs), mask=refs == ABSENT))
+            columns += part.columns_at(refs, range(len(part.columns)))
         return pa.table(columns, schema=schema)
 
 
-def _equal(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
+def _equal_rows(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
     """Return for each row whether the columns ``now`` and ``then`` have equal values: bool[rows].
     Null equals null. Without columns all rows are equal. ``rows``: its length is the number of
     rows.

@@ -25,12 +25,12 @@ from dovetail.base.columns import (
     foreign_name,
 )
 from dovetail.laws.joins.foreign_key_join import MOVED, messages
-from dovetail.operators.job import Done, Job
+from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.star import StarSubscribeLaw
 
 
-def run(job: Job, law: StarSubscribeLaw) -> Done:
+def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
     """Emit the messages of each change, by dimension and then in the order of the records. Store
     the foreign keys.
 
@@ -38,12 +38,12 @@ def run(job: Job, law: StarSubscribeLaw) -> Done:
     """
     store = job.table_store(0)
     if not job.any_rows:
-        return Done(None, job.stores)
+        return OperatorOutcome(None, job.stores)
     changes = RowChanges.of(job, store)
-    rows = _messages(job, law, changes)
-    ignored = changes.keep(job, store)
+    rows = _message_table(job, law, changes)
+    ignored = changes.store_rows(job, store)
     stores = {job.operator.names[0]: store.runs}
-    return Done(rows if len(rows) else None, stores, counts=ignored)
+    return OperatorOutcome(rows if len(rows) else None, stores, counts=ignored)
 
 
 # Order 1 moves from Ann to Bob and keeps its product; order 2 is new:
@@ -56,7 +56,7 @@ def run(job: Job, law: StarSubscribeLaw) -> Done:
 # | order 2 | products  | pen        | no      |
 #
 # Epochs count the messages. They order the answers to one record.
-def _messages(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
+def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
     """Return the messages of ``changes`` to all dimensions as the second stage reads them: by
     dimension, then in the order of the records. A change has up to two messages to a dimension, to
     the former key first.
@@ -64,7 +64,7 @@ def _messages(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
     values = job.sources[0].shape.value_columns
     count, dimensions = len(changes.event), len(law.places)
     former, present = (
-        _by_dimension(changes.pool.values(refs, values), law.places)
+        _by_dimension(changes.pool.columns_at(refs, values), law.places)
         for refs in (changes.old, changes.new)
     )
     was_null, is_null = (
@@ -81,12 +81,15 @@ def _messages(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
         ),
         left_preserved=True,
     )
-    change, begun = changes.in_order(sent.ends, sent.fresh)
+    change, begun = changes.rows_in_order(sent.ends, sent.fresh)
     dimension, row_change = np.divmod(change, max(count, 1))
     events, event = changes.events, changes.event[row_change]
     group = events.group[event]
     hash_, *foreign = old_or_new(
-        _shared(former, law.places), _shared(present, law.places), change, begun
+        _stack_foreign_keys(former, law.places),
+        _stack_foreign_keys(present, law.places),
+        change,
+        begun,
     )
     place_hash = events.hash[group]
     null = np.where(begun, is_null[change], was_null[change])
@@ -102,7 +105,7 @@ def _messages(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
     table[PLACE] = pa.array(place_hash)
     table[EPOCH] = pa.array(np.arange(len(event)) + 1 + job.manifest.position)
     table[INSTRUCTION] = pa.array(np.full(len(event), MOVED))
-    table |= job.causes(events).of(event).arrays
+    table |= job.event_causes(events).take(event).arrays
     return pa.table(table)
 
 
@@ -117,7 +120,7 @@ def _by_dimension(
     return [columns[end - 1 - len(of_key) : end] for end, of_key in zip(ends, places, strict=True)]
 
 
-def _shared(
+def _stack_foreign_keys(
     foreign: Sequence[Sequence[pa.Array]], places: Sequence[Sequence[int]]
 ) -> list[pa.Array]:
     """Return the hashes of all dimensions' foreign keys, one dimension after the other, then their

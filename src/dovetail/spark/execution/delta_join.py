@@ -25,7 +25,7 @@ from dovetail.engine.pack import PackedRow, Tag, pack_table, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found
-from dovetail.operators.joins.delta_join import join, last_rows
+from dovetail.operators.joins.delta_join import join_batch, last_rows
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.output import Output
@@ -162,7 +162,7 @@ def joined(
         ]
         caches = _empty(operator) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
-        done = join(operator, own, caches, ask, batch)
+        done = join_batch(operator, own, caches, ask, batch)
         for table in done.changes:
             sent = output.rows_of_changes(table if live else _upserts(table)).cast(schema)
             yield from _with_counts(sent, None).to_batches()

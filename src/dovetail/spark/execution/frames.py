@@ -42,7 +42,7 @@ from dovetail.engine.pack import (
     pack_partition,
     pack_whole_table,
 )
-from dovetail.operators.joins.in_order import merge
+from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.physical.routing import InputEdge, RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw
@@ -491,7 +491,7 @@ def merging(
     @task.mapping
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with locate_errors(fragment.title, lambda _: title):
-            tables = merge(payloads(batches), law, columns, task.micro_batch())
+            tables = merge_buckets(payloads(batches), law, columns, task.micro_batch())
             yield from leaving(map(output.rows_of_changes, tables))
 
     return rows

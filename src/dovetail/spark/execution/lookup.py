@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from dovetail.arrays.timeline import Mask
 from dovetail.base.columns import DELETED
 from dovetail.engine.error_context import locate_errors
-from dovetail.operators.joins.lookup import COUNTS, Answering, Caches
+from dovetail.operators.joins.lookup import COUNTS, Caches, TaskLookups
 from dovetail.physical.specs.lookup import StoreLookup
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.types.arrow import arrow_schema, in_timezone
@@ -62,13 +62,13 @@ def answered(
 
     @task.mapping
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        answering = Answering(law, _CACHES, _now_us)
+        answering = TaskLookups(law, _CACHES, _now_us)
         with locate_errors(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
             for batch in batches:
                 rows = pa.Table.from_batches([batch]).rename_columns(frame_columns)
                 there = _there(rows, beside)
                 live = ~there & ~rows.column(DELETED).to_numpy(zero_copy_only=False).astype(bool)
-                for records, values in answering.results(
+                for records, values in answering.join_records(
                     rows.filter(pa.array(~there)), live[~there]
                 ):
                     parts = [*(records.column(name) for name in keys)]
