@@ -18,7 +18,7 @@ from bench.forced import HASHES, forced
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.laws.netting import net
+from dovetail.laws.netting import find_net_changes
 from dovetail.plan.nodes import RowOrder
 from dovetail.testing import Driver
 from fuzz import changelogs
@@ -191,7 +191,7 @@ def _netted(rows: Sequence[Row]) -> list[Row]:
     if not rows:
         return []
     commit, key, time, value, gone = (list(column) for column in zip(*rows, strict=True))
-    stays = net(
+    stays = find_net_changes(
         [pa.array(key)],
         np.array(commit, np.int64),
         np.array(gone, np.bool_),

@@ -307,13 +307,13 @@ FAULTS = [
     Fault(
         "streams: grace does not keep windows open",
         "laws.joins.stream_join",
-        "return self._reach(side)[1] + self.grace_us",
-        "return self._reach(side)[1]",
+        "return self._reach_bounds(side)[1] + self.grace_us",
+        "return self._reach_bounds(side)[1]",
     ),
     Fault(
         "streams: a pair comes once for each side",
         "laws.joins.stream_join",
-        "return pairs.where(self.other.arrival[other_index] < self.own.arrival[row])",
+        "return pairs.select(self.other.arrival[other_index] < self.own.arrival[row])",
         "return pairs",
     ),
     Fault(
@@ -470,7 +470,7 @@ FAULTS = [
     Fault(
         "tables: the net of a batch has rows that stay as they were",
         "operators.joins.table_join",
-        "return changes.where(~equal)",
+        "return changes.select(~equal)",
         "return changes",
         "matrix",
     ),
@@ -613,8 +613,8 @@ FAULTS = [
     Fault(
         "order: a clock is what it was before the record",
         "engine.batches.pieces",
-        "stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)",
-        "stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=False)",
+        "stairs.time_at(rows.column(SEQUENCE).to_numpy(), inclusive=True)",
+        "stairs.time_at(rows.column(SEQUENCE).to_numpy(), inclusive=False)",
     ),
     Fault(
         "stages: of several inputs the first is read",

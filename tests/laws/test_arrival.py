@@ -11,10 +11,10 @@ from dovetail.arrays.timeline import NO_TIME
 from dovetail.laws.arrival import (
     NEVER,
     LogRuns,
-    clocks,
+    clocks_with_left_out,
+    record_clocks,
     running_clock,
     trailing_times,
-    with_left_out,
 )
 
 
@@ -48,9 +48,9 @@ def _in_runs(times: list[int], left_out: list[bool], begins: list[bool]) -> list
         np.minimum.reduceat(np.where(out, NEVER, stream), first),
         trail[last],
     )
-    of_run = with_left_out(run, stream, trail, out)
+    of_run = clocks_with_left_out(run, stream, trail, out)
     zeros = np.zeros(len(time), np.int64)
-    return clocks(runs, run, of_run, zeros, np.arange(len(time))).tolist()  # type: ignore[no-any-return]
+    return record_clocks(runs, run, of_run, zeros, np.arange(len(time))).tolist()  # type: ignore[no-any-return]
 
 
 def test_a_row_that_is_left_out_does_not_hold_up_its_log() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.laws.netting import net
+from dovetail.laws.netting import find_net_changes
 
 
 def kept(changes: list[tuple[int, int, bool, float | None]]) -> list[int]:
     """By their numbers; a change is a commit, a key, whether the row goes, and the row."""
     commit, key, gone, row = zip(*changes, strict=True)
-    stays = net(
+    stays = find_net_changes(
         [pa.array(key)],
         np.array(commit),
         np.array(gone),

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dovetail.laws.logs import replacing
+from dovetail.laws.logs import find_effective_rows
 
 Row = tuple[int, int, int, int]
 """Key, log, place and time."""
@@ -56,7 +56,7 @@ def read(rows: list[Row], cuts: list[int]) -> dict[int, Row]:
             continue
         key, log, place, time = np.array(all_rows).T
         group = np.unique(key, return_inverse=True)[1]
-        effect, age, ends = replacing(group, log, place, time)
+        effect, age, ends = find_effective_rows(group, log, place, time)
         for number, row in enumerate(all_rows):
             if effect[number] and row[2] >= 0:
                 last[row[0]] = row

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dovetail.arrays.timeline import SourceRows, Timeline, timeline
-from dovetail.laws.joins.foreign_key_join import fan_out, messages, references
+from dovetail.laws.joins.foreign_key_join import count_references, fan_out, messages_of_changes
 
 # What is said of a left row: to the former foreign key that it "ends"; to the present one that it
 # "begins", and that it is "fresh" there. Either "emits" something where no right row is.
@@ -60,7 +60,7 @@ def test_what_a_changed_row_says(left_preserved: bool, law: dict[str, str]) -> N
         if "-" in change or same == (old == new)
     ]
     columns = np.array([inputs for _, inputs in cases]).T
-    said = messages(*columns, left_preserved=left_preserved)
+    said = messages_of_changes(*columns, left_preserved=left_preserved)
     for number, (change, inputs) in enumerate(cases):
         to_former = ["ends"] + ["emits"] * bool(said.end_emits[number])
         to_present = ["begins"] + ["emits"] * bool(said.begin_emits[number])
@@ -153,5 +153,5 @@ def test_references_are_counted_event_by_event(seed: int) -> None:
         was = count[number]
         count[number] += moves
         expected.append((was, count[number]))
-    before, after = references(ints(group), ints(change), ints(initial))
+    before, after = count_references(ints(group), ints(change), ints(initial))
     assert list(zip(before.tolist(), after.tolist(), strict=True)) == expected

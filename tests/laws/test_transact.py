@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 
 from dovetail.arrays.timeline import ABSENT
-from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Settled, Steps, Tally, settled
-from dovetail.laws.transact import stepped as settled_by_steps
+from dovetail.laws.transact import (
+    BARE,
+    CHANGES,
+    COMES,
+    GOES,
+    EventOutcomes,
+    Steps,
+    Tally,
+    settle_events,
+)
+from dovetail.laws.transact import settle_stepwise as settled_by_steps
 
 KINDS = [COMES, CHANGES, GOES, BARE]
 
@@ -74,8 +83,8 @@ def modelled(events: Sequence[Event]) -> tuple[list[tuple[bool, bool]], dict[int
 class Run:
     """The law on events that come in parts."""
 
-    def __init__(self, keys: int, law: object = settled) -> None:
-        self.tally, self.law = Tally.none(keys), law
+    def __init__(self, keys: int, law: object = settle_events) -> None:
+        self.tally, self.law = Tally.empty(keys), law
 
     def take(self, events: Sequence[Event]) -> list[tuple[bool, bool]]:
         """The outcome of each event."""
@@ -85,8 +94,8 @@ class Run:
         start = np.searchsorted([one.key for one in own], keys)
         columns = ([getattr(one, f.name) for one in own] for f in fields(Steps))
         steps = Steps(*(np.array(column, np.int64) for column in columns))
-        made: Settled = self.law(start, steps, self.tally.of(keys))  # type: ignore[operator]
-        self.tally.put(keys, made.tally)
+        made: EventOutcomes = self.law(start, steps, self.tally.take(keys))  # type: ignore[operator]
+        self.tally.replace(keys, made.tally)
         found = [(False, False)] * len(events)
         for place, n in enumerate(order):
             found[n] = bool(made.left_out[place]), bool(made.repeated[place])
@@ -125,7 +134,7 @@ def test_the_law_is_that_of_one_event_after_the_other(seed: int) -> None:
     count, keys = draw.choice([(5, 1), (40, 1), (60, 4), (300, 20)])
     events = drawn(draw, count, keys)
     expected, states = modelled(events)
-    for law in (settled, settled_by_steps):
+    for law in (settle_events, settled_by_steps):
         run, found = Run(keys, law), list[tuple[bool, bool]]()
         at = 0
         while at < count:

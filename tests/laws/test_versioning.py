@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Timeline
-from dovetail.laws.versioning import LATEST, as_of, batch_versions, newest, within_retention
+from dovetail.laws.versioning import (
+    LATEST,
+    batch_versions,
+    find_latest_versions,
+    version_as_of,
+    within_retention,
+)
 
 SEEDS = range(80)
 
@@ -69,7 +75,7 @@ def test_newest() -> None:
             expected[event] = bool(counted[event]) and time >= latest[group]
             if expected[event]:
                 latest[group] = time
-        found = newest(events, counted, np.array(stored, dtype=np.int64))
+        found = find_latest_versions(events, counted, np.array(stored, dtype=np.int64))
         assert found.tolist() == [expected[event] for event in range(len(events.row))]
 
 
@@ -114,4 +120,4 @@ def test_as_of(counts: str) -> None:
                     best, found = at, int(event)
             expected.append(found)
         asked = [np.array(column, dtype=np.int64) for column in zip(*queries, strict=True)]
-        assert as_of(batch_versions(events, counted), *asked).tolist() == expected
+        assert version_as_of(batch_versions(events, counted), *asked).tolist() == expected

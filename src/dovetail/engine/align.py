@@ -20,7 +20,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import NO_TIME, Ints, Mask
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, HIGH, LOG_PARTITION, SEQUENCE
 from dovetail.engine.batches.pieces import Piece
-from dovetail.laws.arrival import before_all, running_clock
+from dovetail.laws.arrival import order_before_records, running_clock
 from dovetail.operators.job import Batch
 from dovetail.physical.fragment import Fragment, alignment_store_name
 from dovetail.physical.source import SourceSpec, number_repeated_names
@@ -204,6 +204,6 @@ def _let_through(
         return Batch(rows, clock_us, clock_us)
     order, hash_ = None, waited.column(HASH).to_numpy()
     if incoming.order is not None:
-        order = np.append(before_all(hash_), incoming.order[passing])
+        order = np.append(order_before_records(hash_), incoming.order[passing])
     tie = None if incoming.tie is None else np.append(hash_, incoming.tie[passing])
     return Batch(rows, clock_us, clock_us, order, tie)

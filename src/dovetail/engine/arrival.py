@@ -32,7 +32,7 @@ from dovetail.base.columns import (
     TRAIL,
 )
 from dovetail.engine.batches.pieces import RUNS, STAIRS
-from dovetail.laws.arrival import NEVER, Stairs, running_clock, trailing_times, with_left_out
+from dovetail.laws.arrival import NEVER, Stairs, clocks_with_left_out, running_clock, trailing_times
 from dovetail.physical.source import RowArrival, SourceSpec
 
 _GAPS_MAX = 64
@@ -84,7 +84,7 @@ def arrange_rows(
         assert runs is not None
         left_out = np.zeros(len(rows), np.bool_) if left_out is None else left_out
         trail_us = trailing_times(log, rows.column(EVENT_TIME).to_numpy(), left_out)
-        clock_us = with_left_out(log, stream_us, trail_us, left_out)
+        clock_us = clocks_with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
         runs = _with_left_out(runs, low_us, trail_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}

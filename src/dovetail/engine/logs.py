@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
-from dovetail.laws.logs import replacing
+from dovetail.laws.logs import find_effective_rows
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share
 from dovetail.physical.fragment import log_store_name, replaced_metric
@@ -148,7 +148,9 @@ def _effective_rows(share: Share, source_index: int, key_logs: _KeyLogs | None) 
         time_us = np.append(located.event_time_us[there], time_us)
         arrived = np.append(np.full(len(there), -1), arrived)
     arranged = np.lexsort((arrived, group))
-    effect, age_us, last = replacing(*(a[arranged] for a in (group, log, position, time_us)))
+    effect, age_us, last = find_effective_rows(
+        *(a[arranged] for a in (group, log, position, time_us))
+    )
     in_batch = arrived[arranged] >= 0
     row = np.full(len(arranged), -1)
     row[in_batch] = at[arrived[arranged][in_batch]]

@@ -59,7 +59,7 @@ class LogRuns:
     trail_us: Ints | None = None
     """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
 
-    def before(self) -> Ints:
+    def latest_before(self) -> Ints:
         """Return the largest timestamp in the earlier runs of each run's log, by ``first``:
         int64[k]. It is ``NO_TIME`` for a log's first run.
 
@@ -70,7 +70,7 @@ class LogRuns:
         order = np.lexsort((self.first, self.log))
         log = self.log[order]
         before = np.full(len(order), NO_TIME)
-        for start, end in _segments(log):
+        for start, end in _equal_segments(log):
             runs = order[start:end]
             before[runs[1:]] = np.maximum.accumulate(self.high_us[runs])[:-1]
         return before
@@ -83,7 +83,7 @@ class LogRuns:
     # | 1   | [22]     | NO_TIME | NEVER | 22      | 25      | 30    |
     # | 2   | [12], 30 | 30      | 30    | NO_TIME | 25      | 40    |
     # | 3   | 40       | 40      | 40    | NO_TIME | NO_TIME | NEVER |
-    def around(self) -> tuple[Ints, Ints]:
+    def left_out_bounds(self) -> tuple[Ints, Ints]:
         """Return the times between which rows lie that are left out at the ends of runs: int64[k]
         each.
 
@@ -93,10 +93,10 @@ class LogRuns:
         """
         assert self.low_us is not None
         assert self.trail_us is not None
-        before = self.before()
+        before = self.latest_before()
         order = np.lexsort((self.first, self.log))
         lead, following = np.full(len(order), NO_TIME), np.full(len(order), NEVER)
-        for start, end in _segments(self.log[order]):
+        for start, end in _equal_segments(self.log[order]):
             runs = order[start:end]
             low = self.low_us[runs]
             clock = np.where(low == NEVER, NEVER, np.maximum(low, before[runs]))
@@ -105,7 +105,7 @@ class LogRuns:
             lead[runs[1:]] = running_clock(gap, self.trail_us[runs])[:-1]
         return lead, following
 
-    def interleaved(self) -> Mask:
+    def find_interleaved(self) -> Mask:
         """Find the runs of logs in which any two runs overlap: bool[k]. All runs of such a log
         count.
 
@@ -116,7 +116,7 @@ class LogRuns:
         order = np.lexsort((self.first, self.log))
         log = self.log[order]
         overlaps = np.zeros(len(order), np.bool_)
-        for start, end in _segments(log):
+        for start, end in _equal_segments(log):
             runs = order[start:end]
             reached = np.maximum.accumulate(self.last[runs])[:-1]
             overlaps[runs] = bool(np.any(self.first[runs[1:]] <= reached))
@@ -131,7 +131,7 @@ class LogRuns:
         """
         order = np.lexsort((self.last, self.log))
         high_us = np.full(len(log), NO_TIME)
-        for start, end in _segments(self.log[order]):
+        for start, end in _equal_segments(self.log[order]):
             runs = order[start:end]
             rows = np.flatnonzero(log == self.log[runs[0]])
             ended = np.searchsorted(self.last[runs], position[rows], side="left")
@@ -164,7 +164,7 @@ class Stairs:
         last = np.append(position[1:] != position[:-1], True)[: len(position)]
         return cls(position[last], time[last])
 
-    def at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
+    def time_at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
         """Return stream time at each position: int64[n], ``NO_TIME`` before the first step. If
         ``inclusive``, a step at the position itself counts; it may differ per position.
         """
@@ -174,7 +174,7 @@ class Stairs:
         time_us: Ints = highest[np.where(inclusive, upto, below)]
         return time_us
 
-    def first(self, time_us: Ints) -> Ints:
+    def first_position_at(self, time_us: Ints) -> Ints:
         """Return the position of the first step that reaches each time: int64[n], ``NEVER`` if none
         does.
         """
@@ -195,7 +195,7 @@ class Stairs:
 #
 # A bucket has some of the rows, but hears of all runs. It does not know which rows of an
 # interleaved run lie before a position, so it leaves such a run out.
-def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
+def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
     """Return each record's clock: int64[n].
 
     ``run``: the index of each record's run. ``clock_us``: the largest timestamp of its run so far.
@@ -204,16 +204,16 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
     Input partitions may interleave one log. Then only runs count that end before the record. Such a
     clock may be too low, never too high, and it is the same in all buckets.
     """
-    before = runs.before()
+    before = runs.latest_before()
     log_clock_us = np.maximum(clock_us, before[run])
     if runs.low_us is not None:
-        lead, following = runs.around()
+        lead, following = runs.left_out_bounds()
         low = runs.low_us
         first_us = np.where(low == NEVER, following, np.maximum(low, before))
         leading = np.minimum(np.maximum(log_clock_us, lead[run]), first_us[run])
         trailing = np.minimum(log_clock_us, following[run])
         log_clock_us = np.where(clock_us <= low[run], leading, trailing)
-    unclear = runs.interleaved()[run]
+    unclear = runs.find_interleaved()[run]
     if unclear.any():
         log_clock_us[unclear] = runs.ended_before(log[unclear], position[unclear])
     return log_clock_us
@@ -229,7 +229,7 @@ def clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) 
 # | 3   | 25   | yes      | 20          | 25    | its own time                |
 # | 4   | 22   | yes      | 20          | 25    | not before row 3            |
 # | 5   | 30   |          | 30          | 30    |                             |
-def with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
+def clocks_with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
     """Return the clocks of n rows of which a condition leaves some out: int64[n].
 
     A row that is left out deletes its key's row at its own time. It comes neither before the row
@@ -269,7 +269,7 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
     [5, 5, 6, 1]
     """
     clock_us = np.maximum.accumulate(time_us)
-    segments = _segments(log)
+    segments = _equal_segments(log)
     if len(segments) > _LOOPED_MAX:
         start, end = np.array(segments).T
         segment = np.repeat(np.arange(len(segments)), end - start)
@@ -289,7 +289,7 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
     return order
 
 
-def before_all(hash_: Ints) -> Ints:
+def order_before_records(hash_: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the hash of their key, before all records:
     int64[n], from -2**62 up to -1. They serve rows that are emitted because stream time moves.
     """
@@ -297,7 +297,7 @@ def before_all(hash_: Ints) -> Ints:
     return order
 
 
-def as_due(time_us: Ints) -> Ints:
+def order_by_due_time(time_us: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the time at which they are due, before all
     others: int64[n]. They precede those of ``before_all``, too. ``time_us``: int64[n], from -2**61
     to 2**61; others are not noticed.
@@ -315,7 +315,7 @@ def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
     return order
 
 
-def _segments(log: Ints) -> list[tuple[int, int]]:
+def _equal_segments(log: Ints) -> list[tuple[int, int]]:
     """Return the (start, exclusive end) of each segment of equal neighbours."""
     edges = np.flatnonzero(np.diff(log)) + 1
     bounds = [0, *edges.tolist(), len(log)] if len(log) else [0]

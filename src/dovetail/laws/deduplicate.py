@@ -13,7 +13,7 @@ from dovetail.arrays.search import bisect
 from dovetail.arrays.timeline import Ints, Mask
 
 
-def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int) -> Mask:
+def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int) -> Mask:
     """Find the records that have a time of ``to_us`` in their group at most ``within_us`` before or
     after their own: bool[n].
 
@@ -32,7 +32,7 @@ def near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int
     return is_near
 
 
-def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
+def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
     """Find the records that are emitted: bool[n]. Records lie by (group, arrival), and none is near
     a record emitted before this call.
 
@@ -49,7 +49,7 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
     falls = (group[1:] == group[:-1]) & (time_us[1:] < time_us[:-1])
     apart = np.isin(group, group[1:][falls])
     orderly = np.flatnonzero(~apart)
-    is_emitted[orderly] = _chained(group[orderly], time_us[orderly], within_us)
+    is_emitted[orderly] = _find_emitted(group[orderly], time_us[orderly], within_us)
     pending = np.flatnonzero(apart)
     while len(pending):
         new = np.append(True, group[pending[1:]] != group[pending[:-1]])
@@ -67,7 +67,7 @@ def first_of_each(group: Ints, time_us: Ints, within_us: int) -> Mask:
 #     after, step 1   4   7   7   -   -    reached: 1, 4
 #     after, step 2   7   -   -   -   -    reached: 1, 4, 7
 #     emitted         yes     yes yes
-def _chained(group: Ints, time_us: Ints, within_us: int) -> Mask:
+def _find_emitted(group: Ints, time_us: Ints, within_us: int) -> Mask:
     """Find the emitted records among records by (group, time): bool[n].
 
     Each group's first record is emitted, then each first one later than ``within_us`` after the

@@ -28,7 +28,7 @@ from dovetail.arrays.timeline import Ints, Mask
 
 
 @dataclass(frozen=True)
-class Lives:
+class VersionFates:
     """The fates of n versions of rows: bool[n] each but ``due_us``."""
 
     due_us: Ints
@@ -43,9 +43,9 @@ class Lives:
     """The version removes its key's row and puts none in its place."""
 
 
-def lives(
+def version_fates(
     group: Ints, time_us: Ints, present: Mask, stream_us: Ints, final_us: int, after_us: int
-) -> Lives:
+) -> VersionFates:
     """Return the fates of versions in the order of (group, arrival), stored ones included.
 
     ``present``: the version is a row, not a tombstone. ``stream_us``: stream time at its arrival,
@@ -73,4 +73,4 @@ def lives(
     expires = stands & (due_us <= until_us)
     removes = np.zeros(len(group), np.bool_)
     removes[1:] = follows & (stands & ~expires)[:-1] & ~stands[1:]
-    return Lives(due_us, late, stands, expires, removes)
+    return VersionFates(due_us, late, stands, expires, removes)

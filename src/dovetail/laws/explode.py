@@ -29,13 +29,13 @@ class Elements:
     number: Ints
     """int64[n]: the identity of the element among those of its row."""
 
-    def where(self, which: Ints | Mask) -> Elements:
+    def select(self, which: Ints | Mask) -> Elements:
         """Return the elements that ``which`` selects by indices or flags, in that order."""
         return Elements(
             self.change[which], self.is_new[which], self.place[which], self.number[which]
         )
 
-    def known_by(self, row: Ints) -> Ints:
+    def identity_numbers(self, row: Ints) -> Ints:
         """Return a number per element, equal for equal elements of one row: int64[n]. ``row``:
         int64[m], the row to which each change belongs.
         """
@@ -54,16 +54,16 @@ class Elements:
         return repeated
 
 
-def emitted(elements: Elements, arrival: Ints) -> Ints:
+def elements_to_emit(elements: Elements, arrival: Ints) -> Ints:
     """Return the indices of the elements to emit, by the arrival of their change. Those that leave
     come before those that enter; each kind is in the order of its array.
 
     An old element that is also in the new array is not emitted as leaving. ``arrival``: int64[m],
     distinct, the order of the changes.
     """
-    element_id = elements.known_by(np.arange(len(arrival)))
+    element_id = elements.identity_numbers(np.arange(len(arrival)))
     stays = ~elements.is_new & np.isin(element_id, element_id[elements.is_new])
     changed = np.flatnonzero(~stays)
-    part = elements.where(changed)
+    part = elements.select(changed)
     ordered: Ints = changed[np.lexsort((part.place, part.is_new, arrival[part.change]))]
     return ordered

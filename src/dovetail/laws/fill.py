@@ -14,7 +14,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, versions
 
 
 @dataclass(frozen=True)
-class Former:
+class ValueOrigins:
     """The origin of a column's values."""
 
     reference: Ints
@@ -23,7 +23,7 @@ class Former:
     """bool[n]: the column was left out, and the key has no row to take it from."""
 
 
-def former(events: Timeline, stored: Mask, unsent: Mask) -> Former:
+def find_value_origins(events: Timeline, stored: Mask, unsent: Mask) -> ValueOrigins:
     """Find the row that has each event's value of one column, for events of one source.
 
     ``stored``: bool[groups], true if the key has a row. ``unsent``: bool[n], the events that leave
@@ -39,4 +39,4 @@ def former(events: Timeline, stored: Mask, unsent: Mask) -> Former:
     unsent = unsent & ~events.deleted
     before, _ = versions(events, 0, stored)
     _, reference = versions(events, 0, stored, ~unsent)
-    return Former(reference, unsent & (before == ABSENT))
+    return ValueOrigins(reference, unsent & (before == ABSENT))

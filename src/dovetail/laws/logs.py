@@ -18,7 +18,9 @@ from dovetail.arrays.timeline import Ints, Mask
 from dovetail.laws.arrival import running_clock
 
 
-def replacing(group: Ints, log: Ints, position: Ints, time_us: Ints) -> tuple[Mask, Ints, Ints]:
+def find_effective_rows(
+    group: Ints, log: Ints, position: Ints, time_us: Ints
+) -> tuple[Mask, Ints, Ints]:
     """Find the rows that have an effect: (bool[n] effect, int64[n] age, int64[groups] last).
     ``age`` is the largest time of the row's log in its group, up to the row. ``last`` is the row of
     each group that is there in the end.

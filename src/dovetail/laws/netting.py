@@ -26,7 +26,9 @@ from dovetail.arrays.grouping import Ints, Mask, by_key
 from dovetail.arrays.hashing import stable_hash
 
 
-def net(keys: Sequence[pa.Array], commit: Ints, removes: Mask, row: Sequence[pa.Array]) -> Mask:
+def find_net_changes(
+    keys: Sequence[pa.Array], commit: Ints, removes: Mask, row: Sequence[pa.Array]
+) -> Mask:
     """Find the changes that stay, of n: bool[n].
 
     ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``removes``:

@@ -29,7 +29,9 @@ class RetractMessages:
     """The result is emitted by the row that enters, not by the one that leaves."""
 
 
-def moves(old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask) -> RetractMessages:
+def retract_messages(
+    old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask
+) -> RetractMessages:
     """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
     ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are in one group. All
     are bool[m].

@@ -25,7 +25,7 @@ INSERT, BEFORE, AFTER, DELETE = range(4)
 
 
 @dataclass(frozen=True)
-class Said:
+class BeforeAndAfterRows:
     """The rows that m changes emit, and their kinds."""
 
     before: Mask
@@ -38,12 +38,12 @@ class Said:
     """int64[m]: ``AFTER`` or ``INSERT``."""
 
 
-def said(old: Mask, new: Mask, same: Mask) -> Said:
+def before_and_after_rows(old: Mask, new: Mask, same: Mask) -> BeforeAndAfterRows:
     """Return the rows that m changes emit; none where both rows are equal. ``old``, ``new``: there
     is a row before, after. ``same``: both rows have equal values. All are bool[m].
     """
     changed = ~(old & new & same)
-    return Said(
+    return BeforeAndAfterRows(
         old & changed,
         new & changed,
         np.where(new, BEFORE, DELETE),

@@ -47,7 +47,7 @@ class Steps:
     place: Ints
     """int64[n]: the event's place in the database's log, 0 where it is unknown."""
 
-    def of(self, which: Ints) -> Steps:
+    def take(self, which: Ints) -> Steps:
         """Return the events with the indices ``which``, in that order."""
         return Steps(
             self.kind[which], self.transaction[which], self.order[which], self.place[which]
@@ -70,12 +70,12 @@ class Tally:
     """bool[k]: the key's last event is a delete that was left out."""
 
     @staticmethod
-    def none(keys: int) -> Tally:
+    def empty(keys: int) -> Tally:
         """Return the state of ``keys`` keys that have no row."""
         rows, order, place = np.zeros((3, keys), np.int64)
         return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
 
-    def of(self, which: Ints) -> Tally:
+    def take(self, which: Ints) -> Tally:
         """Return the state of the keys at the indices ``which``, in that order."""
         return Tally(
             self.rows[which],
@@ -87,16 +87,16 @@ class Tally:
 
     def copy(self) -> Tally:
         """Return a copy of the state of all keys that can be changed independently."""
-        return self.of(np.arange(len(self.rows)))
+        return self.take(np.arange(len(self.rows)))
 
-    def put(self, which: Ints, other: Tally) -> None:
+    def replace(self, which: Ints, other: Tally) -> None:
         """Replace the state of the keys at the indices ``which`` by that of ``other``, in place.
         ``other`` has one key for each.
         """
         for name, column in vars(other).items():
             getattr(self, name)[which] = column
 
-    def cleared(self) -> Tally:
+    def without_gone_keys(self) -> Tally:
         """Return a copy in which keys without a row have the state of ``none``: no transaction,
         order, place or skipped delete.
         """
@@ -111,7 +111,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Settled:
+class EventOutcomes:
     """The outcome of n events: those without effect, and the state of the keys afterwards."""
 
     left_out: Mask
@@ -136,7 +136,7 @@ class Settled:
 #
 # A key's first span begins with known rows, each other one with 0 or 1. So both ways are counted,
 # and ``_begins`` finds which it is: here 1 both times.
-def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
+def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
     ``start``: int64[k], the first event of each key, which has one at least; ``steps``: all events,
@@ -150,17 +150,17 @@ def settled(start: Ints, steps: Steps, tally: Tally) -> Settled:
     after_delete = np.append(False, steps.kind[:-1] == GOES)[:count]
     behind = (steps.kind == BARE) & np.where(first, tally.skipped[group], after_delete)
     own = np.flatnonzero(~behind)
-    counted = _counted(steps.of(own), group[own], tally)
+    counted = _settle_by_counting(steps.take(own), group[own], tally)
     left_out, repeated, reached = behind & first, np.zeros(count, np.bool_), counted.tally.copy()
     left_out[own], repeated[own] = counted.left_out, counted.repeated
     tail = np.flatnonzero(behind & ~first)
     left_out[tail] = left_out[tail - 1]
     last = np.append(start[1:], count) - 1
     reached.skipped[:] = (left_out & (steps.kind == GOES))[last]
-    return Settled(left_out, repeated, reached.cleared())
+    return EventOutcomes(left_out, repeated, reached.without_gone_keys())
 
 
-def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
+def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
     Events are taken one after the other, those of all keys at once. ``start``: int64[k], the first
@@ -173,10 +173,10 @@ def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
     for step in range(int(length.max(initial=0))):
         keys = longest[: np.searchsorted(-length[longest], -step)]
         event = start[keys] + step
-        made = _next(steps.of(event), tally.of(keys))
+        made = _settle_one_a_key(steps.take(event), tally.take(keys))
         left_out[event], repeated[event] = made.left_out, made.repeated
-        tally.put(keys, made.tally)
-    return Settled(left_out, repeated, tally)
+        tally.replace(keys, made.tally)
+    return EventOutcomes(left_out, repeated, tally)
 
 
 # Each event is one of its own key. With the state "2 rows, transaction 7, order 5, place 90":
@@ -188,7 +188,7 @@ def stepped(start: Ints, steps: Steps, tally: Tally) -> Settled:
 # | GOES | 7, 1, 95: the connector has restarted | 2 | 1 | yes |
 # | GOES | 8, 1, 97 | 1 | 0 | |
 # | CHANGES | none | 1 | 1 | |
-def _next(steps: Steps, tally: Tally) -> Settled:
+def _settle_one_a_key(steps: Steps, tally: Tally) -> EventOutcomes:
     """Return the outcome of k events, one of each of k keys, in the same order. ``steps``: these
     events. ``tally``: the state of the keys before.
     """
@@ -214,10 +214,10 @@ def _next(steps: Steps, tally: Tally) -> Settled:
         np.where(stays, tally.place, place),
         left_out & (kind == GOES),
     )
-    return Settled(left_out, repeated, made.cleared())
+    return EventOutcomes(left_out, repeated, made.without_gone_keys())
 
 
-def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
+def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
     No event may be a bare one right behind a delete. The state of a key with no event stays as it
@@ -225,7 +225,7 @@ def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
     """
     count, none = len(group), np.zeros(len(group), np.bool_)
     if not count:
-        return Settled(none, none, tally)
+        return EventOutcomes(none, none, tally)
     new = np.append(True, group[1:] != group[:-1])
     transaction, order, place = (
         np.where(new, known[group], np.append(0, column[:-1]))
@@ -242,20 +242,20 @@ def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
     end = np.append(begin[1:], count) - 1
     begun = np.where(same, tally.rows[group], np.minimum(tally.rows[group], 1))
     given = np.where(new, begun, ABSENT)[begin]
-    change, lift = _changes(steps.kind, begin, span, int(tally.rows.max()))
+    change, lift = _running_changes(steps.kind, begin, span, int(tally.rows.max()))
     low, high = (
         np.minimum(change[end] + np.maximum(np.where(given == ABSENT, rows, given), lift[end]), 1)
         for rows in (0, 1)
     )
     doubtful = np.unique(span[falls])
     of_doubtful = (begin[doubtful], end[doubtful], given[doubtful])
-    lanes = _lanes(steps, tally.of(group[begin[doubtful]]), *of_doubtful)
+    lanes = _settle_both_ways(steps, tally.take(group[begin[doubtful]]), *of_doubtful)
     for ends, lane in zip((low, high), lanes, strict=True):
         ends[doubtful] = np.minimum(lane.tally.rows, 1)
-    base = np.where(given == ABSENT, _begins(low, high), given)
+    base = np.where(given == ABSENT, _rows_at_begin(low, high), given)
     rows = change + np.maximum(base[span], lift)
     before = np.where(opens, base[span], np.append(0, rows[:-1]))
-    made = Settled(
+    made = EventOutcomes(
         (steps.kind == GOES) & (before > 1),
         np.zeros(count, np.bool_),
         Tally(rows[end], steps.transaction[end], steps.order[end], steps.place[end], none[end]),
@@ -263,16 +263,16 @@ def _counted(steps: Steps, group: Ints, tally: Tally) -> Settled:
     which, event = expand(begin[doubtful], end[doubtful] + 1)
     for rows_before, lane in enumerate(lanes):
         taken = np.minimum(base[doubtful], 1) == rows_before
-        made.tally.put(doubtful[taken], lane.tally.of(np.flatnonzero(taken)))
+        made.tally.replace(doubtful[taken], lane.tally.take(np.flatnonzero(taken)))
         made.left_out[event[taken[which]]] = lane.left_out[taken[which]]
         made.repeated[event[taken[which]]] = lane.repeated[taken[which]]
     last = np.flatnonzero(np.append(given[1:] != ABSENT, True))
     reached = tally.copy()
-    reached.put(group[end[last]], made.tally.of(last))
-    return Settled(made.left_out, made.repeated, reached)
+    reached.replace(group[end[last]], made.tally.take(last))
+    return EventOutcomes(made.left_out, made.repeated, reached)
 
 
-def _changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
+def _running_changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
     """Return the sum of a span's changes up to each event, and the largest of floor - sum so far:
     int64[n] each.
 
@@ -288,7 +288,9 @@ def _changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, 
     return within, np.maximum.accumulate(floor - within + apart) - apart
 
 
-def _lanes(steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints) -> list[Settled]:
+def _settle_both_ways(
+    steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints
+) -> list[EventOutcomes]:
     """Return two outcomes of some spans, event by event: first as if they began with no row, then
     as if with one.
 
@@ -300,15 +302,17 @@ def _lanes(steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints) -> l
     which, event = expand(begin, end + 1)
     start = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
     goes_on = np.flatnonzero((given != ABSENT) & (tally.transaction == steps.transaction[begin]))
-    begun = Tally.none(2 * spans)
+    begun = Tally.empty(2 * spans)
     for rows in (0, 1):
-        begun.put(goes_on + rows * spans, tally.of(goes_on))
+        begun.replace(goes_on + rows * spans, tally.take(goes_on))
         begun.rows[rows * spans : (rows + 1) * spans] = np.where(given == ABSENT, rows, given)
     begun.skipped[:] = False
-    both = stepped(np.append(start, start + len(event)), steps.of(np.tile(event, 2)), begun)
+    both = settle_stepwise(
+        np.append(start, start + len(event)), steps.take(np.tile(event, 2)), begun
+    )
     parts = ((np.arange(n) + lane * n for n in (len(event), spans)) for lane in (0, 1))
     return [
-        Settled(both.left_out[own], both.repeated[own], both.tally.of(of_span))
+        EventOutcomes(both.left_out[own], both.repeated[own], both.tally.take(of_span))
         for own, of_span in parts
     ]
 
@@ -323,7 +327,7 @@ def _lanes(steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints) -> l
 # | 2 | 1 | 0 | 1 | 0 |
 # | 3, fixed | 0 | 0 | 0 | 0 |
 # | 4 | 0 | 1 | 0 | 0 |
-def _begins(low: Ints, high: Ints) -> Ints:
+def _rows_at_begin(low: Ints, high: Ints) -> Ints:
     """Return the rows, 0 or 1, that each span begins with: int64[spans]; any number for a key's
     first span.
 

@@ -50,7 +50,7 @@ def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_
 
 
 # Ranks of times are lifted by group, so one running maximum over all events serves all groups.
-def newest(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
+def find_latest_versions(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
     """Find the ``counted`` events that are the latest version of their key when they arrive:
     bool[n]. An event with the same time as the latest version so far is newer.
 
@@ -86,7 +86,7 @@ def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
     )
 
 
-def as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+def version_as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
     """Return for each query the version of ``group`` that stood at ``time_us``, as its event:
     int64[queries], ABSENT for none.
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dovetail.arrays.grouping import any_null, by_group_and_time
 from dovetail.arrays.timeline import Ints, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH
-from dovetail.laws.deduplicate import first_of_each, near
+from dovetail.laws.deduplicate import find_first_records, find_near
 from dovetail.laws.joins.table_join import Changes
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
@@ -41,9 +41,9 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     late = ~null & (time_us < job.clocks_of(0, events) - law.within_us)
     asked = np.flatnonzero(~null & ~late)
     known_group, known_us = _nearby_records(store, events, asked, law.within_us)
-    repeated = near(group[asked], time_us[asked], known_group, known_us, law.within_us)
+    repeated = find_near(group[asked], time_us[asked], known_group, known_us, law.within_us)
     fresh = asked[~repeated]
-    event = fresh[first_of_each(group[fresh], time_us[fresh], law.within_us)]
+    event = fresh[find_first_records(group[fresh], time_us[fresh], law.within_us)]
     counts, source, rows = Counts(), job.sources[0], job.batches[0].rows
     comes_out = np.isin(asked, event, assume_unique=True)
     left_out: dict[Kind, Ints] = {"late": np.flatnonzero(late), "repeated": asked[~comes_out]}

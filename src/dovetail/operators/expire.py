@@ -38,8 +38,8 @@ from dovetail.base.columns import (
     STREAM_TIME,
     TIE,
 )
-from dovetail.laws.arrival import Stairs, as_due
-from dovetail.laws.expire import Lives, lives
+from dovetail.laws.arrival import Stairs, order_by_due_time
+from dovetail.laws.expire import VersionFates, version_fates
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Job, OperatorOutcome, output_table
 from dovetail.operators.tables import Pool, queued_keys
@@ -153,7 +153,7 @@ class _Versions:
     """The arrival of each version, -1 for a stored one."""
     time_us: Ints
     """The event time of each version, in microseconds."""
-    lives: Lives
+    lives: VersionFates
     """The fate of each version: whether it stands, and when it expires."""
     first: Ints
     """Per group, its first version."""
@@ -197,7 +197,7 @@ class _Versions:
         reference = beside(stands, np.where(events.deleted[record], ABSENT, groups + row))
         group = beside(np.arange(groups), events.group[record])
         time_us = beside(located.event_time_us, events.event_time_us[record])
-        before_us = _stream_time_stairs(job).at(job.arrival_positions(0), inclusive=False)
+        before_us = _stream_time_stairs(job).time_at(job.arrival_positions(0), inclusive=False)
         stream_us = np.maximum(job.clock_of(0, 0), before_us)[row]
         stream_us = beside(np.full(groups, job.initial_us[0]), stream_us)
         waited = np.zeros(groups, np.bool_)
@@ -212,7 +212,9 @@ class _Versions:
             row=beside(np.full(groups, ABSENT), row),
             arrival=beside(np.full(groups, -1), events.arrival[record]),
             time_us=time_us,
-            lives=lives(group, time_us, reference != ABSENT, stream_us, until_us, law.after_us),
+            lives=version_fates(
+                group, time_us, reference != ABSENT, stream_us, until_us, law.after_us
+            ),
             first=np.searchsorted(group, np.arange(groups)),
             waited=waited,
             stored_due_us=_due_us(located),
@@ -241,7 +243,7 @@ class _Versions:
         """
         record = np.flatnonzero((self.row != ABSENT) & (self.lives.stands | self.lives.removes))
         gone = np.flatnonzero(self.lives.expires)
-        moves = _stream_time_stairs(self.job).first(self.lives.due_us[gone])
+        moves = _stream_time_stairs(self.job).first_position_at(self.lives.due_us[gone])
         positions = np.sort(self.job.arrival_positions(0))
         slot = np.maximum(2 * np.searchsorted(positions, moves), 2 * self.arrival[gone] + 1)
         zeros = np.zeros(len(record), np.int64)
@@ -319,7 +321,7 @@ class _Versions:
         due_us, row = self.lives.due_us[changes.version], self.row[changes.version]
         of_record = row != ABSENT
         caused = self.job.causes_of_rows(row[of_record])
-        order = as_due(due_us)
+        order = order_by_due_time(due_us)
         if ORDER in caused.columns:
             record_change = np.flatnonzero(of_record)
             beside = (

@@ -14,7 +14,7 @@ from dovetail.aggregates.multiset import classes, elements, sizes
 from dovetail.arrays.equality import arrays_equal, canonical, rows_equal
 from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
-from dovetail.laws.explode import Elements, emitted
+from dovetail.laws.explode import Elements, elements_to_emit
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.row_changes import RowChanges
@@ -50,7 +50,7 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
         element_changes, value = _select_elements(
             element_changes, value, np.flatnonzero(~(null | repeated))
         )
-    which = emitted(element_changes, changes.events.arrival[changes.event])
+    which = elements_to_emit(element_changes, changes.events.arrival[changes.event])
     if job.operator.emit == "batch":
         which = which[_last_differing(changes, element_changes, value, which, rows)]
     out, value = _select_elements(element_changes, value, which)
@@ -102,7 +102,7 @@ def _select_elements(
     """Return the elements with the indices ``which`` and their values, in that order. ``value``:
     the value of each element.
     """
-    return element_changes.where(which), value.take(pa.array(which))
+    return element_changes.select(which), value.take(pa.array(which))
 
 
 def _last_differing(
@@ -120,7 +120,7 @@ def _last_differing(
     and after, one row per change each.
     """
     group = changes.events.group[changes.event]
-    element_id = element_changes.known_by(group)
+    element_id = element_changes.identity_numbers(group)
     last = last_of_each(np.unique(element_id[which], return_inverse=True)[1])
     ends = which[last]
     first = np.append(True, np.diff(group) != 0)[: len(group)]

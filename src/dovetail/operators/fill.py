@@ -14,7 +14,7 @@ from dovetail.aggregates.multiset import elements
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, timeline, versions
 from dovetail.errors import DataError
-from dovetail.laws.fill import former
+from dovetail.laws.fill import find_value_origins
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import changes_of, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome
@@ -91,7 +91,7 @@ def _fill_columns(
         filled[law.column] = pa.nulls(len(event_ref), filled[law.column].type)
     missing = 0
     for column_index, unsent in unsent_events.items():
-        former_values = former(events, stored, unsent)
+        former_values = find_value_origins(events, stored, unsent)
         if law.fails and former_values.missing.any():
             first = int(np.argmax(former_values.missing))
             _refuse_missing(job, law, law.names[column_index], events, first)

@@ -24,7 +24,7 @@ from dovetail.base.columns import (
     STREAM_TIME,
     TIE,
 )
-from dovetail.laws.arrival import Stairs, before_all
+from dovetail.laws.arrival import Stairs, order_before_records
 from dovetail.operators.counts import Counts
 from dovetail.physical.fragment import Fragment, Operator
 from dovetail.physical.source import SourceSpec
@@ -161,7 +161,9 @@ class BucketBatch:
             # All sources wait for each other. Only one that has been silent may be behind.
             clock_us = np.minimum(self.arrival_positions(asking), self.final_us[source])
         else:
-            clock_us = batch.stairs.at(self.arrival_positions(asking), inclusive=source < asking)
+            clock_us = batch.stairs.time_at(
+                self.arrival_positions(asking), inclusive=source < asking
+            )
         return np.maximum(clock_us, self.initial_us[source])
 
     def cause_column(self, name: str, source: int) -> Ints:
@@ -341,7 +343,7 @@ class Cause:
         """
         early = {
             CLOCK: due_us,
-            ORDER: before_all(hash_),
+            ORDER: order_before_records(hash_),
             TIE: hash_,
             STREAM_TIME: subtract_span_each(due_us, holds_us),
         }

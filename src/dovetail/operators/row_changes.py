@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dovetail.arrays.grouping import argsort_distinct
 from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
-from dovetail.laws.versioning import newest
+from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job
 from dovetail.operators.tables import (
@@ -59,7 +59,7 @@ class RowChanges:
         counted = find_accepted_events(job, events, 0)
         current = None
         if job.sources[0].meaning.versioned_us is not None:
-            current = newest(events, counted, located_times(located))
+            current = find_latest_versions(events, counted, located_times(located))
         before, after = versions(events, 0, located.present, current)
         event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
         pool = Pool(job.batches[0].rows, located, events.groups)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT
-from dovetail.laws.to_changes import said
+from dovetail.laws.to_changes import before_and_after_rows
 from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import ToChangesLaw
@@ -28,7 +28,7 @@ def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
     refs, columns = (changes.old, changes.new), job.sources[0].shape.value_columns
     former, present = (changes.pool.columns_at(side_refs, columns) for side_refs in refs)
     same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
-    emissions = said(changes.old != ABSENT, changes.new != ABSENT, same)
+    emissions = before_and_after_rows(changes.old != ABSENT, changes.new != ABSENT, same)
     change, is_new = changes.rows_in_order(emissions.before, emissions.after)
     kind = np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])
     event = changes.event[change]

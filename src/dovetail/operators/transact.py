@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
-from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settled
+from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settle_events
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import changes_of, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
@@ -50,7 +50,7 @@ def run(job: Job, law: TransactLaw) -> OperatorOutcome:
     located = store.locate(events.hash, events.keys)
     given = combine_chunks(rows.column(shape.value_columns[law.column])).take(pa.array(events.row))
     ids, steps, tally = _read_events(events, given, store, located)
-    made = settled(events.start, steps, tally)
+    made = settle_events(events.start, steps, tally)
     _store_tallies(store, events, made.tally, ids)
     event = np.flatnonzero(~made.left_out)
     if job.operator.emit == "batch":
@@ -73,7 +73,7 @@ def _read_events(
 
     ``given``: per event, its operation, transaction, order and place, null for a record without a
     value. ``located``: the stored row of each group. A group that is not stored has the state
-    ``Tally.none``.
+    ``Tally.empty``.
     """
     op, id_, order, place = given.flatten()
     known = np.flatnonzero(located.present)
@@ -92,8 +92,8 @@ def _read_events(
         place.fill_null(0).to_numpy(),
     )
     rows, last_order, last_place, skipped = (column.to_numpy() for column in numbers)
-    tally = Tally.none(events.groups)
-    tally.put(known, Tally(rows, number[: len(known)], last_order, last_place, skipped))
+    tally = Tally.empty(events.groups)
+    tally.replace(known, Tally(rows, number[: len(known)], last_order, last_place, skipped))
     return coded.dictionary, steps, tally
 
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dovetail.base.columns import EVENT_TIME, UPSERT, WINDOW_END, WINDOW_START
 from dovetail.base.text_cells import instant, microseconds_of
-from dovetail.laws.windows.fixed import assign
+from dovetail.laws.windows.fixed import assign_windows
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.types.spans import written
@@ -92,7 +92,7 @@ def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
     """
     if not times_us:
         return set()
-    _, start_us = assign(np.array([*times_us]), windows.size_us, windows.advance_us)
+    _, start_us = assign_windows(np.array([*times_us]), windows.size_us, windows.advance_us)
     return {(start, start + windows.size_us) for start in start_us.tolist()}
 
 

@@ -35,7 +35,7 @@ from dovetail.base.columns import (
 )
 from dovetail.engine.batches.pack_time import UNKNOWN, PackTime
 from dovetail.engine.batches.row_store import Stored
-from dovetail.laws.arrival import NEVER, LogRuns, Stairs, clocks, order_by_log, order_by_run
+from dovetail.laws.arrival import NEVER, LogRuns, Stairs, order_by_log, order_by_run, record_clocks
 from dovetail.operators.job import END_OF_TIME, Batch
 from dovetail.physical.source import RowArrival, SourceSpec
 
@@ -125,7 +125,7 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
     if arrival.by_shared_log:
         clock_us = rows.column(CLOCK).to_numpy()
         if stairs is not None:
-            clock_us = stairs.at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
+            clock_us = stairs.time_at(rows.column(SEQUENCE).to_numpy(), inclusive=True)
         return Batch(rows, clock_us, clock_us, stairs=stairs)
     return _batch_of_log_rows(arrival, rows, heard, stairs)
 
@@ -164,7 +164,7 @@ def _batch_of_log_rows(
             run = run + rows.column(FILE).to_numpy()
         log, position = runs.log[run], runs.first[run]
         row = np.argsort(rank[run], kind="stable")
-    clock_us = clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
+    clock_us = record_clocks(runs, run, rows.column(CLOCK).to_numpy(), log, position)
     order = None
     if arrival.numbered:
         if arrival.by_own_logs:
@@ -180,7 +180,7 @@ def _batch_of_log_rows(
         order = None if order is None else order[row]
     stream_us = clock_us
     if arrival.orders_left_out and stairs is not None:
-        stream_us = stairs.at(clock_us, inclusive=True)
+        stream_us = stairs.time_at(clock_us, inclusive=True)
     return Batch(rows, clock_us, stream_us, order, stairs=stairs)
 
 

@@ -19,7 +19,7 @@ from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted, wire_name
 from dovetail.errors import PlanError
-from dovetail.laws.netting import net
+from dovetail.laws.netting import find_net_changes
 from dovetail.plan.changelog_source import expression_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
@@ -182,7 +182,7 @@ def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.
     rows = pa.Table.from_batches(batches)
     columns = [column.combine_chunks() for column in rows.columns]
     is_delete, _, position, time = columns[-4:]
-    stays = net(
+    stays = find_net_changes(
         [columns[column_index] for column_index in keys],
         position.to_numpy() >> 1,
         is_delete.to_numpy(zero_copy_only=False),

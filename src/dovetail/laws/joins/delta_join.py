@@ -34,7 +34,7 @@ import numpy as np
 
 from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask
-from dovetail.laws.joins.table_join import How, preserved
+from dovetail.laws.joins.table_join import How, preserves_sides
 
 Form: TypeAlias = Literal["pair", "left", "key"]
 NO_GROUP = -1
@@ -77,7 +77,7 @@ class Results:
         return len(self.deleted)
 
 
-def needed(
+def groups_to_look_up(
     groups: int, sides: tuple[SideRows, SideRows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
     """Find the groups whose other rows must be looked up, on the left and on the right:
@@ -87,10 +87,10 @@ def needed(
     side, groups in which this side loses rows count, too, for it may now be empty. If a side's rows
     are ``unique`` by join key, a group with a fresh row of it needs no lookup there.
     """
-    touched = [_marked(groups, side.group) for side in sides]
-    lost = [_marked(groups, side.group[side.gone]) for side in sides]
+    touched = [_groups_with_members(groups, side.group) for side in sides]
+    lost = [_groups_with_members(groups, side.group[side.gone]) for side in sides]
     first, second = (
-        (touched[1 - s] | (lost[s] & preserved(how)[1 - s])) & ~(touched[s] & unique[s])
+        (touched[1 - s] | (lost[s] & preserves_sides(how)[1 - s])) & ~(touched[s] & unique[s])
         for s in (0, 1)
     )
     return first, second
@@ -115,15 +115,17 @@ def delta_join(
     | l2, fresh, gone | tombstone    | tombstone |
     """
     if form == "key":
-        return _by_key(groups, sides, how)
-    parts = [_pairs(groups, sides, retracting=form == "pair")]
+        return _results_by_key(groups, sides, how)
+    parts = [_pair_results(groups, sides, retracting=form == "pair")]
     if form == "pair":
-        parts += [_alone(groups, sides, s) for s in (0, 1) if preserved(how)[s]]
+        parts += [_unmatched_results(groups, sides, s) for s in (0, 1) if preserves_sides(how)[s]]
     else:
-        parts.append(_unmatched(groups, sides, preserved=preserved(how)[0], moving=moving))
-        if preserved(how)[1]:
-            parts.append(_alone(groups, sides, 1))
-    return _concatenated(parts)
+        parts.append(
+            _unmatched_left_results(groups, sides, preserved=preserves_sides(how)[0], moving=moving)
+        )
+        if preserves_sides(how)[1]:
+            parts.append(_unmatched_results(groups, sides, 1))
+    return _concatenate(parts)
 
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
@@ -135,7 +137,7 @@ def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
     return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
 
 
-def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
+def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
     """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
     other row). They lie by ``rows``, then by the other row.
 
@@ -152,7 +154,7 @@ def match(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Int
     return grouped_row[which], order[sorted_index]
 
 
-def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
+def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
     """Return the pairs of rows in one group with at least one fresh row. Pairs with a gone row are
     tombstones if ``retracting``, else left out.
 
@@ -163,9 +165,9 @@ def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
     old = np.flatnonzero(~left.fresh)
     other = np.where(emitted[1], right.group, NO_GROUP)
-    new_pairs = match(left.group, np.flatnonzero(left.fresh & emitted[0]), other, groups)
+    new_pairs = matching_pairs(left.group, np.flatnonzero(left.fresh & emitted[0]), other, groups)
     fresh_other = np.where(right.fresh, other, NO_GROUP)
-    old_pairs = match(left.group, old, fresh_other, groups)
+    old_pairs = matching_pairs(left.group, old, fresh_other, groups)
     row = tuple(np.concatenate(side_rows) for side_rows in zip(new_pairs, old_pairs, strict=True))
     return Results(
         row=(row[0], row[1]),
@@ -175,16 +177,22 @@ def _pairs(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -
     )
 
 
-def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
+def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
     """Return the unmatched results of the preserved ``side`` that the batch changes.
 
     A row is emitted while the other side of its group is empty. It is retracted if it is gone, or
     if the other side gains a row, even if it never was emitted alone.
     """
     preserved_side, other = sides[side], sides[1 - side]
-    empty = ~_at(_marked(groups, other.group[other.alive]), preserved_side.group)
-    touched = _at(_marked(groups, other.group[other.fresh]), preserved_side.group)
-    gained = _at(_marked(groups, other.group[other.fresh & other.alive]), preserved_side.group)
+    empty = ~_flag_of_rows(
+        _groups_with_members(groups, other.group[other.alive]), preserved_side.group
+    )
+    touched = _flag_of_rows(
+        _groups_with_members(groups, other.group[other.fresh]), preserved_side.group
+    )
+    gained = _flag_of_rows(
+        _groups_with_members(groups, other.group[other.fresh & other.alive]), preserved_side.group
+    )
     there = preserved_side.alive & empty & (preserved_side.fresh | touched)
     taken = preserved_side.gone | (preserved_side.alive & gained)
     rows = np.flatnonzero(there | taken)
@@ -199,7 +207,7 @@ def _alone(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
     )
 
 
-def _unmatched(
+def _unmatched_left_results(
     groups: int, sides: tuple[SideRows, SideRows], *, preserved: bool, moving: bool
 ) -> Results:
     """Return the left rows that are gone or have no match, in order, for form ``"left"``. Gone rows
@@ -209,8 +217,8 @@ def _unmatched(
     ``preserved`` or ``moving``, fresh ones. ``groups``: the number of groups.
     """
     left, right = sides
-    empty = ~_at(_marked(groups, right.group[right.alive]), left.group)
-    touched = _at(_marked(groups, right.group[right.fresh]), left.group)
+    empty = ~_flag_of_rows(_groups_with_members(groups, right.group[right.alive]), left.group)
+    touched = _flag_of_rows(_groups_with_members(groups, right.group[right.fresh]), left.group)
     emitted = touched | (left.fresh & (preserved or moving))
     rows = np.flatnonzero(left.gone | (left.alive & empty & emitted))
     return Results(
@@ -221,7 +229,7 @@ def _unmatched(
     )
 
 
-def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
+def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
     """Return at most one result per group with a fresh row, in the order of groups, for form
     ``"key"``. A group without a joined row gives a tombstone if a side lost a row, else nothing.
     Each row has a group, and each side at most one row of a group.
@@ -237,14 +245,18 @@ def _by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
         row_by_group[side.group[alive]] = alive
         row.append(row_by_group)
     here = [row_by_group != ABSENT for row_by_group in row]
-    is_present = (here[0] & here[1]) | (here[0] & preserved(how)[0]) | (here[1] & preserved(how)[1])
+    is_present = (
+        (here[0] & here[1])
+        | (here[0] & preserves_sides(how)[0])
+        | (here[1] & preserves_sides(how)[1])
+    )
     emitted = np.flatnonzero(touched & (is_present | lost))
     return Results(
         (row[0][emitted], row[1][emitted]), emitted, ~is_present[emitted], time_us[emitted]
     )
 
 
-def _marked(groups: int, members: Ints) -> Mask:
+def _groups_with_members(groups: int, members: Ints) -> Mask:
     """Return for each of ``groups`` groups whether ``members`` contains its number: bool[groups].
 
     ``members``: numbers of groups; negative ones are of rows without a group.
@@ -254,7 +266,7 @@ def _marked(groups: int, members: Ints) -> Mask:
     return marked
 
 
-def _at(of_groups: Mask, group: Ints) -> Mask:
+def _flag_of_rows(of_groups: Mask, group: Ints) -> Mask:
     """Return the flag of each row's group: bool[rows], false for a row without a group.
 
     ``of_groups``: bool[groups]. ``group``: the group of each row, negative for none.
@@ -272,7 +284,7 @@ def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
     return time_us[group]
 
 
-def _concatenated(parts: Sequence[Results]) -> Results:
+def _concatenate(parts: Sequence[Results]) -> Results:
     """Return the results of all parts one after the other. There is at least one part."""
     return Results(
         row=(

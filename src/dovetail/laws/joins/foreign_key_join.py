@@ -60,7 +60,7 @@ class Messages:
     """The subscription is new to the present foreign key."""
 
 
-def messages(
+def messages_of_changes(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask, *, left_preserved: bool
 ) -> Messages:
     """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
@@ -120,7 +120,7 @@ def fan_out(
     return subscription, right[met]
 
 
-def references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
+def count_references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
     """Return the number of rows that refer to each event's key before and after the event: int64[n]
     each.
 

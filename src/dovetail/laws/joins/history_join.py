@@ -21,7 +21,7 @@ import numpy as np
 
 from dovetail.arrays.search import bisect, expand, first_below, last_below
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
-from dovetail.laws.joins.table_join import How, preserved
+from dovetail.laws.joins.table_join import How, preserves_sides
 from dovetail.laws.versioning import LATEST
 
 
@@ -42,18 +42,20 @@ class Points:
     row that is still the latest version is known.
     """
 
-    def standing(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+    def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the row that stood at ``time_us``, among versions that arrived
         before ``arrival``: int64[queries], a reference or ABSENT. A version at the time itself
         counts; one that is no longer known does not.
 
         ``group``, ``time_us``, ``arrival``: int64[queries].
         """
-        version = self._last(group, time_us, arrival)
-        in_history = self._known(version, group, time_us, arrival)
+        version = self._last_version(group, time_us, arrival)
+        in_history = self._known_versions(version, group, time_us, arrival)
         return np.where(in_history, np.append(self.reference, ABSENT)[version], ABSENT)
 
-    def after(self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+    def versions_between(
+        self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints
+    ) -> tuple[Ints, Ints]:
         """List the known versions strictly between ``time_us`` and ``until_us`` that had arrived
         before ``arrival``: (query, version). The arguments are int64[queries]; ``group``: the key
         of each query.
@@ -70,7 +72,7 @@ class Points:
         last = np.ones(len(query), dtype=np.bool_)
         last[:-1] = (np.diff(query) != 0) | (np.diff(self.time_us[at]) != 0)
         query, at = query[last], at[last]
-        in_history = self._known(at, group[query], self.time_us[at], arrival[query])
+        in_history = self._known_versions(at, group[query], self.time_us[at], arrival[query])
         return query[in_history], at[in_history]
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
@@ -85,7 +87,7 @@ class Points:
         next_version = first_below(self.arrival, first, end, arrival)
         return np.append(self.time_us, LATEST)[next_version]
 
-    def _last(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
+    def _last_version(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the index of the last version of its group at or before
         ``time_us``, or -1.
 
@@ -95,14 +97,14 @@ class Points:
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
         return last_below(self.arrival, first, end, arrival)
 
-    def _known(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
+    def _known_versions(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
         """Find the versions that are known at ``arrival``: bool[n]. They lie within the history, or
         are the latest version and a row.
 
         ``time_us``: the time asked for. A tombstone before the history means the same as no
         version, so it is not known.
         """
-        latest = self._last(group, np.full(len(group), LATEST), arrival)
+        latest = self._last_version(group, np.full(len(group), LATEST), arrival)
         row = np.append(self.reference, ABSENT)[version] != ABSENT
         return (time_us >= self.horizon_us[arrival]) | ((version == latest) & row)  # type: ignore[no-any-return]
 
@@ -121,7 +123,7 @@ class Corrections:
     """The rows of the left and the right side: int64[m] each, ABSENT for none."""
 
 
-def correct(
+def correct_points(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
     """Return the points that the records of ``side`` make, each record's in order of time.
@@ -143,7 +145,7 @@ def correct(
     until = side_points.next_time(group, time_us, arrival)
     every = np.arange(len(group))
     ended = every[until != LATEST]
-    between, at = other_points.after(group, time_us, until, arrival)
+    between, at = other_points.versions_between(group, time_us, until, arrival)
     # Points lie at the record's own time, at later versions of the other side, and at the next
     # version of the record's side.
     record = np.concatenate((every, between, ended))
@@ -152,10 +154,10 @@ def correct(
     record, time = record[order], time[order]
     end = (np.arange(len(order)) >= len(every) + len(between))[order]
     at_time = group[record], time, arrival[record]
-    theirs, stands = other_points.standing(*at_time), side_points.standing(*at_time)
+    theirs, stands = other_points.row_standing_at(*at_time), side_points.row_standing_at(*at_time)
     ours = np.where(end, stands, row[record])
-    before = np.where(end, stands, side_points.standing(group, time_us, arrival)[record])
-    keeps = preserved(how)
+    before = np.where(end, stands, side_points.row_standing_at(group, time_us, arrival)[record])
+    keeps = preserves_sides(how)
 
     def joined(mine: Ints) -> Mask:
         here, there = mine != ABSENT, theirs != ABSENT

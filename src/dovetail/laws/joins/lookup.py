@@ -17,7 +17,7 @@ HowAnswered: TypeAlias = Literal["inner", "left"]
 """``"inner"``: emit records that match rows. ``"left"``: emit the others, too, alone."""
 
 
-def answered(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints]:
+def answer_records(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints]:
     """Return the results of n records: record and row, int64[m] each.
 
     ``key``: int64[n], the number of the key that each record asks for, -1 for none. ``sizes``:

@@ -61,7 +61,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Emitted:
+class StarResults:
     """The results of m moments."""
 
     emits: Mask
@@ -74,7 +74,7 @@ class Emitted:
 
 def star_results(
     old: Mask, new: Mask, time_us: Ints, origin: Ints, references: Sequence[Reference]
-) -> Emitted:
+) -> StarResults:
     """Return the result of each moment after all joins.
 
     ``old``, ``new``: bool[m], there is a row of the fact before, after. ``time_us``: the time of
@@ -94,10 +94,10 @@ def star_results(
         met_us = np.where(names, reference.after_us, reference.before_us)
         time_us = np.where(meets, np.maximum(time_us, met_us), time_us)
         old, new = named & (reference.before | keeps), joined
-    return Emitted(emits, new, time_us)
+    return StarResults(emits, new, time_us)
 
 
-def before_star(present: Mask, references: Sequence[Reference]) -> Mask:
+def row_before(present: Mask, references: Sequence[Reference]) -> Mask:
     """Return whether the joined row is there before each moment: bool[m]. ``present``: bool[m],
     there is a row of the fact. ``references``: what each dimension's foreign key finds at the
     moments.

@@ -55,15 +55,15 @@ class Window:
         """The distance behind stream time at which a row still joins; no less than ``reach_us``."""
         return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 
-    def of_other(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
+    def other_side_bounds(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
         """Return the least and the greatest time, both inclusive, of rows of the other side that
         may join a row of ``side``: int64[n] each. ``side``: 0 for the left, 1 for the right.
         ``time_us``: int64[n], the times of its rows.
         """
-        before, after = self._reach(side)
+        before, after = self._reach_bounds(side)
         return time_us - before, time_us + after
 
-    def limit(self, side: int, time_us: Ints) -> Ints:
+    def match_limit_us(self, side: int, time_us: Ints) -> Ints:
         """Return the last stream time at which a row of ``side`` with these times may still find a
         match: int64[n]. ``side``: 0 for the left, 1 for the right.
         """
@@ -73,9 +73,9 @@ class Window:
         """Return the microseconds of stream time for which a row of ``side`` may still find a
         match. They may be negative. ``side``: 0 for the left, 1 for the right.
         """
-        return self._reach(side)[1] + self.grace_us
+        return self._reach_bounds(side)[1] + self.grace_us
 
-    def _reach(self, side: int) -> tuple[int, int]:
+    def _reach_bounds(self, side: int) -> tuple[int, int]:
         """Return the bounds (before, after) in microseconds, as a row of ``side`` sees the other
         side's rows.
         """
@@ -116,7 +116,7 @@ class Pairs:
     other_time_us: Ints
     """int64[m]: the event time of the other side's row, in microseconds."""
 
-    def where(self, selected: Mask | Ints) -> Pairs:
+    def select(self, selected: Mask | Ints) -> Pairs:
         """Return the pairs that ``selected`` picks by flags or indices, in that order."""
         return Pairs(self.row[selected], self.other[selected], self.other_time_us[selected])
 
@@ -156,7 +156,7 @@ class Reach:
         """
         order = np.lexsort((others.arrival, others.time_us, others.group))
         others = Arrivals(others.group[order], others.time_us[order], others.arrival[order])
-        low, high = window.of_other(side, records.time_us)
+        low, high = window.other_side_bounds(side, records.time_us)
         low = np.maximum(low, stream_us[records.arrival] - window.retention_us)
         first = np.searchsorted(others.group, records.group)
         end = np.searchsorted(others.group, records.group, side="right")
@@ -175,7 +175,7 @@ class Reach:
         which, other_index = expand(self.first[row], self.end[row])
         row = row[which]
         pairs = Pairs(row, self.number[other_index], self.other.time_us[other_index])
-        return pairs.where(self.other.arrival[other_index] < self.own.arrival[row])
+        return pairs.select(self.other.arrival[other_index] < self.own.arrival[row])
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
@@ -189,7 +189,7 @@ def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
     return np.where(due < len(stream_us), due, NEVER)
 
 
-def settled(record: Ints, other: Ints, joined: Mask) -> Mask:
+def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
     """Find the rows that have been joined, if rows that have been emitted alone join nothing:
     bool[rows].
 

@@ -81,7 +81,7 @@ class Changes:
     reference: tuple[Ints, ...]
     """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
-    def where(self, selected: Ints | Mask) -> Changes:
+    def select(self, selected: Ints | Mask) -> Changes:
         """Return the selected changes: those at the indices ``selected``, in that order, or where
         the mask is true.
         """
@@ -104,18 +104,18 @@ class _Subtree:
     reference: tuple[Ints, ...]
 
 
-def leaves(tree: Tree) -> Iterator[int]:
+def tree_sources(tree: Tree) -> Iterator[int]:
     """List the sources of a tree, by number, from left to right; a source that is used twice comes
     twice. A tree has at least one.
     """
     if isinstance(tree, TreeLeaf):
         yield tree.source
     else:
-        yield from leaves(tree.left)
-        yield from leaves(tree.right)
+        yield from tree_sources(tree.left)
+        yield from tree_sources(tree.right)
 
 
-def preserved(how: How) -> tuple[bool, bool]:
+def preserves_sides(how: How) -> tuple[bool, bool]:
     """Return for the left and the right side whether its rows appear without a match: the left's in
     a left and an outer join, the right's in a right and an outer join.
     """
@@ -140,14 +140,14 @@ def join_tables(
     """
     after = {
         source: versions(timeline, source, stored[source].present, current.get(source))
-        for source in set(leaves(tree))
+        for source in set(tree_sources(tree))
     }
     times = {
         source: np.concatenate((stored[source].event_time_us, row_time_us[source]))
         for source in after
     }
     parts = []
-    for occurrence, source in enumerate(leaves(tree)):
+    for occurrence, source in enumerate(tree_sources(tree)):
         events = np.flatnonzero(current.get(source, timeline.source == source))
         before_refs, _ = after[source]
         now = {s: refs[1][events] for s, refs in after.items()}
@@ -161,11 +161,13 @@ def join_tables(
         )
         emitted, side, _ = trail.climb(tree, occurrence)
         changes = Changes(events, side.present, side.event_time_us, side.reference)
-        parts.append(changes.where(emitted))
+        parts.append(changes.select(emitted))
     return _in_arrival_order(parts, timeline)
 
 
-def lookup(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]) -> Changes:
+def join_stream(
+    tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]
+) -> Changes:
     """Return the results of a stream's records, in arrival order. ``tree``: the join, with the
     stream as its first leaf.
 
@@ -173,24 +175,24 @@ def lookup(tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int,
     the row that each record finds there. Only the stream's side of a join may be preserved. The
     result's time is the record's.
     """
-    emitted, refs = _found(tree, reference)
+    emitted, refs = _find_leaf_rows(tree, reference)
     everything = Changes(
         events, np.ones(len(events), np.bool_), timeline.event_time_us[events], refs
     )
     order = timeline.by_arrival(events)
-    return everything.where(order[emitted[order]])
+    return everything.select(order[emitted[order]])
 
 
-def _found(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
+def _find_leaf_rows(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
     """Return a mask of the records that are emitted, bool[m], and the row of each leaf that they
     find, int64[m] each. A record is left out if an inner join of ``tree`` has no right row for it.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
         return np.ones(len(refs), dtype=np.bool_), (refs,)
-    emitted, left = _found(tree.left, reference)
-    right = _state(tree.right, reference, None)
-    return emitted & (right.present | preserved(tree.how)[0]), (*left, *right.reference)
+    emitted, left = _find_leaf_rows(tree.left, reference)
+    right = _subtree_rows(tree.right, reference, None)
+    return emitted & (right.present | preserves_sides(tree.how)[0]), (*left, *right.reference)
 
 
 def net_changes(
@@ -210,16 +212,16 @@ def net_changes(
     """
     group = timeline.group[changes.event]
     last = last_of_each(group)
-    final = changes.where(last)
+    final = changes.select(last)
     touched = group[last]
     times = {source: stored[source].event_time_us for source in stored}
     references = {
         source: np.where(stored[source].present[touched], touched, ABSENT) for source in stored
     }
-    side = _state(tree, references, times)
+    side = _subtree_rows(tree, references, times)
     before = Changes(final.event, side.present, side.event_time_us, side.reference)
     visible = final.present | before.present
-    return final.where(visible), before.where(visible)
+    return final.select(visible), before.select(visible)
 
 
 @dataclass(frozen=True)
@@ -246,11 +248,11 @@ class _Trail:
         ``had a row``: bool[events], it had one before.
         """
         if isinstance(tree, TreeLeaf):
-            side = _state(tree, self.now, self.times)
+            side = _subtree_rows(tree, self.now, self.times)
             old = self.before[tree.source] != ABSENT
             everything = np.ones(len(self.events), dtype=np.bool_)
             return everything, _Subtree(side.present, self.event_time_us, side.reference), old
-        width = sum(1 for _ in leaves(tree.left))
+        width = sum(1 for _ in tree_sources(tree.left))
         from_right = occurrence >= width
         changed_tree, other_tree = (
             (tree.right, tree.left) if from_right else (tree.left, tree.right)
@@ -258,22 +260,24 @@ class _Trail:
         emitted, changed, old = self.climb(
             changed_tree, occurrence - width if from_right else occurrence
         )
-        other = _state(other_tree, self.now, self.times)
+        other = _subtree_rows(other_tree, self.now, self.times)
         other_old = other.present
-        if self.source in leaves(other_tree):
-            other_old = _state(other_tree, self.before, self.times).present
-        keeps = preserved(tree.how)
+        if self.source in tree_sources(other_tree):
+            other_old = _subtree_rows(other_tree, self.before, self.times).present
+        keeps = preserves_sides(tree.how)
         emitted = emitted & (
             other.present | other_old | (keeps[from_right] & (changed.present | old))
         )
-        row = _combine(other, changed, keeps) if from_right else _combine(changed, other, keeps)
+        row = _join_rows(other, changed, keeps) if from_right else _join_rows(changed, other, keeps)
         had_row = (
             (old & other_old) | (old & keeps[from_right]) | (other_old & keeps[not from_right])
         )
         return emitted, row, had_row
 
 
-def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None) -> _Subtree:
+def _subtree_rows(
+    tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None
+) -> _Subtree:
     """Return the row of a subtree for n references to each table. ``reference``: int64[n] per
     source. ``times``: per source, the time of each reference.
 
@@ -286,14 +290,17 @@ def _state(tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] 
             return _Subtree(present, np.full(len(refs), NO_TIME), (refs,))
         time = np.append(times[tree.source], NO_TIME)[refs]
         return _Subtree(present, time, (refs,))
-    left, right = _state(tree.left, reference, times), _state(tree.right, reference, times)
-    side = _combine(left, right, preserved(tree.how))
+    left, right = (
+        _subtree_rows(tree.left, reference, times),
+        _subtree_rows(tree.right, reference, times),
+    )
+    side = _join_rows(left, right, preserves_sides(tree.how))
     return _Subtree(
         side.present, np.where(side.present, side.event_time_us, NO_TIME), side.reference
     )
 
 
-def _combine(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
+def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
     """Return the joined row of two sides at each event, with the larger time of both. A side that
     is missing is ABSENT, and so are all leaves where there is no row.
 
@@ -324,4 +331,4 @@ def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
         np.concatenate([part.event_time_us for part in parts]),
         tuple(np.concatenate(refs) for refs in zip(*(p.reference for p in parts), strict=True)),
     )
-    return merged.where(argsort_distinct(moment, len(timeline.arrival) * len(parts)))
+    return merged.select(argsort_distinct(moment, len(timeline.arrival) * len(parts)))

@@ -16,7 +16,7 @@ from dovetail.arrays.timeline import NO_TIME, Ints, Mask
 _FAR = 1 << 62
 
 
-def assign(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
+def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
     """List the windows of n records, each record's in the order of time: (record, start), int64[m].
     ``event_time_us``: int64[n]. A window lasts from its start to ``size_us`` later, exclusive.
 

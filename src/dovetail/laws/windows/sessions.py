@@ -55,7 +55,7 @@ class Sessions:
     ref: Ints
     """The index of each session's accumulators."""
 
-    def where(self, selected: Mask | Ints) -> Sessions:
+    def select(self, selected: Mask | Ints) -> Sessions:
         """Return the sessions that ``selected`` picks by flags or indices, in that order."""
         return Sessions(
             self.group[selected], self.start_us[selected], self.end_us[selected], self.ref[selected]
@@ -82,7 +82,7 @@ class Forest:
     """The events that are dropped."""
 
     @property
-    def below(self) -> tuple[Ints, Ints]:
+    def children(self) -> tuple[Ints, Ints]:
         """The two children of each session, int64[sessions] each, ABSENT for none. The first is the
         one right before it, the second the one before that child's descendants.
         """
@@ -108,18 +108,18 @@ class _Line:
     """int64[n]: the arrival that bridges the place after each entry, ``_NEVER`` for none."""
 
     @property
-    def ends(self) -> Ints:
+    def stretch_ends(self) -> Ints:
         """The places after which nothing is ever bridged, ascending: int64. The last place of each
         group is one of them.
         """
         return np.flatnonzero(self.bridged == _NEVER)
 
-    def around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+    def stretch_around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last place, both inclusive, of the stretch that is bridged
         around each place ``index`` at ``arrival``: int64, one per place. Bridges made at that
         arrival count. ``group``: the group of each place.
         """
-        ends, closed = self.ends, -self.bridged
+        ends, closed = self.stretch_ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
         stretch = np.searchsorted(ends, index)
         low, high = np.append(0, ends + 1)[stretch], index.copy()
@@ -137,7 +137,7 @@ class _Line:
         return low, high
 
 
-def forest(
+def build_forest(
     group: Ints,
     time_us: Ints,
     arrival: Ints,
@@ -158,8 +158,8 @@ def forest(
     fresh, late = np.flatnonzero(~behind), np.flatnonzero(behind)
     begins = np.searchsorted(group, np.arange(groups))
     open_ref = np.flatnonzero(stored.end_us >= closing_us[begins][stored.group])
-    open_sessions = stored.where(open_ref)
-    line, index = _line(
+    open_sessions = stored.select(open_ref)
+    line, index = _build_line(
         np.concatenate((group[fresh], open_sessions.group, open_sessions.group)),
         np.concatenate((time_us[fresh], open_sessions.start_us, open_sessions.end_us)),
         np.concatenate((arrival[fresh], np.full(2 * len(open_ref), STORED))),
@@ -168,8 +168,8 @@ def forest(
         gap_us,
     )
     fresh_index = index[: len(fresh)]
-    low, high = line.around(group[fresh], fresh_index, arrival[fresh])
-    joins, first, last = _behind(
+    low, high = line.stretch_around(group[fresh], fresh_index, arrival[fresh])
+    joins, first, last = _records_behind(
         line, group[late], time_us[late], arrival[late], closing_us[late], gap_us
     )
     dropped, late = late[~joins], late[joins]
@@ -200,7 +200,7 @@ def forest(
 # | right: next earlier arrival    |    | 3, too far | 3, near |            |
 # | bridged after the place, at    | 2  | 3          | 3       | never      |
 # | stretch around, at its arrival | 0  | 0 to 1     | 0 to 3  | 3          |
-def _line(
+def _build_line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:
     """Build the line of n records, then the starts and then the ends of stored sessions. Return it
@@ -218,7 +218,7 @@ def _line(
     record_index = index[: len(closing_us)]
     record_group = group[: len(closing_us)]
     record_arrival = arrival[record_index]
-    left = _earlier(arrival, bounds[record_group], record_index, record_arrival)
+    left = _last_earlier_place(arrival, bounds[record_group], record_index, record_arrival)
     right = first_below(arrival, record_index, bounds[record_group + 1], record_arrival)
     near_left = (left >= 0) & (time_us[record_index] - time_us[left] <= gap_us)
     near_left &= time_us[left] >= closing_us
@@ -236,7 +236,7 @@ def _line(
     return _Line(time_us, arrival, bounds[:-1], bounds[1:], bridged), index
 
 
-def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
+def _last_earlier_place(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
     """Return for each record the last place of its group before ``index`` that has an earlier
     arrival: int64[records], -1 for none.
 
@@ -249,7 +249,7 @@ def _earlier(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> I
     return earlier
 
 
-def _behind(
+def _records_behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
     """Find the records that come behind and join the first session open at their arrival:
@@ -278,8 +278,8 @@ def _behind(
     joins = np.zeros(len(group), np.bool_)
     some = np.flatnonzero(there >= 0)
     low, high = np.zeros(len(group), np.int64), np.zeros(len(group), np.int64)
-    low[some], high[some] = line.around(group[some], there[some], arrival[some])
-    session = np.searchsorted(line.ends, there)
+    low[some], high[some] = line.stretch_around(group[some], there[some], arrival[some])
+    session = np.searchsorted(line.stretch_ends, there)
     some = some[np.lexsort((arrival[some], session[some]))]
     start = np.full(int(session.max(initial=0)) + 1, _NEVER)
     for block in range(0, len(some), _BLOCK):
@@ -292,19 +292,19 @@ def _behind(
             session_start = np.minimum(line.time_us[low[pending]], start[of])
             moved = np.append(_NEVER, time)[: len(time)]
             moved[begins] = _NEVER
-            moved = _lowest(moved, block_session)
+            moved = _running_min(moved, block_session)
             ends = np.append(begins, len(pending))[1:]
-            stop = _first(np.minimum(session_start, moved) > time + gap_us, begins, ends)
+            stop = _first_set_flag(np.minimum(session_start, moved) > time + gap_us, begins, ends)
             taken = np.arange(len(pending)) < stop[block_session]
             joins[pending[taken]] = True
             np.minimum.at(start, of[taken], time[taken])
             session_start = np.minimum(line.time_us[low[pending]], start[of])
-            stop = _first((session_start <= time + gap_us) & ~taken, begins, ends)
+            stop = _first_set_flag((session_start <= time + gap_us) & ~taken, begins, ends)
             pending = pending[np.arange(len(pending)) >= stop[block_session]]
     return joins, low, high
 
 
-def _lowest(values: Ints, segment: Ints) -> Ints:
+def _running_min(values: Ints, segment: Ints) -> Ints:
     """Return the smallest value so far within each segment of equal neighbours: int64[n].
     ``segment``: int64[n], non-decreasing.
     """
@@ -313,7 +313,7 @@ def _lowest(values: Ints, segment: Ints) -> Ints:
     return distinct[np.minimum.accumulate(rank + shift) - shift]
 
 
-def _first(flags: Mask, begins: Ints, ends: Ints) -> Ints:
+def _first_set_flag(flags: Mask, begins: Ints, ends: Ints) -> Ints:
     """Return for each range the first index from ``begins``, inclusive, to ``ends``, exclusive,
     whose flag is set. It is the range's end if none is.
 

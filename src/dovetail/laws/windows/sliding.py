@@ -55,18 +55,18 @@ class SlidingRecords:
     """
 
     @cached_property
-    def bounds(self) -> Ints:
+    def group_bounds(self) -> Ints:
         """The index of the first record of each group, then the number of records: int64[groups +
         1].
         """
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
-    def within(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
+    def records_in_windows(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
         """Return the range of records of each window: (first, exclusive end), int64[windows] each.
         A range may be empty. A window lasts from ``start_us`` to ``start_us + size_us``, both
         inclusive.
         """
-        first, end = self.bounds[group], self.bounds[group + 1]
+        first, end = self.group_bounds[group], self.group_bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)
         return low, bisect(self.time_us, low, end, start_us + size_us, right=True)
 
@@ -118,7 +118,7 @@ class ChangedWindows:
     @property
     def count(self) -> Ints:
         """The number of records added to each window: int64[w]."""
-        return _coverings(self.first, self.end, len(self))
+        return _count_coverings(self.first, self.end, len(self))
 
     @property
     def latest_us(self) -> Ints:
@@ -141,7 +141,9 @@ class ChangedWindows:
         was closed is not among them.
         """
         records, since = self.records, self.since[window]
-        low, high = records.within(self.group[window], self.start_us[window], self.size_us)
+        low, high = records.records_in_windows(
+            self.group[window], self.start_us[window], self.size_us
+        )
         fresh = np.flatnonzero(records.arrival != STORED)
         is_stored = since == STORED
         begin, stop = np.searchsorted(fresh, low), np.searchsorted(fresh, high)
@@ -149,7 +151,7 @@ class ChangedWindows:
         new, record = expand(np.where(is_stored, 0, low), np.where(is_stored, 0, high))
         window, record = window[np.append(old, new)], np.append(fresh[fresh_index], record)
         open_ = self.start_us[window] + self.size_us >= records.closing_us[record]
-        return self._arranged(window[open_], record[open_])
+        return self._order_pairs(window[open_], record[open_])
 
     @property
     def pairs_max(self) -> int:
@@ -158,13 +160,15 @@ class ChangedWindows:
         """
         return max(_PAIRS_MAX, 4 * len(self))
 
-    def cuts(self) -> list[tuple[int, int]]:
+    def cut_arrivals(self) -> list[tuple[int, int]]:
         """Cut all arrivals, in order, into ranges (start, exclusive stop) of at most ``pairs_max``
         pairs, or of one arrival. Without arrivals the list is empty.
         """
         records = self.records
         new_window = np.flatnonzero(self.since != STORED)
-        low, high = records.within(self.group[new_window], self.start_us[new_window], self.size_us)
+        low, high = records.records_in_windows(
+            self.group[new_window], self.start_us[new_window], self.size_us
+        )
         arrival = records.arrival[self.record]
         is_fresh = arrival != STORED
         count = np.zeros(int(records.arrival.max(initial=-1)) + 1, np.int64)
@@ -172,7 +176,7 @@ class ChangedWindows:
         np.add.at(count, self.since[new_window], high - low)
         return list(pieces(count, self.pairs_max))
 
-    def updates(self, start: int, stop: int) -> WindowUpdates:
+    def updates_by(self, start: int, stop: int) -> WindowUpdates:
         """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make.
 
         A record pairs with the existing windows that hold it. A window that a record brings into
@@ -188,7 +192,7 @@ class ChangedWindows:
         new_window = np.flatnonzero((self.since >= start) & (self.since < stop))
         fresh, before = self.members(new_window)
         silent = arrival[before] < self.since[fresh]
-        window, record = self._arranged(
+        window, record = self._order_pairs(
             np.append(window[there], fresh[silent]), np.append(record[there], before[silent])
         )
         emits = arrival[record] >= np.maximum(self.since[window], 0)
@@ -200,7 +204,7 @@ class ChangedWindows:
         order = np.lexsort((self.start_us[window[emitted]], moment))
         return WindowUpdates(window, record, emitted[order], moment[order])
 
-    def emitted(self, start: int, stop: int) -> int:
+    def count_results(self, start: int, stop: int) -> int:
         """Return the number of results that ``updates(start, stop)`` would emit, without making the
         pairs.
         """
@@ -211,7 +215,7 @@ class ChangedWindows:
         is_new = (self.since >= start) & (self.since < stop)
         return int(there) + int(np.count_nonzero(is_new & self.apart))
 
-    def _arranged(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
+    def _order_pairs(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
         """Return pairs ordered by window, then by the order of the records: (window, record),
         int64[pairs] each.
         """
@@ -233,7 +237,7 @@ class ChangedWindows:
 # | [20, 30] | 30             | 2      | 30      |       | 2                  |
 #
 # [16, 26], right after 15, holds no record, so it does not exist.
-def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
+def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
     """Return the windows of ``size_us`` that the batch's records change; none if all are closed.
 
     ``closing_us``: int64[arrivals]. A window that ends before it is closed when the record arrives.
@@ -244,7 +248,7 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
     at = np.flatnonzero(first)
     first_arrival = np.minimum.reduceat(arrival, at) if len(at) else at
     owner, moment = group[at], time_us[at]
-    low, high = records.within(owner, moment + 1, size_us)
+    low, high = records.records_in_windows(owner, moment + 1, size_us)
     seen = least(arrival, low, high)
     holds = low < high
     owner = np.append(owner, owner[holds])
@@ -258,12 +262,12 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
     order = np.flatnonzero(selected)
     order = order[np.argsort(since[order] != STORED, kind="stable")]
     owner, start, since = owner[order], start[order], since[order]
-    record, low, high = _ranges(records, owner, start, since, size_us)
+    record, low, high = _window_ranges(records, owner, start, since, size_us)
     maker = np.zeros(len(closing_us) + 1, np.int64)
     maker[arrival] = time_us
     apart = (since != STORED) & ((maker[since] < start) | (maker[since] > start + size_us))
     is_fresh = arrival[record] != STORED
-    updated = apart | (_coverings(low[is_fresh], high[is_fresh], len(start)) > 0)
+    updated = apart | (_count_coverings(low[is_fresh], high[is_fresh], len(start)) > 0)
     updated_before = np.append(0, np.cumsum(updated))
     low, high = updated_before[low], updated_before[high]
     some = low < high
@@ -293,7 +297,7 @@ def changed(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedW
 #
 # Ends are exclusive. Windows of one size are ordered by their start and by their end alike, so
 # those with a record are neighbours.
-def _ranges(
+def _window_ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
     """Return the windows that each record is added to: (record, first window, exclusive end). The
@@ -304,7 +308,7 @@ def _ranges(
     records with new windows. Windows lie in that order too, each kind by (group, start). A window
     that was closed for a record is not in its range.
     """
-    groups = len(records.bounds) - 1
+    groups = len(records.group_bounds) - 1
     kind = group + groups * (since != STORED)
     bounds = np.searchsorted(kind, np.arange(2 * groups + 1))
     fresh = np.flatnonzero(records.arrival != STORED)
@@ -317,7 +321,7 @@ def _ranges(
     return record, first, bisect(start_us, first, bounds[record_group + 1], time_us, right=True)
 
 
-def _coverings(first: Ints, end: Ints, places: int) -> Ints:
+def _count_coverings(first: Ints, end: Ints, places: int) -> Ints:
     """Return for each of ``places`` numbers from 0 how many ranges cover it: int64[places].
 
     Ranges are ``first[i]``, inclusive, to ``end[i]``, exclusive.

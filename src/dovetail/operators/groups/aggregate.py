@@ -22,7 +22,7 @@ from dovetail.arrays.timeline import (
 )
 from dovetail.base.columns import INSTRUCTION
 from dovetail.laws.retract import SILENT
-from dovetail.laws.windows.fixed import assign, open_windows
+from dovetail.laws.windows.fixed import assign_windows, open_windows
 from dovetail.operators.groups.accumulators import (
     BatchUpdates,
     Columns,
@@ -76,7 +76,7 @@ def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
     order = arrival_order([rows])
     time = rows.event_time_us[order]
     clock_us = job.clock_of(0, 0)[order]
-    record, start = assign(time, windows.size_us, windows.advance_us)
+    record, start = assign_windows(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
     late = order[record[~open_]]
     if len(late):

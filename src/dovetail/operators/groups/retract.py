@@ -14,7 +14,7 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import any_null
 from dovetail.arrays.timeline import ABSENT
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
-from dovetail.laws.retract import SILENT, moves
+from dovetail.laws.retract import SILENT, retract_messages
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.groups import RetractLaw
@@ -37,7 +37,7 @@ def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     present = changes.pool.columns_at(changes.new, row_columns)
     group = slice(1, 1 + shape.foreign)
     nowhere = any_null(present[group], len(changes.event))
-    group_moves = moves(
+    group_moves = retract_messages(
         changes.old != ABSENT,
         changes.new != ABSENT,
         any_null(former[group], len(changes.event)),

@@ -18,7 +18,7 @@ from dovetail.aggregates.scans import merged_over, replaced
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import combined, combined_range, low_half, stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
-from dovetail.laws.windows.sessions import Forest, Sessions, forest
+from dovetail.laws.windows.sessions import Forest, Sessions, build_forest
 from dovetail.operators.groups.accumulators import (
     Columns,
     by_column,
@@ -49,7 +49,7 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     events = timeline([job.source_rows(0)])
     closing_us = job.clocks_of(0, events) - law.windows.wait_us
     stored = _StoredSessions.of(store, events, law)
-    session_forest = forest(
+    session_forest = build_forest(
         events.group,
         events.event_time_us,
         events.arrival,
@@ -122,7 +122,7 @@ class _SessionBatch:
         """The segment of each session in ``made``, non-decreasing. For the sessions a, b made of a,
         c, and d made of b and c the segments are 0, 0, 1 and 2.
         """
-        first_child, second_child = self.made.below
+        first_child, second_child = self.made.children
         begins = (self.made.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
         return np.cumsum(begins) - 1
 
@@ -178,7 +178,7 @@ class _SessionBatch:
         into ``made``, ascending.
         """
         there = self.made.event != ABSENT
-        for below in self.made.below:
+        for below in self.made.children:
             there[below[below != ABSENT]] = False
         return np.flatnonzero(there)
 
@@ -215,7 +215,7 @@ class _SessionBatch:
         session_forest, record = self.made, self._record_sessions
         if len(record) == 0:
             return None
-        first_child, second_child = session_forest.below
+        first_child, second_child = session_forest.children
         merges = np.flatnonzero(second_child != ABSENT)
         into = self._segment[merges]
         initial = [
@@ -261,7 +261,7 @@ class _SessionBatch:
         differs[compared] = ~rows_equal(
             take_rows(results, now.ref[compared]), take_rows(results, then[compared])
         )
-        now = now.where(differs)
+        now = now.select(differs)
         group = np.append(gone.group, now.group)
         if len(group) == 0:
             return None
@@ -287,9 +287,9 @@ class _SessionBatch:
           of ``state``; ABSENT for none.
         """
         session_forest, last = self.made, self._last_sessions
-        below = np.concatenate(session_forest.below)
+        below = np.concatenate(session_forest.children)
         below = session_forest.ref[below[below != ABSENT]]
-        stored = self.stored.sessions.where(below[below != ABSENT])
+        stored = self.stored.sessions.select(below[below != ABSENT])
         now = Sessions(
             self.events.group[session_forest.event[last]],
             session_forest.start_us[last],
@@ -312,7 +312,7 @@ class _SessionBatch:
         twin[order[1:][same]] = np.append(stored.ref, now.ref)[order[:-1][same]]
         stays = np.zeros(len(stored.ref), np.bool_)
         stays[order[:-1][same]] = True
-        return stored.where(~stays), now, twin[len(stored.ref) :]
+        return stored.select(~stays), now, twin[len(stored.ref) :]
 
     def store_sessions(self, store: TableState, changed: _Changed) -> None:
         """Store the sessions that are new or changed, and a tombstone for each that is gone;

@@ -22,7 +22,7 @@ from dovetail.arrays.search import pieces
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH, ROW
 from dovetail.laws.windows.fixed import running_max
-from dovetail.laws.windows.sliding import ChangedWindows, SlidingRecords, changed
+from dovetail.laws.windows.sliding import ChangedWindows, SlidingRecords, find_changed_windows
 from dovetail.operators.groups.accumulators import (
     BatchUpdates,
     Columns,
@@ -61,7 +61,7 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     sliding_records, values = _held_records(job, law, records, events, open_, closing_us)
     batch = _WindowBatch(
-        job, law, events, changed(sliding_records, closing_us, windows.size_us), values
+        job, law, events, find_changed_windows(sliding_records, closing_us, windows.size_us), values
     )
     groups = batch.aggregate_windows(store)
     emitted: Iterator[pa.Table | None]
@@ -69,12 +69,12 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     if job.operator.emit == "batch":
         emitted = iter((groups.net_results(),))
     else:
-        cuts = batch.windows.cuts()
+        cuts = batch.windows.cut_arrivals()
         emitted = batch.each_result(groups, cuts)
     first = next(emitted, None)
     later = 0
     if first is not None and len(cuts) > 1:
-        later = sum(batch.windows.emitted(*cut) for cut in cuts) - len(first)
+        later = sum(batch.windows.count_results(*cut) for cut in cuts) - len(first)
     groups.store_groups(store)
     _store_records(job, records, events, open_)
     return OperatorOutcome(
@@ -174,14 +174,15 @@ class _WindowBatch:
         """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
         is that of a window after one record that changes it, in the order of the records.
         ``groups``: the changed windows over their stored accumulators. ``cuts``: consecutive ranges
-        over all arrivals (``ChangedWindows.cuts``). Raises ``DataError`` if an aggregate fails.
+        over all arrivals (``ChangedWindows.cut_arrivals``). Raises ``DataError`` if an aggregate
+        fails.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
         state = [take_rows(columns, group_of) for columns in before.state]
         time_us, position = before.time_us[group_of], job.manifest.position
         for start, stop in cuts:
-            updated = windows.updates(start, stop)
+            updated = windows.updates_by(start, stop)
             updates = GroupUpdates(
                 updated.window, len(windows), np.zeros(len(updated.window), np.bool_)
             )

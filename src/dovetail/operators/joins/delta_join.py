@@ -95,7 +95,9 @@ def join_batch(
     sides, next_caches, counts = list(fresh), list(caches), [(0, 0, 0), (0, 0, 0)]
     if ask is not None:
         unique = (law.sides[0].unique, law.sides[1].unique)
-        needed = delta_join.needed(count, (fresh[0].rows, fresh[1].rows), law.how, unique)
+        needed = delta_join.groups_to_look_up(
+            count, (fresh[0].rows, fresh[1].rows), law.how, unique
+        )
         for side_index in (0, 1):
             sides[side_index], next_caches[side_index], counts[side_index] = _with_others(
                 operator,

@@ -38,7 +38,7 @@ from dovetail.arrays.hashing import low_half
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out
-from dovetail.laws.joins.table_join import preserved
+from dovetail.laws.joins.table_join import preserves_sides
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.joins.subscriptions import (
@@ -144,7 +144,7 @@ def answer_messages(
     row = subscriptions.reference[message] - subscriptions.pool.base
     emits = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & EMIT) != 0
     right = table.after[event]
-    left_preserved = preserved(law.how)[0]
+    left_preserved = preserves_sides(law.how)[0]
     present = live & ((right != ABSENT) | left_preserved)
     both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
     by_both = live | (not left_preserved)
@@ -178,7 +178,7 @@ def fan_out_right_rows(
         subscriptions.live,
     )
     right = table.after[event]
-    present = (right != ABSENT) | preserved(law.how)[0]
+    present = (right != ABSENT) | preserves_sides(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
     keys = subscriptions.pool.columns_at(subscriptions.reference[met], subscriptions.primary)
     return ForeignResults(
@@ -327,7 +327,8 @@ def _rows_before(
         event=events.start[group],
         subscription=subscription,
         right=right,
-        present=(unnamed & there) | ((subscription != ABSENT) & (there | preserved(law.how)[0])),
+        present=(unnamed & there)
+        | ((subscription != ABSENT) & (there | preserves_sides(law.how)[0])),
         time_us=np.full(len(group), NO_TIME),
         epoch=np.full(len(group), BEFORE),
         rank=np.zeros(len(group), np.int64),
@@ -375,7 +376,7 @@ def _result_tables(
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]
         keys = subscriptions.pool.columns_at(left, subscriptions.primary)
-        if preserved(law.how)[1]:
+        if preserves_sides(law.how)[1]:
             right_group = pa.array(group, mask=part.subscription != ABSENT)
             keys += [key.take(right_group) for key in events.keys]
         value_columns = _value_columns(table, subscriptions, part)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import DELETED, EVENT_TIME
-from dovetail.laws.joins.history_join import Corrections, Points, correct
+from dovetail.laws.joins.history_join import Corrections, Points, correct_points
 from dovetail.laws.versioning import LATEST, batch_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, OperatorOutcome, output_table, subtract_span_each, take_rows
@@ -44,7 +44,7 @@ def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     for side in law.leaves:
         event = np.flatnonzero(counted[side])
         row = firsts[side] + events.row[event]
-        corrections = correct(
+        corrections = correct_points(
             law.how,
             side,
             events.group[event],

@@ -17,7 +17,7 @@ from dovetail.arrays.grouping import rank_of_keys
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.laws.joins.lookup import answered
+from dovetail.laws.joins.lookup import answer_records
 from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
 from dovetail.lookup_sources.pool import opened
 from dovetail.lookup_sources.source import Found
@@ -80,7 +80,7 @@ class TaskLookups:
         live_row = np.flatnonzero(live)
         keys = records.select(law.on).take(pa.array(live_row)).rename_columns(list(law.by))
         key, sizes, rows = self._find_rows(keys.cast(law.key_schema))
-        record, row = answered(key, sizes, law.how)
+        record, row = answer_records(key, sizes, law.how)
         self.dropped += len(live) - len(live_row)
         if law.how == "inner":
             self.dropped += int((key == NO_GROUP).sum())

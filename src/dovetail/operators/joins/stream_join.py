@@ -143,7 +143,9 @@ def _position_past(job: Job, limit_us: Ints) -> Ints:
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
         return np.zeros(len(limit_us), np.int64)
-    return np.minimum.reduce([stair.first(limit_us + 1) for stair in stairs if stair is not None])  # type: ignore[no-any-return]
+    return np.minimum.reduce(
+        [stair.first_position_at(limit_us + 1) for stair in stairs if stair is not None]
+    )  # type: ignore[no-any-return]
 
 
 class _PairResults:
@@ -237,7 +239,7 @@ class _PairResults:
         arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
         late = (arrival == row_arrival[row_number]).astype(np.int64)
         time = side.time_us[row_number]
-        due = np.where(late, 0, _position_past(job, side.window.limit(side.side, time)))
+        due = np.where(late, 0, _position_past(job, side.window.match_limit_us(side.side, time)))
         # On a tie the right side comes first, as in Kafka Streams.
         self._add_results(
             side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
@@ -354,7 +356,10 @@ class _ResultCauses:
             of_side = side == this_side.side
             keys = take_rows(this_side.pool.columns[: this_side.keys], row_number[of_side])
             due[of_side] = (
-                this_side.window.limit(this_side.side, this_side.time_us[row_number[of_side]]) + 1
+                this_side.window.match_limit_us(
+                    this_side.side, this_side.time_us[row_number[of_side]]
+                )
+                + 1
             )
             hash_[of_side] = stable_hash(keys)
         cause = cause.with_due_moments(order == 0, due, hash_, operator.law.holds_us)

@@ -18,10 +18,10 @@ from dovetail.laws.joins.stream_join import (
     Pairs,
     Reach,
     Window,
+    find_joined,
     first_due,
-    settled,
 )
-from dovetail.laws.joins.table_join import preserved
+from dovetail.laws.joins.table_join import preserves_sides
 from dovetail.operators.job import Job, subtract_span
 from dovetail.physical.specs.by_key import StreamJoinLaw, marks_store_name, waiting_store_name
 from dovetail.state.history import HistoryState
@@ -192,8 +192,8 @@ class Side:
             side=side,
             source=source,
             keys=job.operator.keys,
-            preserved=preserved(law.how)[side],
-            waits=preserved(law.how)[side] and law.unmatched == "on_close",
+            preserved=preserves_sides(law.how)[side],
+            waits=preserves_sides(law.how)[side] and law.unmatched == "on_close",
             stores=stores,
             arrivals=arrivals,
             window=window,
@@ -242,7 +242,7 @@ class Side:
         records both are empty.
         """
         group = self.arrivals.group
-        low, high = self.window.of_other(self.side, self.arrivals.time_us)
+        low, high = self.window.other_side_bounds(self.side, self.arrivals.time_us)
         # Overlapping windows of a key are read as one range.
         new = np.ones(len(group), np.bool_)
         new[1:] = (group[1:] != group[:-1]) | (low[1:] > high[:-1])
@@ -301,7 +301,7 @@ class Side:
         """Return the arrival at which rows with these event times close, ``NEVER`` if they do not
         in this batch: int64[n].
         """
-        return first_due(self.window.limit(self.side, time_us), self.stream_us)
+        return first_due(self.window.match_limit_us(self.side, time_us), self.stream_us)
 
     @property
     def unmatched_records(self) -> Mask:
@@ -377,7 +377,7 @@ class Side:
         Numbers of the batch's rows begin at ``base``.
         """
         rows = self.batch.take(pa.array(row_number - self.base))
-        due = self.window.limit(self.side, rows.column(EVENT_TIME).to_numpy())
+        due = self.window.match_limit_us(self.side, rows.column(EVENT_TIME).to_numpy())
         queue = self.stores.queues[self.side]
         columns = [
             pa.array(due),
@@ -471,7 +471,7 @@ class Meeting:
         """
         if not self._closed:
             return possible
-        return possible.where(side.find_open_pairs(other, possible) | other.joined[possible.other])
+        return possible.select(side.find_open_pairs(other, possible) | other.joined[possible.other])
 
     def _settle_joined(self, left: Side, right: Side) -> None:
         """Set ``joined`` of ``left`` and ``right``: true for each row that is joined in the end. A
@@ -489,11 +489,11 @@ class Meeting:
         records, others = [], []
         for cut in self.cuts:
             for side, other, possible in self._possible_pairs(cut):
-                late = possible.where(~side.find_open_pairs(other, possible))
-                late = late.where(~side.joined[side.record_numbers[late.row]])
+                late = possible.select(~side.find_open_pairs(other, possible))
+                late = late.select(~side.joined[side.record_numbers[late.row]])
                 records.append(offsets[side] + side.record_numbers[late.row])
                 others.append(offsets[other] + late.other)
-        joined = settled(
+        joined = find_joined(
             np.concatenate(records),
             np.concatenate(others),
             np.concatenate((left.joined, right.joined)),

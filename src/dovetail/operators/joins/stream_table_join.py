@@ -26,10 +26,10 @@ from dovetail.arrays.timeline import (
     versions,
 )
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, ROW
-from dovetail.laws.arrival import before_all
+from dovetail.laws.arrival import order_before_records
 from dovetail.laws.joins.stream_join import NEVER
-from dovetail.laws.joins.table_join import lookup
-from dovetail.laws.versioning import LATEST, as_of, batch_versions
+from dovetail.laws.joins.table_join import join_stream
+from dovetail.laws.versioning import LATEST, batch_versions, version_as_of
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
 from dovetail.operators.job import Batch, Job, OperatorOutcome, combine_chunks, take_rows
@@ -74,7 +74,7 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
         row_refs, pools[source], gone = _find_table_rows(job, source, store, events, asked)
         past |= gone & (row_refs == ABSENT)
         reference[source] = np.where(null, ABSENT, row_refs)
-    changes = lookup(law.tree, events, asked, reference)
+    changes = join_stream(law.tree, events, asked, reference)
     values = job.batches[stream].rows.select(job.sources[stream].shape.value_columns).columns
     leaves = [
         take_rows(values, refs)
@@ -122,7 +122,7 @@ def _find_table_rows(
     keys = [key.take(pa.array(group)) for key in events.keys]
     located = store.as_of(events.hash[group], keys, sought)
     fresh_versions = batch_versions(events, find_accepted_events(job, events, source))
-    fresh = as_of(fresh_versions, group, sought, arrival)
+    fresh = version_as_of(fresh_versions, group, sought, arrival)
     fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
     newer = (fresh != ABSENT) & (fresh_time >= located.event_time_us)
     old = np.where(located.present, np.arange(len(asked)), ABSENT)
@@ -187,7 +187,7 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     limit = everything.column(DUE).to_numpy()
     # The record that moves the clock may be in any bucket; released rows come before it.
     positions = np.concatenate([job.arrival_positions(n) for n in range(len(sources))])[arranged]
-    moves = limit if batch.stairs is None else batch.stairs.first(limit)
+    moves = limit if batch.stairs is None else batch.stairs.first_position_at(limit)
     moves = np.where(limit <= job.initial_us[stream], NO_TIME, moves)
     trigger = 2 * np.searchsorted(positions, moves, side="left")
     trigger = np.where(limit <= job.final_us[stream], trigger, NEVER)
@@ -231,7 +231,7 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
         order=np.where(
             at_once[chosen],
             np.append(np.zeros(len(waiting), np.int64), stream_rows.order)[chosen],
-            before_all(everything.column(HASH).to_numpy()[chosen]),
+            order_before_records(everything.column(HASH).to_numpy()[chosen]),
         )
         if stream_rows.order is not None
         else None,

@@ -22,9 +22,9 @@ from dovetail.arrays.grouping import any_null, by_key
 from dovetail.arrays.hashing import combined, combined_range, low_half
 from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
-from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, references
-from dovetail.laws.joins.table_join import preserved
-from dovetail.laws.versioning import newest
+from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, count_references
+from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.job import Job, combine_chunks
 from dovetail.operators.tables import (
     Pool,
@@ -68,7 +68,7 @@ class SubscriptionStores:
             expiry=job.expiry_column(0),
         )
         counts = None
-        if preserved(law.how)[1]:
+        if preserves_sides(law.how)[1]:
             key_fields = list(shape.schema)[: shape.key_columns.stop]
             schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
             runs = job.stored_runs(law.REFERENCES)
@@ -91,7 +91,7 @@ class SubscriptionStores:
         instruction = job.batches[0].rows.column(INSTRUCTION).to_numpy()[events.row[message]]
         change = np.zeros(len(events.row), np.int64)
         change[message] = np.where(events.deleted[message], -1, (instruction & FRESH) != 0)
-        return References(stored, *references(events.group, change, stored))
+        return References(stored, *count_references(events.group, change, stored))
 
     def store_batch(
         self,
@@ -196,7 +196,9 @@ def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTabl
     located = locate_last_rows(store, events)
     counted = find_accepted_events(job, events, 1)
     versioned = job.sources[1].meaning.versioned_us is not None
-    current = newest(events, counted, located_times(located)) if versioned else counted
+    current = (
+        find_latest_versions(events, counted, located_times(located)) if versioned else counted
+    )
     rows = job.batches[1].rows
     before, after = versions(events, 1, located.present, current)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))

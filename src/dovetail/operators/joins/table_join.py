@@ -11,7 +11,7 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT, Mask, Timeline, timeline, versions
 from dovetail.base.columns import EVENT_TIME
 from dovetail.laws.joins.table_join import Changes, StoredRows, join_tables, net_changes
-from dovetail.laws.versioning import newest
+from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
 from dovetail.operators.job import Job, OperatorOutcome
@@ -43,7 +43,7 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     located = [locate_last_rows(store, events) for store in stores]
     counted = {source: find_accepted_events(job, events, source) for source in sources}
     current = {
-        source: newest(events, counted[source], located_times(located[source]))
+        source: find_latest_versions(events, counted[source], located_times(located[source]))
         for source in sources
         if job.sources[source].meaning.versioned_us is not None
     }
@@ -57,7 +57,7 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     for source in sources:
         if job.sources[source].meaning.loose:
             has_effect = ~_empty_tombstones(events, source, stored[source], current.get(source))
-            changes = changes.where(has_effect[changes.event])
+            changes = changes.select(has_effect[changes.event])
     pools = [Pool(job.batches[source].rows, located[source], events.groups) for source in sources]
     if operator.emit == "batch":
         changes, before = net_changes(law.tree, events, stored, changes)
@@ -112,7 +112,7 @@ def _with_previous(
     previous = versions(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
     visible = changes.present | before.present
-    return changes.where(visible), before.where(visible)
+    return changes.select(visible), before.select(visible)
 
 
 def _differing_changes(
@@ -132,4 +132,4 @@ def _differing_changes(
             equal[at] &= rows_equal(
                 pools[source].columns_at(now, values), pools[source].columns_at(then, values)
             )
-    return changes.where(~equal)
+    return changes.select(~equal)

@@ -37,7 +37,7 @@ from dovetail.base.columns import (
     foreign_name,
     value_name,
 )
-from dovetail.laws.versioning import newest
+from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Cause, Job, OperatorOutcome
 from dovetail.operators.joins.foreign_key_join import (
@@ -270,7 +270,7 @@ def _accepted_events(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask,
         of_source = counts_of(job, events, source)
         counted |= of_source
         if job.sources[source].meaning.versioned_us is not None:
-            of_source = newest(events, of_source, stored_us)
+            of_source = find_latest_versions(events, of_source, stored_us)
         current |= of_source
     return counted, current
 

@@ -18,8 +18,8 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import any_null, last_of_each, lexsort
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys, timeline, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
-from dovetail.laws.joins.star import Reference, before_star, star_results
-from dovetail.laws.joins.table_join import Changes, preserved
+from dovetail.laws.joins.star import Reference, row_before, star_results
+from dovetail.laws.joins.table_join import Changes, preserves_sides
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
@@ -251,7 +251,7 @@ class _Star:
         fact = self.parts[0]
         references = []
         for how, columns, part in zip(self.law.hows, self.law.foreign, self.parts[1:], strict=True):
-            keeps = preserved(how)[0]
+            keeps = preserves_sides(how)[0]
             count = len(self.moments.first)
             was_null, is_null = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
             moved = was_null
@@ -293,7 +293,7 @@ class _Star:
         everything = Changes(
             moments.first, results.present, results.time_us, (np.arange(len(moments.first)),)
         )
-        return everything.where(order[results.emits[order]])
+        return everything.select(order[results.emits[order]])
 
     def matched_upserts(self, *, net: bool) -> Mask:
         """Return for each upsert of the fact whether it finds a row in every dimension: bool, one
@@ -315,17 +315,17 @@ class _Star:
         """Return the last change of each key, if it differs from the row before the batch.
         ``changes``: in the order of arrival, each refers to its moment.
         """
-        changes = changes.where(last_of_each(self.events.group[changes.event]))
+        changes = changes.select(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
         starts = np.searchsorted(self.moments.first, self.events.start[group])
-        before = before_star(self.parts[0].before != ABSENT, self.references)[starts]
+        before = row_before(self.parts[0].before != ABSENT, self.references)[starts]
         same = ~changes.present & ~before
         compared = np.flatnonzero(changes.present & before)
         if len(compared):
             now = self._result_columns(moment[compared], after=True)
             then = self._result_columns(starts[compared], after=False)
             same[compared] = _equal_rows(now, then, compared)
-        return changes.where(~same)
+        return changes.select(~same)
 
     def output_columns(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
         """Return the changes with references to rows, and their value columns. ``changes``: each

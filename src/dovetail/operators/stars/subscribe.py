@@ -24,7 +24,7 @@ from dovetail.base.columns import (
     PLACE,
     foreign_name,
 )
-from dovetail.laws.joins.foreign_key_join import MOVED, messages
+from dovetail.laws.joins.foreign_key_join import MOVED, messages_of_changes
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.star import StarSubscribeLaw
@@ -71,7 +71,7 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
         np.concatenate([any_null(columns, count) for _, *columns in foreign])
         for foreign in (former, present)
     )
-    sent = messages(
+    sent = messages_of_changes(
         np.tile(changes.old != ABSENT, dimensions),
         np.tile(changes.new != ABSENT, dimensions),
         was_null,
