@@ -94,12 +94,12 @@ class MortalFiles:
             file.flush()
             die(self.orders, "writing")
 
-        done = local_files.write(path, fill_half)
+        done = local_files.write_file(path, fill_half)
         die(self.orders, "written")
         return done
 
     def remove(self, path: Path) -> None:
-        local_files.remove(path)
+        local_files.remove_file(path)
 
 
 def die(orders: Path, moment: str) -> None:

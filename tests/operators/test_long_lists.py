@@ -211,7 +211,7 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.read_bytes = self.written_bytes = 0
-        gathered, put = Located.gathered, MemoryBlobs.put
+        gathered, put = Located.fetch_by_segment, MemoryBlobs.put
 
         def read(located: Located, *args: Any) -> Any:
             found = gathered(located, *args)

@@ -104,7 +104,7 @@ class Model:
     def check_as_of(self, queries: Sequence[tuple[str, int]]) -> None:
         names, hash_, keys = self.asked([key for key, _ in queries])
         times = sorted(queries, key=lambda query: self.hashes[query[0]])
-        found = self.state.as_of(hash_, keys, np.array([time for _, time in times], np.int64))
+        found = self.state.find_as_of(hash_, keys, np.array([time for _, time in times], np.int64))
         expected = [self.stood(*query) for query in times]
         assert found.present.tolist() == [row is not None and not row[1] for row in expected]
         for i, row in enumerate(expected):
@@ -121,7 +121,7 @@ class Model:
         queries = sorted(queries, key=lambda query: self.hashes[query[0]])
         _, hash_, keys = self.asked([key for key, _, _ in queries])
         low, high = (np.array([q[i] for q in queries], np.int64) for i in (1, 2))
-        found = self.state.between(hash_, keys, low, high)
+        found = self.state.find_between(hash_, keys, low, high)
         numbers = found.rows.column("n").to_pylist()
         assert len(set(numbers)) == len(numbers)
         assert set(found.row.tolist()) == set(range(len(numbers)))
@@ -218,7 +218,7 @@ def test_state_stays_bounded(versioned: bool, monkeypatch: pytest.MonkeyPatch) -
     for batch in range(100):
         times = random_.choices(range(batch - 2, batch + 1), k=20)
         model.append([(random_.choice(KEYS), t, False) for t in times], batch - 2)
-        model.state.compact(2 * model.state.runs.tiers() * 20 * 33)
+        model.state.compact(2 * model.state.runs.count_tiers() * 20 * 33)
         if not versioned:
             model.state.expire(model.horizon_us)
         model.check_blobs()

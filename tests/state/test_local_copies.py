@@ -17,7 +17,7 @@ from disks import no_room
 from dovetail.state import local_files
 from dovetail.state import segment as segments
 from dovetail.state.blobs import MemoryBlobs
-from dovetail.state.segment import SegmentCache, describe, encode
+from dovetail.state.segment import SegmentCache, describe_segment, encode
 
 NOW_S = 1_000_000.0
 HOUR_S = 3600.0
@@ -31,7 +31,7 @@ class Store:
             pa.table({"_hash": np.arange(1000) + i, "_event_time": np.arange(1000)})
             for i in range(count)
         ]
-        self.segments = [describe(table, "_hash") for table in self.tables]
+        self.segments = [describe_segment(table, "_hash") for table in self.tables]
         self.blobs = MemoryBlobs()
         self.fetched = 0
         for segment, table in zip(self.segments, self.tables, strict=True):
@@ -73,12 +73,12 @@ def test_the_directory_may_be_deleted_at_any_time(directory: Path) -> None:
     shutil.rmtree(directory.parent)
     assert store.check(SegmentCache(directory)) == 3
     shutil.rmtree(directory.parent)
-    cache.settle(store.segments, NOW_S)
+    cache.clean_up(store.segments, NOW_S)
     assert store.check(cache) == 3
     shutil.rmtree(directory.parent)
     cache.add(store.segments[0], store.tables[0])
     cache.drop(store.segments[0])
-    cache.settle(store.segments, NOW_S)
+    cache.clean_up(store.segments, NOW_S)
     shutil.rmtree(directory.parent)
     cache.drop(store.segments[1])
     assert store.check(cache) == 2  # the third is still open
@@ -126,7 +126,7 @@ def test_a_file_in_the_place_of_the_directory(directory: Path) -> None:
     directory.write_bytes(b"")
     store, cache = Store(), SegmentCache(directory)
     assert store.check(cache) == 3
-    cache.settle(store.segments, NOW_S)
+    cache.clean_up(store.segments, NOW_S)
     assert store.check(cache) == 0
 
 
@@ -135,7 +135,7 @@ def test_without_room_rows_stay_in_memory(directory: Path) -> None:
     with no_room():
         assert store.check(cache) == 3
     assert list(directory.iterdir()) == []
-    cache.settle(store.segments, NOW_S)
+    cache.clean_up(store.segments, NOW_S)
     assert store.check(cache) == 0
 
 
@@ -196,7 +196,7 @@ def test_what_another_process_has_deleted_is_closed(directory: Path) -> None:
     gone, *kept = store.segments
     others.drop(gone)
     assert mapped_deleted() > 0
-    mine.settle([], NOW_S)  # at the end of another bucket's batch
+    mine.clean_up([], NOW_S)  # at the end of another bucket's batch
     assert mine.segments == {segment.id for segment in kept}
     assert mapped_deleted() == 0
 
@@ -214,15 +214,15 @@ def test_copies_that_no_bucket_keeps_are_deleted_after_an_hour(directory: Path) 
         return {path.name for path in directory.iterdir()}
 
     for minutes in range(0, 60, 2):
-        others.settle(kept, NOW_S + 60 * minutes)
+        others.clean_up(kept, NOW_S + 60 * minutes)
     assert names() == {*(s.id for s in store.segments), "tmpleft"}
     for minutes in range(60, 80, 2):
-        others.settle(kept, NOW_S + 60 * minutes)
+        others.clean_up(kept, NOW_S + 60 * minutes)
     assert names() == {s.id for s in kept}
-    mine.settle([], NOW_S + 80 * 60)
+    mine.clean_up([], NOW_S + 80 * 60)
     assert mapped_deleted() == 0
     assert store.check(mine) == 1
-    others.settle([], NOW_S + 4 * HOUR_S)
+    others.clean_up([], NOW_S + 4 * HOUR_S)
     assert names() == {left.id}  # written just now, by the clock of this machine
 
 
@@ -230,7 +230,7 @@ def test_copies_that_no_bucket_keeps_are_deleted_after_an_hour(directory: Path) 
 def test_a_directory_of_another_user_is_not_written(directory: Path) -> None:
     directory.mkdir(parents=True, mode=0o700)
     os.chown(directory, 65534, 65534)
-    assert not local_files.write(directory / "copy", lambda file: file.write(b"secret"))
+    assert not local_files.write_file(directory / "copy", lambda file: file.write(b"secret"))
     assert not list(directory.iterdir())
 
 
@@ -243,8 +243,8 @@ def test_an_error_while_a_file_is_written_leaves_nothing(
         raise error
 
     if error is OSError:
-        assert not local_files.write(directory / "copy", fill)
+        assert not local_files.write_file(directory / "copy", fill)
     else:
         with pytest.raises(error):
-            local_files.write(directory / "copy", fill)
+            local_files.write_file(directory / "copy", fill)
     assert not list(directory.iterdir())

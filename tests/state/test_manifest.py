@@ -116,14 +116,14 @@ def test_a_batch_writes_little_however_large_the_state() -> None:
         assert manifest.stores == {"t": runs}
         runs = runs.append(segments(1)).without(runs.of_tier(0)[:1])
         (merge,) = runs.merges
-        runs = runs.advanced(merge, replace(merge, done=(*merge.done, *segments(4))))
+        runs = runs.replace_merge(merge, replace(merge, done=(*merge.done, *segments(4))))
         known |= save(blobs, replace(manifest, stores={"t": runs}))
         most = max(most, blobs.written)
     assert most < 24_000
     assert blobs.read < 24_000
     assert load(blobs, "t", 1, 1).stores == {"t": runs}
     manifest = load(blobs, "t", 1, 1)
-    runs = runs.completed(runs.merges[0])
+    runs = runs.complete_merge(runs.merges[0])
     save(blobs, replace(manifest, stores={"t": runs}))
     assert len(blobs.blobs) == 1 + 1_200 // 32
     assert load(blobs, "t", 1, 1).stores == {"t": runs}

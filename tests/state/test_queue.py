@@ -44,7 +44,7 @@ class Model:
         self.state.append(pa.table([pa.array(c, pa.int64()) for c in columns], schema=SCHEMA))
 
     def take(self, upto_us: int) -> None:
-        found = self.state.take(upto_us)
+        found = self.state.take_due(upto_us)
         assert found.schema == SCHEMA
         expected = sorted(row for row in self.waiting if row[0] <= upto_us)
         assert [(row["_due"], row["n"]) for row in found.to_pylist()] == expected
@@ -104,7 +104,7 @@ def test_what_was_taken_goes_while_some_rows_wait_on(monkeypatch: pytest.MonkeyP
     for batch in range(80):
         model.take(batch)
         model.append([*(batch + 1 + i % 3 for i in range(9)), FAR])
-        model.state.compact(2 * model.state.runs.tiers() * 10 * 24)
+        model.state.compact(2 * model.state.runs.count_tiers() * 10 * 24)
         model.check_blobs()
         assert len(model.state.runs.runs) < 3 * FANOUT
         assert model.stored_rows() < 2 * batch + 10 * 3 * FANOUT

@@ -18,7 +18,7 @@ from dovetail.state.merge_extent import MergeInput, Order, step_end
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import FANOUT, Runs, SortedRun
-from dovetail.state.segment import SegmentCache, describe
+from dovetail.state.segment import SegmentCache, describe_segment
 
 HISTORY = pa.schema(
     [
@@ -45,7 +45,7 @@ def inputs_of(random_: random.Random, columns: int) -> list[MergeInput]:
         segments, start = [], 0
         while start < count:
             part = table.slice(start, random_.randint(1, 20)).combine_chunks()
-            segments.append(describe(part, "_hash", names[-1]))
+            segments.append(describe_segment(part, "_hash", names[-1]))
             tables[segments[-1].id] = part
             start += len(part)
         runs.append(MergeInput(SortedRun(0, tuple(segments)), lambda s: tables[s.id]))
@@ -72,7 +72,7 @@ def test_steps_follow_the_common_order(seed: int, order: Order) -> None:
         rows = [
             [row[name] for name in (*order.columns, "run")]
             for input_, start, end in zip(inputs, read, now, strict=True)
-            for part in input_.slice(start, end)
+            for part in input_.slice_rows(start, end)
             for row in part.to_pylist()
         ]
         nbytes = 8 * (len(order.columns) + 1) * len(rows)
@@ -124,7 +124,7 @@ def test_a_hot_key_is_merged_within_the_budget(
     (run,) = store.runs.runs
     assert max(segment.size_bytes for segment in run.segments) <= 64 << 10
     key, time = pa.array(["hot"]), np.array([5 * FANOUT], np.int64)
-    found = store.as_of(np.array([7]), [key], time)
+    found = store.find_as_of(np.array([7]), [key], time)
     newest = (FANOUT - 1) * count + count - 1 if same_time else 5
     assert found.fetch(np.array([0]), [4]).column(0).to_pylist() == [newest]
     if not versioned:
@@ -141,7 +141,7 @@ def test_rows_due_at_one_time_are_merged_within_the_budget(read_bytes: list[int]
         read_bytes.clear()
         store.compact(200 << 10)
         assert sum(read_bytes) <= (200 + 64) << 10
-    assert store.take(9).column("n").to_pylist() == list(range(FANOUT * count))
+    assert store.take_due(9).column("n").to_pylist() == list(range(FANOUT * count))
 
 
 def test_a_segment_is_cut_by_bytes(read_bytes: list[int]) -> None:
@@ -154,4 +154,4 @@ def test_a_segment_is_cut_by_bytes(read_bytes: list[int]) -> None:
     store.append(pa.table([*columns, pa.array(values)], schema=store.schema))
     segments = store.runs.runs[0].segments
     assert max(segment.size_bytes for segment in segments) <= 64 << 10
-    assert store.take(400).column("v").to_pylist() == values
+    assert store.take_due(400).column("v").to_pylist() == values

@@ -214,7 +214,7 @@ def test_some_answers_and_answers_side_by_side() -> None:
     other_key, other = located(model, random_.sample(KEYS, 40))
     _, scanned = model.scan(PREFIXES[:4])
     which = [5, 3, 3, 39, 0]
-    both = one_.of(np.array(which)).beside(other).beside(scanned.located)
+    both = one_.take(np.array(which)).concatenate(other).concatenate(scanned.located)
     asked = [*(one_key[i] for i in which), *other_key]
     rows = [model.rows.get(key) for key in asked]
     assert [s >= 0 for s in both.segment[: len(asked)]] == [row is not None for row in rows]

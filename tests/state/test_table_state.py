@@ -270,7 +270,7 @@ def test_write_amplification_is_low(monkeypatch: pytest.MonkeyPatch) -> None:
     for batch in range(200):
         keys = [f"k{i}" for i in range(batch * 50, batch * 50 + 50)]
         size = model.append(random.Random(batch), keys=keys, deletes=0)
-        model.state.compact(2 * model.state.runs.tiers() * size + 1_000)
+        model.state.compact(2 * model.state.runs.count_tiers() * size + 1_000)
         appended += size
     assert len(model.state.runs.runs) < 4 * FANOUT
     assert written < 4 * appended

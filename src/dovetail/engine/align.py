@@ -110,7 +110,7 @@ def align_inputs(
         store = alignment_store_name(name)
         runs = before.stores.get(store, Runs())
         queue = QueueState(schema, runs, blobs, cache, taken_us=before_us)
-        waited = queue.take(upto_us)
+        waited = queue.take_due(upto_us)
         due_us = _wait_until_us(
             source, batch, logs_before[source_index], before.read_us[source_index]
         )

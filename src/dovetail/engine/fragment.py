@@ -202,9 +202,9 @@ def _run_shares(
                 report.add_pairs(counts, share.fragment.match_counted_inputs)
                 report.add_state(stores)
                 report.waiting = [*_count_waiting_rows(share, after)]
-                share.cache.see(manifests.save(share.blobs, after))
+                share.cache.remember_pages(manifests.save(share.blobs, after))
                 runs = stores.values()
-                share.cache.settle((s for of in runs for s in of.segments), wall_clock())
+                share.cache.clean_up((s for of in runs for s in of.segments), wall_clock())
             yield from emitted
             yield from done.chunks
 

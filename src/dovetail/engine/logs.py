@@ -92,7 +92,7 @@ class _KeyLogs(TableState):
         log: Ints = located.fetch(which, [column]).column(0).to_numpy()
         return log
 
-    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+    def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key in ``pieces``, which come oldest first. A merge of the
         oldest tier drops tombstones that are too old to hide anything.
         """

@@ -33,7 +33,7 @@ from dovetail.state.manifest import Manifest
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import Runs
-from dovetail.state.segment import Ints, Segment, SegmentCache, numbers
+from dovetail.state.segment import Ints, Segment, SegmentCache, int64_column
 from dovetail.state.table_state import TableState
 
 TIME = pa.timestamp("us", "UTC")
@@ -131,9 +131,9 @@ def look_up_rows(
         assert isinstance(state, HistoryState)
         if store.kind == "records":
             low_us, high_us = (np.full(len(hash_), time) for time in (horizon_us, END_OF_TIME))
-            table = state.between(hash_, keys, low_us, high_us).rows
+            table = state.find_between(hash_, keys, low_us, high_us).rows
             return _displayed_rows(store, table, {})
-        located = state.as_of(hash_, keys, np.full(len(hash_), asked.time_us))
+        located = state.find_as_of(hash_, keys, np.full(len(hash_), asked.time_us))
     table = located.fetch(np.flatnonzero(located.present), range(len(schema)))
     if store.kind == "rows" and horizon_us != NO_TIME:
         table = table.filter(
@@ -204,7 +204,7 @@ def _result_columns(
     Raises ``AggregateError`` if a result does not fit.
     """
     groups = _Groups(
-        numbers(table, HASH), [combine_chunks(table.column(name)) for name in store.key]
+        int64_column(table, HASH), [combine_chunks(table.column(name)) for name in store.key]
     )
     for result_index, result in enumerate(store.results):
         parts = range(len(result.kernel.state))
@@ -220,7 +220,7 @@ def _row_numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
     """Return the row numbers in a segment of a store that lists rows which no longer count:
     int64[rows].
     """
-    return numbers(cache.open(segment, blobs.get), ROW)
+    return int64_column(cache.open(segment, blobs.get), ROW)
 
 
 def _open_store(

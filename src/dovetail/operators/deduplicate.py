@@ -104,7 +104,7 @@ def _nearby_records(
     )
     groups = group[start]
     keys = [key.take(pa.array(groups)) for key in events.keys]
-    matches = store.between(events.hash[groups], keys, low - within_us, high + within_us)
+    matches = store.find_between(events.hash[groups], keys, low - within_us, high + within_us)
     return groups[matches.query], matches.rows.column(EVENT_TIME).to_numpy()[matches.row]
 
 

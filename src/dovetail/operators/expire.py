@@ -60,7 +60,7 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
     read_us = _read_us(job)
     final_us = read_us if job.final_us[0] == END_OF_TIME else job.final_us[0]
     store, queue = _open_stores(job, name, final_us)
-    waiting = queued_keys(queue.take(final_us))
+    waiting = queued_keys(queue.take_due(final_us))
     if job.any_rows or len(waiting):
         # A slice has all records of its keys, so stream time moves on for them alone.
         until_us = read_us if job.operator.emit == "batch" else final_us
@@ -374,6 +374,6 @@ def _due_us(located: Located) -> Ints:
     """
     due_us = np.full(len(located.segment), NO_TIME)
     stored_query = np.flatnonzero(located.segment >= 0)
-    rows, gathered_row = located.gathered(stored_query, [len(located.schema) - 1])
+    rows, gathered_row = located.fetch_by_segment(stored_query, [len(located.schema) - 1])
     due_us[stored_query] = rows.column(DUE).to_numpy()[gathered_row]
     return due_us

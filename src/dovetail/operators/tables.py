@@ -52,7 +52,7 @@ def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.A
     """
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
-    return store.as_of(hash_, keys, np.full(len(hash_), LATEST))
+    return store.find_as_of(hash_, keys, np.full(len(hash_), LATEST))
 
 
 def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
@@ -112,7 +112,7 @@ class Pool:
         rows = self.rows.select(columns)
         index = refs - self.base
         if len(stored):
-            stored_rows, gathered_row = self.located.gathered(stored, columns)
+            stored_rows, gathered_row = self.located.fetch_by_segment(stored, columns)
             index[~old] += len(stored_rows)
             index[old] = np.append(gathered_row, ABSENT)[(np.cumsum(used) - 1)[refs[old]]]
             rows = pa.concat_tables([stored_rows, rows])

@@ -20,7 +20,7 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import Ints, Located, Mask, RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import SegmentCache, numbers
+from dovetail.state.segment import SegmentCache, int64_column
 
 _FIRST = int(np.iinfo(np.int64).min)
 
@@ -72,7 +72,7 @@ class HistoryState(RunState):
         """The largest time stored; None if nothing is."""
         return max((run.latest_us for run in self.runs.runs), default=None)
 
-    def as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
+    def find_as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
         """Find the last version of each query's key at or before a time, tombstones included.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
@@ -83,8 +83,8 @@ class HistoryState(RunState):
         tables: list[pa.Table] = []
         at_segment, at_row = np.full(n, -1), np.zeros(n, np.int64)
         found_time, present = np.full(n, np.iinfo(np.int64).min), np.zeros(n, np.bool_)
-        for table, query, first, end in self._candidates(hash_):
-            times = numbers(table, EVENT_TIME)
+        for table, query, first, end in self._candidate_rows(hash_):
+            times = int64_column(table, EVENT_TIME)
             row = bisect(times, first, end, time_us[query], right=True) - 1
             while len(query):
                 inside = row >= first
@@ -99,7 +99,7 @@ class HistoryState(RunState):
             tables.append(table)
         return Located(self.schema, tuple(tables), at_segment, at_row, found_time, present)
 
-    def between(
+    def find_between(
         self, hash_: Ints, keys: Sequence[pa.Array], low_us: Ints, high_us: Ints
     ) -> Matches:
         """Find all rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
@@ -112,8 +112,8 @@ class HistoryState(RunState):
         rows: list[Ints] = []
         parts: list[pa.Table] = []
         count = 0
-        for table, query, first, end in self._candidates(hash_):
-            times = numbers(table, EVENT_TIME)
+        for table, query, first, end in self._candidate_rows(hash_):
+            times = int64_column(table, EVENT_TIME)
             low = bisect(times, first, end, low_us[query], right=False)
             high = bisect(times, first, end, high_us[query], right=True)
             which, row = expand(low, high)
@@ -132,7 +132,7 @@ class HistoryState(RunState):
             pa.concat_tables([self.schema.empty_table(), *parts]).combine_chunks(),
         )
 
-    def _candidates(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
+    def _candidate_rows(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
         """Yield for each segment that holds a hash of some queries: (table, query, first, end), the
         oldest segment first. ``hash_``: int64[n], non-decreasing, the hash of each query.
 
@@ -147,7 +147,7 @@ class HistoryState(RunState):
                 if low == high:
                     continue
                 table = self._open(segment)
-                stored = numbers(table, HASH)
+                stored = int64_column(table, HASH)
                 first = np.searchsorted(stored, hash_[low:high])
                 hit = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hash_[low:high])
                 if len(hit):
@@ -161,7 +161,7 @@ class HistoryState(RunState):
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
 
-    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+    def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the rows that a merge of ``pieces`` keeps, by hash, then time. The table may be
         empty.
 
@@ -172,14 +172,14 @@ class HistoryState(RunState):
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
             return rows
-        hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
+        hash_, time = int64_column(rows, HASH), int64_column(rows, EVENT_TIME)
         if not self._versioned:
             retained_row = np.flatnonzero(time >= self.horizon_us)
             return rows.take(
                 pa.array(retained_row[np.lexsort((time[retained_row], hash_[retained_row]))])
             )
         # A late version may lie in a newer run than the tombstone that replaced it.
-        others = (run.earliest_us for run in self.runs.beside(merge))
+        others = (run.earliest_us for run in self.runs.runs_beside(merge))
         settled_us = min([self.horizon_us, *others])
         begun = merge.done[-1].last if merge.done else None
         return last_versions(rows, self._key_columns, self.horizon_us, settled_us, begun)
@@ -217,7 +217,7 @@ def last_versions(
     elsewhere, so its tombstones stay; None for no such hash.
     """
     keys = [rows.column(i).combine_chunks() for i in key_columns]
-    hash_, time = numbers(rows, HASH), numbers(rows, EVENT_TIME)
+    hash_, time = int64_column(rows, HASH), int64_column(rows, EVENT_TIME)
     arranged, new_key, _ = by_key(hash_, keys, np.argsort(time, kind="stable"))
     order = np.argsort(time, kind="stable")[arranged]
     group = np.cumsum(new_key)

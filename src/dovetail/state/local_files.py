@@ -16,7 +16,7 @@ from typing import IO
 _OWNER_ONLY = 0o700
 
 
-def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
+def write_file(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """Write a file at ``path`` by ``fill``, which gets the open file. Return True if it exists now,
     False on any ``OSError``. Other errors of ``fill`` pass. Its directory is created if missing.
 
@@ -24,7 +24,7 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """
     partial = None
     try:
-        own(path.parent)
+        make_private_directory(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent)
         partial = Path(name)
         with os.fdopen(handle, "wb") as file:
@@ -32,14 +32,14 @@ def write(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
         partial.replace(path)
     except BaseException as error:
         if partial is not None:
-            remove(partial)
+            remove_file(partial)
         if not isinstance(error, OSError):
             raise
         return False
     return True
 
 
-def remove(path: Path) -> None:
+def remove_file(path: Path) -> None:
     """Remove a file, if it exists and is one. Never fails."""
     with suppress(OSError):
         path.unlink()
@@ -59,7 +59,7 @@ def remove_older(directory: Path, than_s: float) -> None:
                 path.unlink()
 
 
-def own(directory: Path) -> None:
+def make_private_directory(directory: Path) -> None:
     """Create the directory and missing parents, for its user alone. An existing one gets these
     permissions.
 

@@ -107,14 +107,14 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
     blob = blobs.get(NAME)
     if blob is None:
         return None
-    body = _body(blob)
+    body = _from_blob(blob)
     pages: dict[str, Segments] = {}
 
     def segments(stored: Sequence[Any]) -> Segments:
         names, unpaged = stored
         for name in names:
-            pages[name] = stored_pages[name] if name in stored_pages else _page(blobs, name)
-        return (*chain.from_iterable(pages[name] for name in names), *_parse(unpaged))
+            pages[name] = stored_pages[name] if name in stored_pages else _read_page(blobs, name)
+        return (*chain.from_iterable(pages[name] for name in names), *_parse_segments(unpaged))
 
     return Manifest(
         topology=body["topology"],
@@ -175,28 +175,28 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     if any(manifest.logs):
         body["logs"] = manifest.logs
     for name in pages.keys() - manifest.pages.keys():
-        blobs.put(name, _blob([*map(_entry, pages[name])]))
-    blobs.put(NAME, _blob(body))
+        blobs.put(name, _to_blob([*map(_entry, pages[name])]))
+    blobs.put(NAME, _to_blob(body))
     for name in manifest.pages.keys() - pages.keys():
         blobs.delete(name)
     return pages
 
 
-def _page(blobs: Blobs, name: str) -> Segments:
+def _read_page(blobs: Blobs, name: str) -> Segments:
     """Return the segments in the stored page of this name, which must exist. Raises ``StateError``
     for another format version.
     """
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"
-    return _parse(_body(blob))
+    return _parse_segments(_from_blob(blob))
 
 
-def _blob(body: Any) -> bytes:
+def _to_blob(body: Any) -> bytes:
     """Return a JSON value as bytes behind the byte of the format's version."""
     return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
 
 
-def _body(blob: bytes) -> Any:
+def _from_blob(blob: bytes) -> Any:
     """Return the JSON value of a blob, behind its first byte. Raises ``StateError`` if that byte is
     another format version.
     """
@@ -209,6 +209,6 @@ def _body(blob: bytes) -> Any:
     return json.loads(blob[1:])
 
 
-def _parse(segments: Sequence[Sequence[Any]]) -> Segments:
+def _parse_segments(segments: Sequence[Sequence[Any]]) -> Segments:
     """Return segments from their JSON form, a list of field values each."""
     return tuple(Segment(*fields) for fields in segments)

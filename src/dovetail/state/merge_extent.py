@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dovetail.state.runs import SortedRun
-from dovetail.state.segment import Segment, numbers
+from dovetail.state.segment import Segment, int64_column
 
 Ints = npt.NDArray[np.int64]
 
@@ -55,35 +55,37 @@ class MergeInput:
         """
         return float(np.interp(row, self.rows, self.size_bytes))
 
-    def some(self, row: int, size_bytes: float) -> int:
+    def row_after_bytes(self, row: int, size_bytes: float) -> int:
         """Return the exclusive end of about ``size_bytes`` of rows from ``row`` on: at least one
         row, and none of the next segment. The input must have row ``row``.
         """
         end = np.interp(self.bytes_before(row) + size_bytes, self.size_bytes, self.rows)
-        return min(max(int(end), row + 1), int(self.rows[self._segment(row) + 1]))
+        return min(max(int(end), row + 1), int(self.rows[self._segment_of_row(row) + 1]))
 
-    def values(self, row: int, order: Order) -> tuple[int, ...]:
+    def order_values(self, row: int, order: Order) -> tuple[int, ...]:
         """Return the values of the order's columns in row ``row``, counted from 0 through all
         segments of the input.
         """
-        segment_index = self._segment(row)
+        segment_index = self._segment_of_row(row)
         table = self.open(self.run.segments[segment_index])
         return tuple(
-            int(numbers(table, name)[row - self.rows[segment_index]]) for name in order.columns
+            int(int64_column(table, name)[row - self.rows[segment_index]]) for name in order.columns
         )
 
-    def position(self, row: int, values: Sequence[int], order: Order, *, after: bool) -> int:
+    def first_row_not_below(
+        self, row: int, values: Sequence[int], order: Order, *, after: bool
+    ) -> int:
         """Return the first row, from ``row`` on, that is not below ``values`` in the order. With
         ``after``, it must be above them.
 
         The number of all rows is returned if there is none.
         """
-        for segment_index in range(self._segment(row), len(self.run.segments)):
+        for segment_index in range(self._segment_of_row(row), len(self.run.segments)):
             first = int(self.rows[segment_index])
             table = self.open(self.run.segments[segment_index])
             low, high = max(row - first, 0), len(table)
             for name, value in zip(order.columns, values, strict=True):
-                column = numbers(table, name)[low:high]
+                column = int64_column(table, name)[low:high]
                 high = low + int(np.searchsorted(column, value, side="right"))
                 low += int(np.searchsorted(column, value))
             end = high if after else low
@@ -91,13 +93,13 @@ class MergeInput:
                 return first + end
         return int(self.rows[-1])
 
-    def slice(self, start: int, end: int) -> list[pa.Table]:
+    def slice_rows(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment; none
         if ``start`` is ``end``.
         """
         parts = []
         while start < end:
-            segment_index = self._segment(start)
+            segment_index = self._segment_of_row(start)
             first, stop = int(self.rows[segment_index]), min(end, int(self.rows[segment_index + 1]))
             parts.append(
                 self.open(self.run.segments[segment_index]).slice(start - first, stop - start)
@@ -105,7 +107,7 @@ class MergeInput:
             start = stop
         return parts
 
-    def _segment(self, row: int) -> int:
+    def _segment_of_row(self, row: int) -> int:
         """Return the index of the segment that has row ``row``, counted from 0 through all
         segments.
         """
@@ -134,12 +136,12 @@ def step_end(
     """
     ends = [int(i.rows[-1]) for i in inputs]
     now = list(read)
-    begun = _bytes(inputs, now)
-    if _bytes(inputs, ends) - begun <= size_bytes:
+    begun = _estimate_bytes(inputs, now)
+    if _estimate_bytes(inputs, ends) - begun <= size_bytes:
         return tuple(ends)
     share = size_bytes / (4 * len(inputs))
-    while now != ends and _bytes(inputs, now) - begun <= size_bytes * 3 / 4:
-        now = _advanced(inputs, now, ends, share, order)
+    while now != ends and _estimate_bytes(inputs, now) - begun <= size_bytes * 3 / 4:
+        now = _advance_rows(inputs, now, ends, share, order)
     begins = _before_last_value(inputs, read, now, ends, order)
     return tuple(now if begins == list(read) else begins)
 
@@ -154,15 +156,20 @@ def _before_last_value(
     ends stay.
     """
     unread = [
-        i.values(row, order) for i, row, end in zip(inputs, now, ends, strict=True) if row < end
+        i.order_values(row, order)
+        for i, row, end in zip(inputs, now, ends, strict=True)
+        if row < end
     ]
     if len(order.columns) == 1 or not unread:
         return now
     first, value = Order(order.columns[:1]), min(unread)[:1]
-    return [i.position(row, value, first, after=False) for i, row in zip(inputs, read, strict=True)]
+    return [
+        i.first_row_not_below(row, value, first, after=False)
+        for i, row in zip(inputs, read, strict=True)
+    ]
 
 
-def _bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
+def _estimate_bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
     """Estimate the size of the first ``rows[i]`` rows of all inputs i."""
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
@@ -179,7 +186,7 @@ def _bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
 # | 3, 1      | 4                | 4                | 4 of 0  | 4, 1            |
 # | 4, 1      | 8                | 4                | 4 of 1  | 4, 2            |
 # | 4, 2      | 8                | 5                | 5       | 4, 3            |
-def _advanced(
+def _advance_rows(
     inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
     """Return the rows of each input read after another bit of a step: int for each input.
@@ -189,12 +196,12 @@ def _advanced(
     share. ``now``, ``ends``: the rows read so far, and all rows; at least one input is unfinished.
     """
     reach = {
-        input_index: input_.some(now[input_index], share)
+        input_index: input_.row_after_bytes(now[input_index], share)
         for input_index, input_ in enumerate(inputs)
         if now[input_index] < ends[input_index]
     }
     values, nearest = min(
-        (inputs[input_index].values(row - 1, order), input_index)
+        (inputs[input_index].order_values(row - 1, order), input_index)
         for input_index, row in reach.items()
     )
     moved = list(now)
@@ -203,7 +210,7 @@ def _advanced(
             moved[input_index] = row
         else:
             after = order.whole or input_index < nearest
-            moved[input_index] = inputs[input_index].position(
+            moved[input_index] = inputs[input_index].first_row_not_below(
                 now[input_index], values, order, after=after
             )
     return moved

@@ -12,7 +12,7 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import Segment, SegmentCache, numbers
+from dovetail.state.segment import Segment, SegmentCache, int64_column
 
 
 class QueueState(RunState):
@@ -27,7 +27,7 @@ class QueueState(RunState):
         super().__init__(schema, runs, blobs, cache, order=Order((DUE,)))
         self._taken_us = taken_us
 
-    def take(self, upto_us: int) -> pa.Table:
+    def take_due(self, upto_us: int) -> pa.Table:
         """Remove and return the rows due after the last time taken and at or before ``upto_us``, by
         due time, then arrival. The table may be empty; it is if ``upto_us`` is not after that time.
         """
@@ -36,7 +36,7 @@ class QueueState(RunState):
             for segment in run.segments:
                 if segment.first <= upto_us and segment.last > self._taken_us:
                     table = self._open(segment)
-                    due = numbers(table, DUE)
+                    due = int64_column(table, DUE)
                     start, end = np.searchsorted(due, (self._taken_us, upto_us), side="right")
                     parts.append(table.slice(start, end - start))
         rows = pa.concat_tables(parts).combine_chunks()
@@ -48,12 +48,12 @@ class QueueState(RunState):
         """Drop the runs of which every row has been taken; runs that a merge reads stay."""
         dropped = tuple(
             run
-            for run in self.runs.idle()
+            for run in self.runs.unmerged_runs()
             if all(segment.last <= self._taken_us for segment in run.segments)
         )
         self._drop(dropped)
 
-    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+    def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the rows that are due after the time up to which rows have been taken, by due
         time, then arrival. The table may be empty.
 
@@ -76,6 +76,6 @@ def waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa.Table
             if segment.first > taken_us:
                 count += segment.rows
             elif segment.last > taken_us:
-                due = numbers(opened(segment), DUE)
+                due = int64_column(opened(segment), DUE)
                 count += segment.rows - int(np.searchsorted(due, taken_us, side="right"))
     return count

@@ -20,7 +20,7 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.ipc import parts_of
 from dovetail.state.merge_extent import MergeInput, Order, step_end
 from dovetail.state.runs import Merge, Runs, SortedRun
-from dovetail.state.segment import Segment, SegmentCache, describe, encode
+from dovetail.state.segment import Segment, SegmentCache, describe_segment, encode
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -47,7 +47,7 @@ class Located:
     present: Mask
     """False if there is no row or the row is a tombstone: bool[n]."""
 
-    def of(self, which: Ints) -> Located:
+    def take(self, which: Ints) -> Located:
         """Return the answers to the queries ``which`` (indices), in that order. The
         tables stay whole.
         """
@@ -59,7 +59,7 @@ class Located:
             present=self.present[which],
         )
 
-    def beside(self, other: Located) -> Located:
+    def concatenate(self, other: Located) -> Located:
         """Return the answers to n queries followed by those of ``other``, which has the same
         ``schema``.
         """
@@ -79,10 +79,10 @@ class Located:
         ``columns``: indices in ``schema``. Every one of these queries must have a row, perhaps a
         tombstone.
         """
-        rows, gathered_row = self.gathered(which, columns)
+        rows, gathered_row = self.fetch_by_segment(which, columns)
         return rows.combine_chunks().take(pa.array(gathered_row))
 
-    def gathered(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
+    def fetch_by_segment(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
         """Return the ``columns`` of the rows that answer the queries ``which``, by segment.
 
         The second result is int64[which]: the index of each query's row among them. For example,
@@ -139,7 +139,7 @@ class RunState(ABC):
         self._cache = cache
 
     @abstractmethod
-    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+    def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return, in the store's order, the rows that a merge keeps of one slice of its inputs.
 
         ``pieces``: the slice of each input of ``merge``, oldest first. The result may be empty.
@@ -153,18 +153,18 @@ class RunState(ABC):
         """
         written = self.append(rows)
         if written:
-            self.compact(2 * self.runs.tiers() * written + _COMPACTION_BYTES_MIN)
+            self.compact(2 * self.runs.count_tiers() * written + _COMPACTION_BYTES_MIN)
 
     def expire(self, before_us: int) -> None:
         """Drop the runs whose rows are all older than ``before_us`` by the column ``expiry``.
 
         Runs that are being merged stay.
         """
-        self._drop(tuple(run for run in self.runs.idle() if run.latest_us < before_us))
+        self._drop(tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us))
 
     def _drop(self, dropped: tuple[SortedRun, ...]) -> None:
         """Remove these runs from the store, and delete their segments. No merge may read them
-        (``Runs.idle``).
+        (``Runs.unmerged_runs``).
         """
         self.runs = self.runs.without(dropped)
         for run in dropped:
@@ -188,17 +188,17 @@ class RunState(ABC):
 
         A complete merge replaces its inputs, whose segments are deleted.
         """
-        self.runs = self.runs.due()
+        self.runs = self.runs.with_due_merges()
         size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
         for merge in self.runs.merges:
-            inputs = self.runs.inputs(merge)
+            inputs = self.runs.runs_read_by(merge)
             whole = tuple(run.rows for run in inputs)
             while budget_bytes > 0 and merge.read != whole:
                 step, read_bytes = self._step(merge, size_bytes)
-                self.runs = self.runs.advanced(merge, step)
+                self.runs = self.runs.replace_merge(merge, step)
                 merge, budget_bytes = step, budget_bytes - read_bytes
             if merge.read == whole:
-                self.runs = self.runs.completed(merge)
+                self.runs = self.runs.complete_merge(merge)
                 for run in inputs:
                     self._delete(run)
 
@@ -207,15 +207,15 @@ class RunState(ABC):
         nothing for an empty store. It is for a store that is only read, because it puts all runs
         into one tier.
         """
-        self.runs = self.runs.level()
+        self.runs = self.runs.on_one_tier()
         merge = Merge(0, (0,) * len(self.runs.runs))
         whole = tuple(run.rows for run in self.runs.runs)
         while merge.read != whole:
             order = replace(self._order, whole=True)  # a row is read with its replacement
-            read, pieces = self._slice(merge, SEGMENT_BYTES_MAX, order)
-            merged, merge = self._merged(pieces, merge), replace(merge, read=read)
+            read, pieces = self._next_slice(merge, SEGMENT_BYTES_MAX, order)
+            merged, merge = self._merge_slices(pieces, merge), replace(merge, read=read)
             if merged.num_rows:
-                merge = replace(merge, done=(self._described(merged),))
+                merge = replace(merge, done=(self._describe_segment(merged),))
                 yield merged
 
     def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
@@ -223,25 +223,25 @@ class RunState(ABC):
 
         Return the merge after it, and the bytes read, at least 1.
         """
-        read, pieces = self._slice(merge, size_bytes, self._order)
+        read, pieces = self._next_slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
-        merged = self._merged(pieces, merge)
+        merged = self._merge_slices(pieces, merge)
         done = merge.done
         if merged.num_rows:
             done = (*done, self._write(merged))
         return replace(merge, read=read, done=done), max(read_bytes, 1)
 
-    def _slice(
+    def _next_slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
         """Return for each input of a merge, oldest first, the number of its rows read after the
         next slice. Also return its rows in the slice, an empty table for an input without any. The
         slice has about ``size_bytes``.
         """
-        inputs = [MergeInput(run, self._open) for run in self.runs.inputs(merge)]
+        inputs = [MergeInput(run, self._open) for run in self.runs.runs_read_by(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [
-            pa.concat_tables([self.schema.empty_table(), *input_.slice(start, end)])
+            pa.concat_tables([self.schema.empty_table(), *input_.slice_rows(start, end)])
             for input_, start, end in zip(inputs, merge.read, read, strict=True)
         ]
         return read, pieces
@@ -257,16 +257,16 @@ class RunState(ABC):
         in the cache. Return its description.
         """
         table = table.combine_chunks()
-        segment = self._described(table)
+        segment = self._describe_segment(table)
         self._blobs.put(segment.id, encode(table))
         self._cache.add(segment, table)
         return segment
 
-    def _described(self, table: pa.Table) -> Segment:
+    def _describe_segment(self, table: pa.Table) -> Segment:
         """Return the manifest's description of a table that becomes a new segment. The table has a
         row and is in the store's order.
         """
-        return describe(table, self._order.columns[0], self._expiry)
+        return describe_segment(table, self._order.columns[0], self._expiry)
 
     def _delete(self, run: SortedRun) -> None:
         """Delete the blobs and the local copies of all segments of a run."""

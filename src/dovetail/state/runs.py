@@ -79,7 +79,7 @@ class Runs:
         for merge in self.merges:
             yield from merge.done
 
-    def holding(self, ordered: Sequence[int]) -> Runs:
+    def with_segments_around(self, ordered: Sequence[int]) -> Runs:
         """Return the runs, without merges, with only the segments in whose range one of the values
         lies.
 
@@ -99,7 +99,7 @@ class Runs:
         """
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
-    def level(self) -> Runs:
+    def on_one_tier(self) -> Runs:
         """Return all runs, in order, as runs of tier 0 without merges."""
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
@@ -107,55 +107,55 @@ class Runs:
         """Return the runs of one tier, oldest first."""
         return tuple(run for run in self.runs if run.tier == tier)
 
-    def tiers(self) -> int:
+    def count_tiers(self) -> int:
         """Return the number of tiers up to the highest one with a run, including empty ones; 0
         without runs.
         """
         return self.runs[0].tier + 1 if self.runs else 0
 
-    def beside(self, merge: Merge) -> tuple[SortedRun, ...]:
+    def runs_beside(self, merge: Merge) -> tuple[SortedRun, ...]:
         """Return the runs that the given merge does not read, oldest first."""
-        inputs = self.inputs(merge)
+        inputs = self.runs_read_by(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
-    def inputs(self, merge: Merge) -> tuple[SortedRun, ...]:
+    def runs_read_by(self, merge: Merge) -> tuple[SortedRun, ...]:
         """Return the runs that the given merge reads, oldest first."""
         return self.of_tier(merge.tier)[: len(merge.read)]
 
-    def idle(self) -> tuple[SortedRun, ...]:
+    def unmerged_runs(self) -> tuple[SortedRun, ...]:
         """Return the runs that no merge reads, oldest first."""
-        merging = [run for merge in self.merges for run in self.inputs(merge)]
+        merging = [run for merge in self.merges for run in self.runs_read_by(merge)]
         return tuple(run for run in self.runs if run not in merging)
 
     def without(self, dropped: tuple[SortedRun, ...]) -> Runs:
         """Return the runs but for ``dropped`` ones, which no merge may read."""
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
-    def due(self) -> Runs:
+    def with_due_merges(self) -> Runs:
         """Return the runs with a new merge in every tier that has ``FANOUT`` runs or more and no
         merge. It reads all present runs of its tier.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
             Merge(tier, (0,) * len(self.of_tier(tier)))
-            for tier in range(self.tiers())
+            for tier in range(self.count_tiers())
             if tier not in merging and len(self.of_tier(tier)) >= FANOUT
         )
         return replace(self, merges=(*self.merges, *fresh))
 
-    def advanced(self, old: Merge, new: Merge) -> Runs:
+    def replace_merge(self, old: Merge, new: Merge) -> Runs:
         """Return the runs with the merge ``old`` replaced by ``new``. ``old`` must be the object in
         ``merges``; an equal one is not replaced.
         """
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
-    def completed(self, merge: Merge) -> Runs:
+    def complete_merge(self, merge: Merge) -> Runs:
         """Return the runs with the merge's inputs replaced by its result, or by nothing if no row
         was kept. The result counts as older than every other run of that tier or a lower one. It is
         in the next tier if it has at least half the size of its inputs. ``merge``: the object in
         ``merges``, with its inputs wholly read.
         """
-        inputs = self.inputs(merge)
+        inputs = self.runs_read_by(merge)
         merged = SortedRun(merge.tier, merge.done)
         if 2 * merged.size_bytes >= sum(run.size_bytes for run in inputs):
             merged = replace(merged, tier=merge.tier + 1)

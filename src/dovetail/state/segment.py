@@ -65,7 +65,7 @@ class Segment:
     """The largest time by which a row expires."""
 
 
-def describe(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
+def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
     """Return a new segment, under a new id, for rows that are already ordered by column ``order``.
 
     ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Its
@@ -146,9 +146,9 @@ class SegmentCache:
             if segment.id in self._mapped:
                 self._mapped.move_to_end(segment.id)
             return table
-        table = self._map(segment)
+        table = self._map_copy(segment)
         if table is not None:
-            return self._keep(segment, table)
+            return self._keep_open(segment, table)
         blob = fetch(segment.id)
         assert blob is not None, f"segment {segment.id} is in the manifest but not in the store"
         return self.add(segment, decode(blob))
@@ -161,23 +161,23 @@ class SegmentCache:
         ``table``: the segment's rows, with one chunk a column. Above the limits of the cache the
         oldest other segments are closed.
         """
-        path = self._path(segment.id)
+        path = self._copy_path(segment.id)
         mapped = None
-        if path is not None and local_files.write(path, _named(segment, table)):
-            mapped = self._map(segment)
+        if path is not None and local_files.write_file(path, _copy_writer(segment, table)):
+            mapped = self._map_copy(segment)
         if mapped is None:
             self._in_memory[segment.id] = table.nbytes
             self._memory_bytes += table.nbytes
-        return self._keep(segment, table if mapped is None else mapped)
+        return self._keep_open(segment, table if mapped is None else mapped)
 
     def drop(self, segment: Segment) -> None:
         """Close a segment, if it is open, and delete its local copy, if there is one."""
-        self._close(segment.id)
-        path = self._path(segment.id)
+        self._close_segment(segment.id)
+        path = self._copy_path(segment.id)
         if path is not None:
-            local_files.remove(path)
+            local_files.remove_file(path)
 
-    def see(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
+    def remember_pages(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
         """Remember pages of a manifest by their names; they never change. Above ``_PAGES_MAX``,
         forget those seen longest ago.
         """
@@ -187,7 +187,7 @@ class SegmentCache:
         while len(self.pages) > _PAGES_MAX:
             self.pages.popitem(last=False)
 
-    def settle(self, segments: Iterable[Segment], now_s: float) -> None:
+    def clean_up(self, segments: Iterable[Segment], now_s: float) -> None:
         """Clean up at the end of a bucket's batch. Without a directory, do nothing.
 
         Copies of the bucket's segments are marked as used, and copies unused for ``_UNUSED_S_MAX``
@@ -204,14 +204,14 @@ class SegmentCache:
                     os.utime(self._directory / segment.id, (now_s, now_s))
         if self._looked_s <= now_s - _LOOK_S:
             self._looked_s = now_s
-            for name in self._open.keys() - self._in_memory.keys() - self._present():
-                self._close(name)
+            for name in self._open.keys() - self._in_memory.keys() - self._file_names():
+                self._close_segment(name)
         if self._swept_s <= now_s - _TOUCH_S:
             self._swept_s = now_s
             self._kept_s = {name: s for name, s in self._kept_s.items() if s > now_s - _TOUCH_S}
             local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
 
-    def _present(self) -> set[str]:
+    def _file_names(self) -> set[str]:
         """Return the names of the files in the directory; none if it cannot be read."""
         assert self._directory is not None
         try:
@@ -219,17 +219,17 @@ class SegmentCache:
         except OSError:
             return set()
 
-    def _path(self, name: str) -> Path | None:
+    def _copy_path(self, name: str) -> Path | None:
         """Return the path of the local copy of the segment with this id; None without a
         directory.
         """
         return None if self._directory is None else self._directory / name
 
-    def _map(self, segment: Segment) -> pa.Table | None:
+    def _map_copy(self, segment: Segment) -> pa.Table | None:
         """Return the segment's rows from its local copy, or None if there is none. An invalid copy
         is removed.
         """
-        path = self._path(segment.id)
+        path = self._copy_path(segment.id)
         if path is None:
             return None
         try:
@@ -238,14 +238,14 @@ class SegmentCache:
         except FileNotFoundError:
             return None
         except (OSError, pa.ArrowException):
-            local_files.remove(path)
+            local_files.remove_file(path)
             return None
         if (table.schema.metadata or {}).get(_ID) != segment.id.encode():
-            local_files.remove(path)
+            local_files.remove_file(path)
             return None
         return table.replace_schema_metadata(None)
 
-    def _keep(self, segment: Segment, table: pa.Table) -> pa.Table:
+    def _keep_open(self, segment: Segment, table: pa.Table) -> pa.Table:
         """Add a segment's rows to the open ones, and close the oldest above the limits. Return
         ``table``.
         """
@@ -254,21 +254,21 @@ class SegmentCache:
             self._mapped_bytes += segment.size_bytes - self._mapped.pop(segment.id, 0)
             self._mapped[segment.id] = segment.size_bytes
         if len(self._open) > _OPEN_SEGMENTS_MAX:
-            self._close(next(iter(self._open)))
+            self._close_segment(next(iter(self._open)))
         while self._mapped_bytes > self._mapped_bytes_max and len(self._mapped) > 1:
-            self._close(next(iter(self._mapped)))
+            self._close_segment(next(iter(self._mapped)))
         while self._memory_bytes > _MEMORY_BYTES_MAX and len(self._in_memory) > 1:
-            self._close(next(iter(self._in_memory)))
+            self._close_segment(next(iter(self._in_memory)))
         return table
 
-    def _close(self, name: str) -> None:
+    def _close_segment(self, name: str) -> None:
         """Close the segment with this id, if it is open, so its memory can be freed."""
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
         self._mapped_bytes -= self._mapped.pop(name, 0)
 
 
-def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
+def _copy_writer(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
     """Return a function that writes a local copy with the segment's id in its metadata."""
     named = table.replace_schema_metadata({_ID: segment.id})
 
@@ -279,7 +279,7 @@ def _named(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
     return fill
 
 
-def numbers(table: pa.Table, column: str) -> Ints:
+def int64_column(table: pa.Table, column: str) -> Ints:
     """Return an int64 column of an opened segment as an array, without a copy. ``table`` has one
     chunk a column, and the column has no nulls.
     """

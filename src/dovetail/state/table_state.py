@@ -22,7 +22,7 @@ from dovetail.state.blobs import Blobs
 from dovetail.state.merge_extent import Order
 from dovetail.state.run_state import Ints, Located, RunState
 from dovetail.state.runs import Merge, Runs
-from dovetail.state.segment import SegmentCache, numbers
+from dovetail.state.segment import SegmentCache, int64_column
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TableState(RunState):
         super().store(rows)
         self.expire(self.horizon_us)
 
-    def _merged(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
+    def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key in ``pieces``, without those behind the horizon, in
         hash order. ``pieces``: the next rows of the inputs of ``merge``, oldest first. A merge of
         the oldest tier drops tombstones.
@@ -134,7 +134,7 @@ class TableState(RunState):
                 if len(asked) == 0:
                     continue
                 table = self._open(segment)
-                order = numbers(table, HASH)
+                order = int64_column(table, HASH)
                 which, row = expand(
                     np.searchsorted(order, low[asked]),
                     np.searchsorted(order, high[asked], side="right"),
@@ -148,9 +148,9 @@ class TableState(RunState):
                     query, row = query[same], row[same]
                     parts.append((query, np.full(len(row), len(tables)), row, order[row]))
                     tables.append(table)
-        return self._current(tables, parts)
+        return self._current_rows(tables, parts)
 
-    def _current(
+    def _current_rows(
         self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
     ) -> Scan:
         """Return the rows of a scan that no newer row replaces, without tombstones.
@@ -172,10 +172,10 @@ class TableState(RunState):
             keys = [column.combine_chunks() for column in rows.columns]
             arranged, new, _ = by_key(order, keys, np.arange(len(row)))
             newest = arranged[new]
-            query, located = query[newest], located.of(newest)
+            query, located = query[newest], located.take(newest)
         deleted = located.fetch(np.arange(len(query)), [2]).column(0).to_numpy()
         standing = np.flatnonzero(~deleted.astype(np.bool_))
-        return Scan(query[standing], located.of(standing))
+        return Scan(query[standing], located.take(standing))
 
     def _search(
         self,
@@ -190,7 +190,7 @@ class TableState(RunState):
         indices of keys not yet found, by hash. Arrays of ``located`` are changed in place.
         ``table_index``: the number of the segment in ``located.tables``.
         """
-        stored_hash = numbers(table, HASH)
+        stored_hash = int64_column(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
         hit = stored_hash[np.minimum(first, len(stored_hash) - 1)] == hash_[wanted]
         query, row = wanted[hit], first[hit]

@@ -69,7 +69,7 @@ class Spool:
         ``pieces`` by their place there.
         """
         if self._file is None:
-            local_files.own(self._directory)
+            local_files.make_private_directory(self._directory)
             self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 -- kept open
         for piece_index, payload in self._in_memory:
             piece = self.pieces[piece_index]

@@ -39,7 +39,7 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
     schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
     closes = job.stored_runs(law.CLOSING)
     queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
-    waiting = queued_keys(queue.take(final_us), numbered=True)
+    waiting = queued_keys(queue.take_due(final_us), numbered=True)
     if not job.any_rows and not len(waiting):
         return OperatorOutcome(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
     events = timeline([job.source_rows(0), waiting])

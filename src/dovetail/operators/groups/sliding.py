@@ -242,7 +242,7 @@ def _held_records(
     low = np.minimum.reduceat(time, start) if len(start) else start
     high = np.maximum.reduceat(time, start) if len(start) else start
     keys = [key.take(pa.array(asked)) for key in events.keys]
-    matches = records.between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
+    matches = records.find_between(events.hash[asked], keys, low - size_us - 1, high + size_us + 1)
     stored = matches.rows.take(pa.array(matches.row))
     rows = job.batches[0].rows.take(pa.array(events.row[event]))
     fresh = _stored_rows(rows, job.manifest.rows + events.arrival[event], records.schema)

@@ -74,9 +74,9 @@ def _side_points(
     record; ``earliest``: int64[groups]. ``counted``: the events that are versions of this side.
     """
     groups = np.arange(events.groups)
-    stands = store.as_of(events.hash, events.keys, earliest).event_time_us
+    stands = store.find_as_of(events.hash, events.keys, earliest).event_time_us
     low = np.where(stands == NO_TIME, earliest, stands)
-    stored = store.between(events.hash, events.keys, low, np.full(events.groups, LATEST))
+    stored = store.find_between(events.hash, events.keys, low, np.full(events.groups, LATEST))
     values = job.sources[source].shape.value_columns
     retention_us = job.sources[source].meaning.versioned_us
     assert retention_us is not None

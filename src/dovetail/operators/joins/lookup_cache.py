@@ -128,9 +128,9 @@ class CacheFile:
                     with pa.ipc.new_stream(file, stored.schema) as writer:
                         writer.write_table(stored)
 
-        local_files.write(self._path(batch), fill)
+        local_files.write_file(self._path(batch), fill)
         # The batch before this one may run again, and then reads the file of its predecessor.
-        local_files.remove(self._path(batch - 2))
+        local_files.remove_file(self._path(batch - 2))
 
     def _path(self, batch: int) -> Path:
         """Return the path of the cache's file after micro-batch ``batch``."""

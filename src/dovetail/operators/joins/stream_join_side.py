@@ -201,7 +201,7 @@ class Side:
             batch=job.batches[source].rows,
             batch_row=events.row[event],
             batch_identity=identity,
-            waiting=stores.queues[side].take(int(stream_us[-1]) - 1)
+            waiting=stores.queues[side].take_due(int(stream_us[-1]) - 1)
             if stream_us[-1] != NO_TIME
             else stores.queues[side].schema.empty_table(),
             met=stores.histories[source].schema.empty_table(),
@@ -250,7 +250,9 @@ class Side:
         group, low = group[first], low[first]
         high = high[np.append(first[1:], len(high)) - 1] if len(first) else high
         keys = [key.take(pa.array(group)) for key in events.keys]
-        matches = self.stores.histories[other.source].between(events.hash[group], keys, low, high)
+        matches = self.stores.histories[other.source].find_between(
+            events.hash[group], keys, low, high
+        )
         other.met = matches.rows
         other.met_group = np.empty(len(matches.rows), np.int64)
         other.met_group[matches.row] = group[matches.query]

@@ -120,7 +120,7 @@ def _find_table_rows(
     past = (time < clock_us - retention_us) & (clock_us != NO_TIME)
     sought = np.where(past, LATEST, time)
     keys = [key.take(pa.array(group)) for key in events.keys]
-    located = store.as_of(events.hash[group], keys, sought)
+    located = store.find_as_of(events.hash[group], keys, sought)
     fresh_versions = batch_versions(events, find_accepted_events(job, events, source))
     fresh = version_as_of(fresh_versions, group, sought, arrival)
     fresh_time = np.where(fresh == ABSENT, NO_TIME, events.event_time_us[fresh])
@@ -179,7 +179,7 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     clock_us = job.clock_of(stream, stream)
     at_once = null | (stream_rows.event_time_us < clock_us - grace_us)
     queue = _open_queue(job, stream)
-    waiting = queue.take(job.final_us[stream])
+    waiting = queue.take_due(job.final_us[stream])
     numbers = job.manifest.rows + np.argsort(np.argsort(stream_slot))
     fresh = _queue_table(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, numbers)
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()

@@ -291,7 +291,7 @@ def find_subscriptions(
         alone = store.locate(order[first], [key.filter(pa.array(new)) for key in distinct])
         stored_pair = np.flatnonzero(alone.present)
         stored = np.concatenate((stored, group[first[stored_pair]]))
-        located = located.beside(alone.of(stored_pair))
+        located = located.concatenate(alone.take(stored_pair))
     count = len(stored)
     stored_rows = located.fetch(np.arange(count), [0, *primary])
     stored_order = stored_rows.column(0).to_numpy()

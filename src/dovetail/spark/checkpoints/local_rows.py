@@ -125,7 +125,7 @@ def selected(
             bucket_part = bucket_of(hashes, manifest.buckets) == bucket_number(
                 label, manifest.buckets
             )
-            runs = runs.holding(np.sort(hashes[bucket_part]).tolist())
+            runs = runs.with_segments_around(np.sort(hashes[bucket_part]).tolist())
         buckets[label] = _bucket(stage_store, label, runs)
     unread = {*stage_store.store.stored_columns}.difference(store.stored_columns)
     return Selection(store, asked, buckets, unread)

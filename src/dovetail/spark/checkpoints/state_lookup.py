@@ -303,7 +303,7 @@ class Lookups:
             )
             whole = stage_store.runs(label)
             beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}
-            runs = whole.holding(np.sort(bucket_asked.hash).tolist())
+            runs = whole.with_segments_around(np.sort(bucket_asked.hash).tolist())
             needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
                 if not self._files.reads_pieces:
