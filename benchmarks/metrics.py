@@ -179,9 +179,9 @@ def counting_share(batches: int) -> float:
         patch.object(BucketReport, "add_rows", timed(BucketReport.add_rows)),
         patch.object(BucketReport, "add_pairs", timed(BucketReport.add_pairs)),
         patch.object(BucketReport, "add_state", timed(BucketReport.add_state)),
-        patch.object(fragment, "_waiting", timed(vars(fragment)["_waiting"])),
-        patch.object(table_join, "_matched", timed(vars(table_join)["_matched"])),
-        patch.object(Counts, "pair", timed(Counts.add_matches)),
+        patch.object(fragment, "_count_waiting_rows", timed(vars(fragment)["_count_waiting_rows"])),
+        patch.object(table_join, "_matched_events", timed(vars(table_join)["_matched_events"])),
+        patch.object(Counts, "add_matches", timed(Counts.add_matches)),
         patch.object(BucketReport, "of", lambda us: reports.append(of(us)) or reports[-1]),
     ):
         joined(batches)

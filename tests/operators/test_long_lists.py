@@ -222,7 +222,7 @@ class Meter:
             self.written_bytes += len(blob)
             put(blobs, name, blob)
 
-        monkeypatch.setattr(Located, "gathered", read)
+        monkeypatch.setattr(Located, "fetch_by_segment", read)
         monkeypatch.setattr(MemoryBlobs, "put", written)
 
 

@@ -134,7 +134,8 @@ class BucketReport:
             yield table
 
     def as_text(self) -> str:
-        """Return the report as a JSON list: the version, then all fields. ``read`` reads it back.
+        """Return the report as a JSON list: the version, then all fields. ``from_text`` reads it
+        back.
 
         It is short, since Spark keeps one of each bucket for the last 100 micro-batches.
         """

@@ -96,7 +96,7 @@ class StageOutput(NamedTuple):
     """The output of a stage, and the parcels that passed it."""
 
     changes: Iterator[pa.Table]
-    """Its changes (``Local.changelog``)."""
+    """Its changes (``LocalRun.changelog``)."""
     passing: list[Parcel]
     """The parcels for other stages and results that passed the stage unchanged."""
 
@@ -143,8 +143,8 @@ class Buckets:
 
         ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
         the rules of heartbeats in a pause, None for none. A bucket without pieces does nothing,
-        unless ``idle`` or ``align=`` let it run on its own. Raises what ``engine.fragment.process``
-        raises.
+        unless ``idle`` or ``align=`` let it run on its own. Raises what
+        ``engine.fragment.process_batch`` raises.
         """
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
@@ -345,7 +345,8 @@ class LocalRun:
         results, without empty tables; dead letters come last.
 
         ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time; ``beat_us``: the
-        time up to which all inputs count as read, None for none. Raises what ``results`` raises.
+        time up to which all inputs count as read, None for none. Raises what ``run_batch_lazily``
+        raises.
         """
         return [
             result for result in self.run_batch_lazily(batch, now_us, beat_us) if len(result.rows)
@@ -359,8 +360,8 @@ class LocalRun:
 
         ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
         inputs count as read, None for none. A result may come in several tables, some of them
-        empty. Raises what ``engine.fragment.process`` and views raise; state may then be half
-        advanced (``whole``). A plan with a single result yields no dead letters.
+        empty. Raises what ``engine.fragment.process_batch`` and views raise; state may then be half
+        advanced (``all_or_nothing``). A plan with a single result yields no dead letters.
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -459,7 +460,7 @@ class LocalRun:
 
 
 class ResultRows(NamedTuple):
-    """Some rows of result ``number``: of its changelog (``Local.changelog``), or dead letters."""
+    """Rows of result ``number``: of its changelog (``LocalRun.changelog``) or dead letters."""
 
     number: int
     rows: pa.Table

@@ -249,7 +249,7 @@ class Packer(Packing):
     def pack_batches(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
         """Return the rows of ``PACKED`` for batches of input, one for each bucket, all with the
         ``tag``. Without a batch they are heartbeats, which bring the counts. ``batches``: rows of
-        ``sound`` and ``of_use``, with timestamps.
+        ``drop_failed_keys`` and ``of_use``, with timestamps.
         """
         if not batches:
             return pack_table(None, self.labels, tag)

@@ -40,7 +40,8 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """Return the schema of the rows that ``rows`` and ``found`` give: ``Store.fields``, then
+    """Return the schema of the rows that ``read_rows`` and ``look_up_rows`` give: ``Store.fields``,
+    then
     ``_timestamp``.
 
     Versions have ``_change`` besides, and records that wait have ``_due``.

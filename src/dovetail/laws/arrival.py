@@ -299,8 +299,8 @@ def order_before_records(hash_: Ints) -> Ints:
 
 def order_by_due_time(time_us: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the time at which they are due, before all
-    others: int64[n]. They precede those of ``before_all``, too. ``time_us``: int64[n], from -2**61
-    to 2**61; others are not noticed.
+    others: int64[n]. They precede those of ``order_before_records``, too. ``time_us``: int64[n],
+    from -2**61 to 2**61; others are not noticed.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order

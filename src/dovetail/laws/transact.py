@@ -97,7 +97,7 @@ class Tally:
             getattr(self, name)[which] = column
 
     def without_gone_keys(self) -> Tally:
-        """Return a copy in which keys without a row have the state of ``none``: no transaction,
+        """Return a copy in which keys without a row have the state of ``empty``: no transaction,
         order, place or skipped delete.
         """
         gone = self.rows == 0
@@ -135,7 +135,7 @@ class EventOutcomes:
 # | GOES, 8 | 1 | -1 | 0 | 0 | 0 | 0 | 1 | yes |
 #
 # A key's first span begins with known rows, each other one with 0 or 1. So both ways are counted,
-# and ``_begins`` finds which it is: here 1 both times.
+# and ``_rows_at_begin`` finds which it is: here 1 both times.
 def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 

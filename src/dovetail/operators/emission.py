@@ -2,7 +2,7 @@
 
 A law names the rows of its results by references; here they become columns. The key of a change is
 that of its event's group, and its cause is that event's record. Operators whose results have other
-keys call ``job.output`` themselves.
+keys call ``job.output_table`` themselves.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class _Versions:
 
     def net_changes(self) -> _Changes:
         """Return each key's last change, without those that leave the row as it was before the
-        batch. Changes keep the order of ``changes()``.
+        batch. Changes keep the order of ``all_changes()``.
         """
         changes = self.all_changes()
         group = self.group[changes.version]

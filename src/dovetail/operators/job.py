@@ -285,7 +285,7 @@ class Job(BucketBatch):
         ``name``: the store, by default the source's. ``schema``: the stored columns, by default all
         of the source's. They must be the first of these: ``ROW_COLUMNS``, the key and perhaps more.
         Each call opens the store anew. Rows that are stored count once its ``runs`` are in
-        ``Done.stores``.
+        ``OperatorOutcome.stores``.
         """
         spec, runs = self.sources[source], self.stored_runs(name or self.operator.names[source])
         schema = schema or spec.shape.schema
@@ -372,7 +372,9 @@ class OperatorOutcome:
     chunks: Iterable[pa.Table] = ()
     """More changes, built on demand, so they need not all be in memory."""
     later: int = 0
-    """The number of changes in ``chunks`` that have positions, which follow those of ``output``."""
+    """The number of changes in ``chunks`` that have positions, which follow those of
+    ``output_table``.
+    """
     counts: Counts = field(default_factory=Counts)
     """Counts of unused rows, by metric, complete before ``chunks`` are read."""
 

@@ -83,7 +83,7 @@ def run_job(job: Job) -> OperatorOutcome:
     they take effect.
 
     Raises ``DataError`` for a row that the operator cannot take. That may be only as
-    ``Done.chunks`` are read.
+    ``OperatorOutcome.chunks`` are read.
     """
     law = job.operator.law
     if any(source.meaning.in_order for source in job.sources):

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, foreign_name, value_name
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.physical.chains import arrival_between_stages
 from dovetail.physical.source import ROW_COLUMNS, RowShape, SourceSpec
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
@@ -103,7 +103,7 @@ def _needs_own_stage(join: ForeignKeyJoin) -> bool:
     key is computed, or the times of its right side are put in order first.
     """
     return (
-        preserves_sides(join.how)[1]
+        sides_preserved(join.how)[1]
         or join.fallible
         or join.right.in_order
         or bool(join.right.windows)

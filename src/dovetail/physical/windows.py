@@ -32,7 +32,7 @@ from dovetail.base.columns import (
     value_name,
 )
 from dovetail.errors import PlanError
-from dovetail.laws.joins.table_join import TreeJoin, TreeLeaf, preserves_sides
+from dovetail.laws.joins.table_join import TreeJoin, TreeLeaf, sides_preserved
 from dovetail.physical import chains
 from dovetail.physical.fragment import Emit, Feed, Fragment, Operator
 from dovetail.physical.inputs import (
@@ -476,7 +476,7 @@ class _FragmentBuilder:
         source = _operator_source(
             node.left, [*left_key, *asked, *values], len(left_key) + len(asked)
         )
-        meaning = replace(source.meaning, stream=True, null_keys=preserves_sides(node.how)[0])
+        meaning = replace(source.meaning, stream=True, null_keys=sides_preserved(node.how)[0])
         theirs = _operator_source(node.right, node.right.row, len(node.right.key))
         names: list[str | tuple[str, int]] = [f.name for f in left_key]
         names += [column, (column, windows.size_us)]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from pyspark.sql import Column
 
 from dovetail.base.columns import WINDOW_END, WINDOW_START
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.joins.delta_join import DeltaJoin
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
@@ -116,7 +116,7 @@ def _of_join(node: JoinNode) -> Mapping[str, Origins]:
         if name in left:
             origins[name] = left[name]
             by_key = not isinstance(node, ForeignKeyJoin | StreamTableJoin | DeltaJoin)
-            if by_key and preserves_sides(node.how)[1] and index < len(right_names):
+            if by_key and sides_preserved(node.how)[1] and index < len(right_names):
                 origins[name] |= right[right_names[index]]
         else:
             theirs = {right_key(column): right[column] for column in right_names}

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, WINDOW_END, WINDOW_START
 from dovetail.errors import PlanError
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.types.checks import (
     Verdict,
@@ -532,7 +532,7 @@ class JoinNode(Node):
     def begins(self) -> bool:
         """True if static tables alone may give the join rows, before any other input arrives."""
         begin = [node.begins for node in self.inputs]
-        return all(begin) or any(map(and_, preserves_sides(self.how), begin))
+        return all(begin) or any(map(and_, sides_preserved(self.how), begin))
 
     @property
     def longest_align_us(self) -> int | None:
@@ -556,7 +556,7 @@ class JoinNode(Node):
         """
         return any(
             is_preserved and entry in side.entries and side.keeps(entry)
-            for is_preserved, side in zip(preserves_sides(self.how), self.inputs, strict=True)
+            for is_preserved, side in zip(sides_preserved(self.how), self.inputs, strict=True)
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:

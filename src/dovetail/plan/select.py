@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text
 from dovetail.errors import PlanError
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.plan.nodes import Node, Selected
 from dovetail.plan.types.checks import meant, refuse_duplicates, refuse_names
 from dovetail.plan.types.expressions import field_of
@@ -153,7 +153,7 @@ def _named(
         columns = nodes[side].row.names
         if column not in columns:
             raise _unknown(operator, text, [f"{side}.{k}" for k in columns])
-        other_is_preserved = preserves_sides(how)[side == "left"]
+        other_is_preserved = sides_preserved(how)[side == "left"]
         if column in nodes[side].key.names and other_is_preserved:
             session_for(operator, "select=")
             return Selected(name or column, None, F.col(f"{side}.{quoted(column)}"))

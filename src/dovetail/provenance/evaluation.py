@@ -42,7 +42,7 @@ def computed_row(
 
 
 def _one_row(source: Source, row: Mapping[str, Any], sequence: int) -> pa.Table:
-    """Return a table of one row in the form in which ``Local`` takes it, at time 0 and with the
+    """Return a table of one row in the form in which ``LocalRun`` takes it, at time 0 and with the
     position ``sequence``.
     """
     columns = {

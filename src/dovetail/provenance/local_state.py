@@ -19,7 +19,7 @@ from dovetail.state.segment import SegmentCache
 
 
 class LocalState:
-    """The stores of a ``Local``, as they are now."""
+    """The stores of a ``LocalRun``, as they are now."""
 
     def __init__(self, local: LocalRun) -> None:
         self._local = local

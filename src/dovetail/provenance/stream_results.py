@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from dovetail.laws.joins.stream_join import Window
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.physical.specs.by_key import waiting_store_name
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.stream_join import StreamJoin
@@ -104,5 +104,5 @@ def _have_come_out(
     first = np.searchsorted(right_us, least_us, "left")
     if (first < np.searchsorted(right_us, greatest_us, "right")).any():
         return True
-    sides = zip(kept, waits, preserves_sides(node.how), strict=True)
+    sides = zip(kept, waits, sides_preserved(node.how), strict=True)
     return any(comes_alone and len(rows) > n for rows, n, comes_alone in sides)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.base.columns import is_reserved, quoted
 from dovetail.errors import PlanError
 from dovetail.iceberg.catalogs import TableAddress
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Selected, Source, right_key
 from dovetail.plan.select import Selection, resolve, select_all, session_for
@@ -121,7 +121,7 @@ class SnapshotJoin:
         if self.by_key:
             return tuple(KeyColumn(a, a, b) for a, b in zip(left, right, strict=True))
         columns = [KeyColumn(name, name, None) for name in left]
-        if not (self.one_each(1) and not preserves_sides(self.how)[1]):
+        if not (self.one_each(1) and not sides_preserved(self.how)[1]):
             taken = {name.lower() for name in left}
             for name in right:
                 free = right_key(name)
@@ -177,7 +177,7 @@ class SnapshotJoin:
         """Return True if rows of a side without a match appear in the result. ``side``: 0 for the
         left, 1 for the right.
         """
-        return preserves_sides(self.how)[side]
+        return sides_preserved(self.how)[side]
 
     @cached_property
     def origins(self) -> Mapping[str, tuple[str | None, str | None]]:

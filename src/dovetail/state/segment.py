@@ -112,7 +112,7 @@ class SegmentCache:
     Copies are mapped up to ``mapped_bytes_max`` in all, by their size. Above it those used longest
     ago are closed, and mapped again when they are asked for. By default there is no limit.
 
-    Other processes may share the directory. ``settle`` closes segments that one of them has
+    Other processes may share the directory. ``clean_up`` closes segments that one of them has
     deleted. It also deletes copies that no bucket has used for ``_UNUSED_S_MAX``: those of buckets
     that have moved to another machine, and of processes that were killed.
 

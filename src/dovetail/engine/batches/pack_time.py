@@ -25,7 +25,7 @@ class PackTime(NamedTuple):
 
     @property
     def encoded(self) -> bytes:
-        """The three times as bytes of fixed length, which ``of`` reads."""
+        """The three times as bytes of fixed length, which ``decode`` reads."""
         return _TIMES.pack(*self)
 
     @classmethod

@@ -34,7 +34,7 @@ import numpy as np
 
 from dovetail.arrays.search import expand
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 
 Form: TypeAlias = Literal["pair", "left", "key"]
 NO_GROUP = -1
@@ -90,7 +90,7 @@ def groups_to_look_up(
     touched = [_groups_with_members(groups, side.group) for side in sides]
     lost = [_groups_with_members(groups, side.group[side.gone]) for side in sides]
     first, second = (
-        (touched[1 - s] | (lost[s] & preserves_sides(how)[1 - s])) & ~(touched[s] & unique[s])
+        (touched[1 - s] | (lost[s] & sides_preserved(how)[1 - s])) & ~(touched[s] & unique[s])
         for s in (0, 1)
     )
     return first, second
@@ -118,12 +118,12 @@ def delta_join(
         return _results_by_key(groups, sides, how)
     parts = [_pair_results(groups, sides, retracting=form == "pair")]
     if form == "pair":
-        parts += [_unmatched_results(groups, sides, s) for s in (0, 1) if preserves_sides(how)[s]]
+        parts += [_unmatched_results(groups, sides, s) for s in (0, 1) if sides_preserved(how)[s]]
     else:
         parts.append(
-            _unmatched_left_results(groups, sides, preserved=preserves_sides(how)[0], moving=moving)
+            _unmatched_left_results(groups, sides, preserved=sides_preserved(how)[0], moving=moving)
         )
-        if preserves_sides(how)[1]:
+        if sides_preserved(how)[1]:
             parts.append(_unmatched_results(groups, sides, 1))
     return _concatenate(parts)
 
@@ -247,8 +247,8 @@ def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> 
     here = [row_by_group != ABSENT for row_by_group in row]
     is_present = (
         (here[0] & here[1])
-        | (here[0] & preserves_sides(how)[0])
-        | (here[1] & preserves_sides(how)[1])
+        | (here[0] & sides_preserved(how)[0])
+        | (here[1] & sides_preserved(how)[1])
     )
     emitted = np.flatnonzero(touched & (is_present | lost))
     return Results(

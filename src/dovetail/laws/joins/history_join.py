@@ -21,7 +21,7 @@ import numpy as np
 
 from dovetail.arrays.search import bisect, expand, first_below, last_below
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.laws.versioning import LATEST
 
 
@@ -157,7 +157,7 @@ def correct_points(
     theirs, stands = other_points.row_standing_at(*at_time), side_points.row_standing_at(*at_time)
     ours = np.where(end, stands, row[record])
     before = np.where(end, stands, side_points.row_standing_at(group, time_us, arrival)[record])
-    keeps = preserves_sides(how)
+    keeps = sides_preserved(how)
 
     def joined(mine: Ints) -> Mask:
         here, there = mine != ABSENT, theirs != ABSENT

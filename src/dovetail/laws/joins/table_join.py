@@ -115,7 +115,7 @@ def tree_sources(tree: Tree) -> Iterator[int]:
         yield from tree_sources(tree.right)
 
 
-def preserves_sides(how: How) -> tuple[bool, bool]:
+def sides_preserved(how: How) -> tuple[bool, bool]:
     """Return for the left and the right side whether its rows appear without a match: the left's in
     a left and an outer join, the right's in a right and an outer join.
     """
@@ -192,7 +192,7 @@ def _find_leaf_rows(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tu
         return np.ones(len(refs), dtype=np.bool_), (refs,)
     emitted, left = _find_leaf_rows(tree.left, reference)
     right = _subtree_rows(tree.right, reference, None)
-    return emitted & (right.present | preserves_sides(tree.how)[0]), (*left, *right.reference)
+    return emitted & (right.present | sides_preserved(tree.how)[0]), (*left, *right.reference)
 
 
 def net_changes(
@@ -264,7 +264,7 @@ class _Trail:
         other_old = other.present
         if self.source in tree_sources(other_tree):
             other_old = _subtree_rows(other_tree, self.before, self.times).present
-        keeps = preserves_sides(tree.how)
+        keeps = sides_preserved(tree.how)
         emitted = emitted & (
             other.present | other_old | (keeps[from_right] & (changed.present | old))
         )
@@ -294,7 +294,7 @@ def _subtree_rows(
         _subtree_rows(tree.left, reference, times),
         _subtree_rows(tree.right, reference, times),
     )
-    side = _join_rows(left, right, preserves_sides(tree.how))
+    side = _join_rows(left, right, sides_preserved(tree.how))
     return _Subtree(
         side.present, np.where(side.present, side.event_time_us, NO_TIME), side.reference
     )

@@ -205,8 +205,8 @@ class ChangedWindows:
         return WindowUpdates(window, record, emitted[order], moment[order])
 
     def count_results(self, start: int, stop: int) -> int:
-        """Return the number of results that ``updates(start, stop)`` would emit, without making the
-        pairs.
+        """Return the number of results that ``updates_by(start, stop)`` would emit, without making
+        the pairs.
         """
         record_arrival = self.records.arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
@@ -284,9 +284,9 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
     )
 
 
-# The example of ``changed``: window 0 is [-8, 2], from an earlier batch; 1 to 5 are new. The
-# batch's records may be added to old windows, all records to new ones. No old window holds a new
-# record:
+# The example of ``find_changed_windows``: window 0 is [-8, 2], from an earlier batch; 1 to 5 are
+# new. The batch's records may be added to old windows, all records to new ones. No old window holds
+# a new record:
 #
 # | record | old windows | new windows | these are               |
 # |--------|-------------|-------------|-------------------------|

@@ -1,7 +1,7 @@
 """The groups that a micro-batch updates, with their accumulators: read, updated and stored.
 
 Aggregations by key and by windows share it. They differ in how they assign rows to groups, and in
-the updates after which a result is emitted (``Updated``).
+the updates after which a result is emitted (``BatchUpdates``).
 
 - The stores hold each group's accumulators, never its rows.
 - A group is stored with its time and its number of rows. It is present while that is not 0.

@@ -128,8 +128,8 @@ class _SessionBatch:
 
     @cached_property
     def _updates(self) -> GroupUpdates:
-        """The records as updates of segments, in the order of ``_record``. A segment without a
-        record has no update.
+        """The records as updates of segments, in the order of ``_record_sessions``. A segment
+        without a record has no update.
         """
         segment, record = self._segment, self._record_sessions
         segments = int(segment[-1]) + 1 if len(segment) else 0
@@ -185,7 +185,7 @@ class _SessionBatch:
     @cached_property
     def state(self) -> list[Columns]:
         """The accumulators per column: a row for each stored session, then one for each session in
-        ``_last``. A column's accumulator has one or more arrays.
+        ``_last_sessions``. A column's accumulator has one or more arrays.
         """
         merged = self._merge_segments(self._last_sessions, self._segment[self._last_sessions] + 1)
         return [
@@ -196,7 +196,7 @@ class _SessionBatch:
     @cached_property
     def count(self) -> Ints:
         """The number of records in each session: int64, stored sessions first, then those in
-        ``_last``.
+        ``_last_sessions``.
         """
         node_count = np.append(self.stored.count, 1)[self.made.ref]
         total = np.append(0, np.cumsum(node_count))
@@ -247,7 +247,7 @@ class _SessionBatch:
 
     def net_rows(self, changed: _Changed) -> pa.Table | None:
         """Return tombstones of sessions that are gone, and rows of sessions whose result is new or
-        differs; None for none. ``changed``: the result of ``changed()``.
+        differs; None for none. ``changed``: the result of ``find_changed()``.
 
         Changes are ordered by the record that made the session, or by the key's last record for a
         session that is gone. Raises ``DataError`` if an aggregate fails.
@@ -282,7 +282,7 @@ class _SessionBatch:
         """Return (gone, now, twin).
 
         - ``gone``: stored sessions that were replaced and whose bounds no present session has.
-        - ``now``: the sessions in ``_last``, which are new or changed.
+        - ``now``: the sessions in ``_last_sessions``, which are new or changed.
         - ``twin``: for each of ``now``, the replaced stored session with the same bounds, as a row
           of ``state``; ABSENT for none.
         """
@@ -316,7 +316,7 @@ class _SessionBatch:
 
     def store_sessions(self, store: TableState, changed: _Changed) -> None:
         """Store the sessions that are new or changed, and a tombstone for each that is gone;
-        nothing if there are none. ``changed``: the result of ``changed()``.
+        nothing if there are none. ``changed``: the result of ``find_changed()``.
         """
         gone, now, _ = changed
         group = np.append(gone.group, now.group)

@@ -199,8 +199,8 @@ def _with_others(
     the cache or by ``ask``.
 
     ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
-    its cache after the batch, and its ``Joined.counts``. Without needed groups nothing is asked.
-    Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
+    its cache after the batch, and its ``DeltaJoinOutcome.counts``. Without needed groups nothing is
+    asked. Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)

@@ -6,18 +6,19 @@ hold the subscriptions with their rows, side by side by foreign key, and the rig
 rows appear alone, a third store holds the number of left rows that refer to each.
 
 Results are found by their kind and put in order at the end. A right row may have millions of
-subscriptions, so results are references until ``_chunks`` makes tables of them, a part at a time.
+subscriptions, so results are references until ``_result_tables`` makes tables of them, a part at a
+time.
 
 A micro-batch of orders that refer to customers, ``how="outer"``. Before it Ann lives in Rome, Bob
 in Oslo, and order 1 is Ann's. Events are numbered by customer, here Bob and then Ann:
 
-| time | record            | event   | results                    | function        |
-|------|-------------------|---------|----------------------------|-----------------|
-| 4    | order 2 is Ann's  | 1       | 2: Ann, Rome               | ``answered``   |
-| 5    | Ann moves to Bern | 2       | 1: Ann, Bern; 2: Ann, Bern | ``fanned_out`` |
-| 6    | order 1 is Bob's  | 3 and 0 | Bob is no longer alone     | ``_alone``      |
-| 6    | order 1 is Bob's  | 3 and 0 | 1: Bob, Oslo               | ``answered``   |
-| 7    | Ann moves to Kiev | 4       | 2: Ann, Kiev               | ``fanned_out`` |
+| time | record            | event   | results                    | function               |
+|------|-------------------|---------|----------------------------|------------------------|
+| 4    | order 2 is Ann's  | 1       | 2: Ann, Rome               | ``answer_messages``    |
+| 5    | Ann moves to Bern | 2       | 1: Ann, Bern; 2: Ann, Bern | ``fan_out_right_rows`` |
+| 6    | order 1 is Bob's  | 3 and 0 | Bob is no longer alone     | ``_right_rows_alone``  |
+| 6    | order 1 is Bob's  | 3 and 0 | 1: Bob, Oslo               | ``answer_messages``    |
+| 7    | Ann moves to Kiev | 4       | 2: Ann, Kiev               | ``fan_out_right_rows`` |
 
 Event 3 ends order 1's subscription to Ann. It has no result, because Bob answers.
 """
@@ -38,7 +39,7 @@ from dovetail.arrays.hashing import low_half
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.joins.subscriptions import (
@@ -144,7 +145,7 @@ def answer_messages(
     row = subscriptions.reference[message] - subscriptions.pool.base
     emits = (job.batches[0].rows.column(INSTRUCTION).to_numpy()[row] & EMIT) != 0
     right = table.after[event]
-    left_preserved = preserves_sides(law.how)[0]
+    left_preserved = sides_preserved(law.how)[0]
     present = live & ((right != ABSENT) | left_preserved)
     both_times = np.maximum(events.event_time_us[event], np.append(table.time_us, NO_TIME)[right])
     by_both = live | (not left_preserved)
@@ -178,7 +179,7 @@ def fan_out_right_rows(
         subscriptions.live,
     )
     right = table.after[event]
-    present = (right != ABSENT) | preserves_sides(law.how)[0]
+    present = (right != ABSENT) | sides_preserved(law.how)[0]
     met, which = np.unique(subscription, return_inverse=True)
     keys = subscriptions.pool.columns_at(subscriptions.reference[met], subscriptions.primary)
     return ForeignResults(
@@ -328,7 +329,7 @@ def _rows_before(
         subscription=subscription,
         right=right,
         present=(unnamed & there)
-        | ((subscription != ABSENT) & (there | preserves_sides(law.how)[0])),
+        | ((subscription != ABSENT) & (there | sides_preserved(law.how)[0])),
         time_us=np.full(len(group), NO_TIME),
         epoch=np.full(len(group), BEFORE),
         rank=np.zeros(len(group), np.int64),
@@ -376,7 +377,7 @@ def _result_tables(
         left = np.append(subscriptions.reference, ABSENT)[part.subscription]
         group = events.group[part.event]
         keys = subscriptions.pool.columns_at(left, subscriptions.primary)
-        if preserves_sides(law.how)[1]:
+        if sides_preserved(law.how)[1]:
             right_group = pa.array(group, mask=part.subscription != ABSENT)
             keys += [key.take(right_group) for key in events.keys]
         value_columns = _value_columns(table, subscriptions, part)

@@ -53,7 +53,7 @@ def merge_buckets(
 
 def run(job: Job, law: InOrderLaw) -> OperatorOutcome:
     """Order the results of one bucket, when no exchange lies before it. The micro-batch's number
-    counts as 0 (``merge``). The output is None if no rows came; it may be an empty table.
+    counts as 0 (``merge_buckets``). The output is None if no rows came; it may be an empty table.
     """
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names

@@ -26,7 +26,7 @@ from dovetail.operators.joins.lookup_cache import SideCache
 from dovetail.physical.specs.lookup import StoreLookup
 
 COUNTS = ("hits", "misses", "unfit", "dropped")
-"""The counts of ``Answering``, in the order in which they are reported."""
+"""The counts of ``TaskLookups``, in the order in which they are reported."""
 
 Caches: TypeAlias = MutableMapping[StoreLookup, SideCache]
 """The answers of stores that a process keeps, by lookup."""
@@ -95,7 +95,7 @@ class TaskLookups:
         Returns the number of each record's key among the distinct ones, int64[records],
         ``NO_GROUP`` for a key with a null; the number of rows of each distinct key, int64; and the
         rows. They come key by key, each key's by the store's primary key. Raises ``DataError`` if a
-        unique index gives a key two rows, and the errors of ``_ask``.
+        unique index gives a key two rows, and the errors of ``_ask_store``.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = grouped([keys])

@@ -143,9 +143,8 @@ def _position_past(job: Job, limit_us: Ints) -> Ints:
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
         return np.zeros(len(limit_us), np.int64)
-    return np.minimum.reduce(
-        [stair.first_position_at(limit_us + 1) for stair in stairs if stair is not None]
-    )  # type: ignore[no-any-return]
+    reached = [stair.first_position_at(limit_us + 1) for stair in stairs if stair is not None]
+    return np.minimum.reduce(reached)  # type: ignore[no-any-return]
 
 
 class _PairResults:
@@ -331,7 +330,7 @@ class _ResultCauses:
 
     @classmethod
     def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _ResultCauses:
-        """Return the causes of all events, from which ``by`` takes those of results."""
+        """Return the causes of all events, from which ``causes_of`` takes those of results."""
         return cls(job, sides, job.event_causes(events), np.append(events.by_arrival(), 0))
 
     def causes_of(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:

@@ -21,7 +21,7 @@ from dovetail.laws.joins.stream_join import (
     find_joined,
     first_due,
 )
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.operators.job import Job, subtract_span
 from dovetail.physical.specs.by_key import StreamJoinLaw, marks_store_name, waiting_store_name
 from dovetail.state.history import HistoryState
@@ -192,8 +192,8 @@ class Side:
             side=side,
             source=source,
             keys=job.operator.keys,
-            preserved=preserves_sides(law.how)[side],
-            waits=preserves_sides(law.how)[side] and law.unmatched == "on_close",
+            preserved=sides_preserved(law.how)[side],
+            waits=sides_preserved(law.how)[side] and law.unmatched == "on_close",
             stores=stores,
             arrivals=arrivals,
             window=window,

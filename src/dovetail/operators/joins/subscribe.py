@@ -14,7 +14,7 @@ from dovetail.arrays.grouping import any_null
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.base.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE, foreign_name
 from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages_of_changes
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.operators.job import Job, OperatorOutcome, take_rows
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.by_key import SubscribeLaw
@@ -40,7 +40,7 @@ def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
         any_null(former[1:], len(changes.event)),
         any_null(present[1:], len(changes.event)),
         rows_equal(former[1:], present[1:]),
-        left_preserved=preserves_sides(law.how)[0],
+        left_preserved=sides_preserved(law.how)[0],
     )
     rows = _message_table(job, changes, sent, (former, present))
     ignored = changes.store_rows(job, store)

@@ -23,7 +23,7 @@ from dovetail.arrays.hashing import combined, combined_range, low_half
 from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
 from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, count_references
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.job import Job, combine_chunks
 from dovetail.operators.tables import (
@@ -68,7 +68,7 @@ class SubscriptionStores:
             expiry=job.expiry_column(0),
         )
         counts = None
-        if preserves_sides(law.how)[1]:
+        if sides_preserved(law.how)[1]:
             key_fields = list(shape.schema)[: shape.key_columns.stop]
             schema = pa.schema([*key_fields, (_COUNT, pa.int64())])
             runs = job.stored_runs(law.REFERENCES)

@@ -19,7 +19,7 @@ from dovetail.arrays.grouping import any_null, last_of_each, lexsort
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys, timeline, versions
 from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
 from dovetail.laws.joins.star import Reference, row_before, star_results
-from dovetail.laws.joins.table_join import Changes, preserves_sides
+from dovetail.laws.joins.table_join import Changes, sides_preserved
 from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
@@ -251,7 +251,7 @@ class _Star:
         fact = self.parts[0]
         references = []
         for how, columns, part in zip(self.law.hows, self.law.foreign, self.parts[1:], strict=True):
-            keeps = preserves_sides(how)[0]
+            keeps = sides_preserved(how)[0]
             count = len(self.moments.first)
             was_null, is_null = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
             moved = was_null

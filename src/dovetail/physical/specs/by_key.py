@@ -14,7 +14,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from dovetail.laws.joins.stream_join import Unmatched, Window
-from dovetail.laws.joins.table_join import How, Tree, preserves_sides, tree_sources
+from dovetail.laws.joins.table_join import How, Tree, sides_preserved, tree_sources
 from dovetail.physical.source import number_repeated_names
 from dovetail.physical.specs.law import (
     Law,
@@ -171,7 +171,7 @@ class StreamJoinLaw(Law):
         """
         if self.unmatched != "on_close":
             return 0
-        preserved_sides = preserves_sides(self.how)
+        preserved_sides = sides_preserved(self.how)
         return max(
             (self.window.reach_us(side) for side in (0, 1) if preserved_sides[side]), default=0
         )
@@ -190,7 +190,7 @@ class StreamJoinLaw(Law):
             for name, store in super().stores(sources).items()
         }
         for side in (0, 1) if self.unmatched != "eager" else ():
-            if preserves_sides(self.how)[side]:
+            if sides_preserved(self.how)[side]:
                 if self.unmatched == "on_close":
                     holds = "records without a match, until their window closes"
                     queue = replace(table_store(sources, self.sides[side]), holds=holds)
@@ -215,7 +215,7 @@ class StreamJoinLaw(Law):
         """
         preserved_sources = {
             source
-            for source, keeps in zip(self.sides, preserves_sides(self.how), strict=True)
+            for source, keeps in zip(self.sides, sides_preserved(self.how), strict=True)
             if keeps
         }
         return sorted({*self.sides} - preserved_sources)
@@ -366,7 +366,7 @@ class ForeignKeyJoinLaw(Law):
         """
         primary = sources[0].shape.fields(self.primary_columns(sources))
         theirs = sources[1].shape.key_fields
-        return primary + (theirs if preserves_sides(self.how)[1] else [])
+        return primary + (theirs if sides_preserved(self.how)[1] else [])
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's value columns in a change. ``leaf``: 0 for the left row, 1
@@ -390,11 +390,11 @@ class ForeignKeyJoinLaw(Law):
                 rows,
                 holds=f"{left.name}, last row per foreign key and key",
                 through=left.name,
-                whole=preserves_sides(self.how)[0],
+                whole=sides_preserved(self.how)[0],
             ),
             self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
         }
-        if preserves_sides(self.how)[1]:
+        if sides_preserved(self.how)[1]:
             stores[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
         return stores
 

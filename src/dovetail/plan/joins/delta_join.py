@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from pyspark.sql.types import StructType
 
 from dovetail.laws.joins.delta_join import Form
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.lookup_sources.result_lookup import ChainLookup
 from dovetail.lookup_sources.source import Index, LookupSource
 from dovetail.plan.nodes import (
@@ -61,7 +61,7 @@ class DeltaJoin(JoinNode):
     @property
     def has_right_key(self) -> bool:
         """True if the right key is part of the result's key."""
-        return self.form == "pair" or (self.form == "left" and preserves_sides(self.how)[1])
+        return self.form == "pair" or (self.form == "left" and sides_preserved(self.how)[1])
 
     @property
     def null_keys(self) -> bool:
@@ -144,7 +144,7 @@ def _leads(node: DeltaJoin, name: str) -> bool:
         return True
     if name in node.left.key.names:
         # With one key for both sides, a right row without a match has a key that no left row has.
-        return node.form != "key" or not preserves_sides(node.how)[1]
+        return node.form != "key" or not sides_preserved(node.how)[1]
     return node.form == "pair"
 
 
@@ -161,7 +161,7 @@ def changes_of(entry: Entry) -> ChangeKinds:
     if not isinstance(node, DeltaJoin):
         return "all"
     kinds = {changes_of(node.left), changes_of(node.right)}
-    alone = preserves_sides(node.how)
+    alone = sides_preserved(node.how)
     taken_back = any(alone) if node.form == "pair" else node.form == "left" and alone[1]
     moving = node.form == "left" and not has_fixed_key(node.left, [left for left, _ in node.on])
     if "all" in kinds or taken_back or (moving and not alone[0]):

@@ -20,7 +20,7 @@ from dovetail.base.columns import quoted
 from dovetail.base.validation import Natural, Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
-from dovetail.laws.joins.table_join import How, preserves_sides
+from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.lookup_sources.source import LookupSource, covering
 from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin, foreign_key_join
@@ -433,7 +433,7 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_ind
         return Verdict(limit, None, how="it has none (changes='insert')")
     if has_fixed_key(side, columns):
         return Verdict(limit, None, how="the join key is part of its key")
-    if form == "left" and side_index == 0 and not preserves_sides(how)[1]:
+    if form == "left" and side_index == 0 and not sides_preserved(how)[1]:
         return Verdict(limit, None, how="not needed: the result has its key and replaces its rows")
     alone = " to keep right rows alone" if form == "left" else ""
     return Verdict(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from dovetail.laws.joins.table_join import preserves_sides
+from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.plan.joins.join_call import TWICE, Call, as_entry, refuse_corrected
 from dovetail.plan.nodes import Entry, JoinNode, Text, with_right_key
 from dovetail.plan.types.checks import refuse_duplicates
@@ -46,7 +46,7 @@ class ForeignKeyJoin(JoinNode):
     @property
     def key(self) -> StructType:
         """The left key, followed by the right key if right rows may appear alone."""
-        if not preserves_sides(self.how)[1]:
+        if not sides_preserved(self.how)[1]:
             return self.left.key
         return with_right_key(self.left.key, self.right.key)
 
@@ -55,7 +55,7 @@ class ForeignKeyJoin(JoinNode):
         """Say whether a row's key may contain nulls: if right rows may appear alone, or if left
         keys may.
         """
-        return preserves_sides(self.how)[1] or self.left.null_keys
+        return sides_preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
         """Return the columns and expressions of the foreign key as JSON data. ``text``: turns one
