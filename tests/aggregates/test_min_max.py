@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from dovetail.aggregates.aggregate import GroupUpdates, nulls
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.scans import lowest_over
-from dovetail.arrays.ordering import is_ordered, keyed
+from dovetail.arrays.ordering import is_ordered, to_ordered_keys
 
 
 class ExtremeModel(Held):
@@ -107,7 +107,7 @@ def test_lowest_over(ranges: list[tuple[int, int, int]]) -> None:
 def test_keys_compare_as_their_values(data: st.DataObject, type_: pa.DataType) -> None:
     """And lead back to them."""
     left, right = (data.draw(st.lists(ORDERED[type_], max_size=8)) for _ in range(2))
-    found = keyed([pa.array(left, type_), pa.array(right, type_)])
+    found = to_ordered_keys([pa.array(left, type_), pa.array(right, type_)])
     values = pa.array([*left, *right], type_).to_pylist()  # as the type rounds them
     keys = np.concatenate(found.keys)
     assert bits(found.values(keys, np.ones(len(keys), np.bool_)).to_pylist()) == bits(values)

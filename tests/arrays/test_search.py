@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.arrays.search import Ints, bisect, expand, last_below
+from dovetail.arrays.search import Ints, bisect, expand_ranges, last_below
 
 LOWEST, HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -45,7 +45,9 @@ def test_bisect(parts: list[list[int]], drawn: list[tuple[int, int, int]], right
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 9), st.integers(-3, 9)), max_size=12))
 def test_expand(ranges: list[tuple[int, int]]) -> None:
-    which, member = expand(ints([first for first, _ in ranges]), ints([end for _, end in ranges]))
+    which, member = expand_ranges(
+        ints([first for first, _ in ranges]), ints([end for _, end in ranges])
+    )
     expected = [(i, at) for i, (first, end) in enumerate(ranges) for at in range(first, end)]
     assert list(zip(which.tolist(), member.tolist(), strict=True)) == expected
 

@@ -17,7 +17,7 @@ from dovetail.arrays.timeline import (
     arrival_order,
     last_of_source,
     timeline,
-    versions,
+    versions_around,
 )
 from dovetail.laws.arrival import running_clock
 
@@ -134,7 +134,7 @@ def test_versions_are_what_a_dictionary_holds(seed: int, hashes: dict[str, int])
     stored = np.array([random_.random() < 0.5 for _ in range(found.groups)], dtype=np.bool_)
     for source in (0, 1):
         held = {group: group if stored[group] else ABSENT for group in range(found.groups)}
-        before, after = versions(found, source, stored)
+        before, after = versions_around(found, source, stored)
         last = {}
         for event in range(len(found.row)):
             group = int(found.group[event])

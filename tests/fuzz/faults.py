@@ -172,14 +172,14 @@ FAULTS = [
     Fault(
         "order: the common log's is forgotten",
         "arrays.timeline",
-        "keys = [_all(rows.sequence for rows in sources)]",
-        "keys = [-_all(rows.sequence for rows in sources)]",
+        "keys = [_concatenate(rows.sequence for rows in sources)]",
+        "keys = [-_concatenate(rows.sequence for rows in sources)]",
     ),
     Fault(
         "order: of two logs the one that is ahead goes first",
         "arrays.timeline",
-        "keys = [_all(rows.order for rows in sources), _all(rows.clock_us for rows in sources)]",
-        "keys = [_all(rows.order for rows in sources), -_all(rows.clock_us for rows in sources)]",
+        "keys = [_concatenate(rows.order for rows in sources), _concatenate(rows.clock_us for rows in sources)]",
+        "keys = [_concatenate(rows.order for rows in sources), -_concatenate(rows.clock_us for rows in sources)]",
     ),
     Fault(
         "time: a record's own does not count",
@@ -559,8 +559,8 @@ FAULTS = [
     Fault(
         "fill: what was left out is left out",
         "laws.fill",
-        "versions(events, 0, stored, ~unsent)",
-        "versions(events, 0, stored)",
+        "versions_around(events, 0, stored, ~unsent)",
+        "versions_around(events, 0, stored)",
     ),
     Fault(
         "fill: what was left out is null",

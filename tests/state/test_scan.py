@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from stored_runs import restored
 
-from dovetail.arrays.hashing import combined, combined_range, stable_hash
+from dovetail.arrays.hashing import combine_hashes, combined_hash_range, stable_hash
 from dovetail.state import run_state
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.run_state import Located
@@ -93,7 +93,7 @@ class Model:
         by_prefix, by_rest = self.hashes
         hash_ = np.array(by_prefix([key[:2] for key in keys]), np.int64)
         place = np.array(by_rest([key[2:] for key in keys]), np.int64)
-        order = combined(hash_, place)
+        order = combine_hashes(hash_, place)
         arranged = np.argsort(order, kind="stable")
         return order[arranged], [keys[i] for i in arranged]
 
@@ -110,7 +110,7 @@ class Model:
         hashes = self.hashes[0](prefixes) if prefixes else []
         arranged = sorted(range(len(prefixes)), key=lambda i: hashes[i] >> 32)
         asked = [prefixes[i] for i in arranged]
-        low, high = combined_range(np.array([hashes[i] for i in arranged], np.int64))
+        low, high = combined_hash_range(np.array([hashes[i] for i in arranged], np.int64))
         prefix = columns_of(asked, 3) if asked else [pa.array([], t) for t in SCHEMA.types[3:5]]
         return asked, self.state.scan(low, high, prefix)
 

@@ -22,8 +22,8 @@ from dovetail.aggregates.multiset import (
 )
 from dovetail.aggregates.scans import running_sum
 from dovetail.arrays.grouping import stable_argsort
-from dovetail.arrays.ordering import canonical, is_ordered
-from dovetail.arrays.search import expand
+from dovetail.arrays.ordering import is_ordered, with_one_nan
+from dovetail.arrays.search import expand_ranges
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class CollectList(Listing):
         listed = self.listed(values)
         entries = _held(updates, initial[0], listed)
         if updates.retracted.any():
-            entry, update = expand(entries.first, entries.end)
+            entry, update = expand_ranges(entries.first, entries.end)
             entry = entry[stable_argsort(update)]
             size = np.bincount(update, minlength=len(updates))
         else:
             added = valid(listed).astype(np.int64)
             size = running_sum(updates, added, sizes(initial[0]))
             start = np.searchsorted(entries.group, np.arange(updates.groups))[updates.group]
-            entry = expand(start, start + size)[1]
+            entry = expand_ranges(start, start + size)[1]
         return lists_of(size, entries.pool.take(pa.array(entries.row[entry])))
 
     def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
@@ -187,7 +187,7 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     gone = np.append(np.zeros(len(old), dtype=np.bool_), updates.retracted[update])
     stays = ~gone
     if gone.any():
-        value = classes(canonical(pool))
+        value = classes(with_one_nan(pool))
         group_value = group * (int(value.max(initial=0)) + 1) + value
         added, taken = _pairs(group_value, gone)
         end[added] = first[taken]
@@ -278,7 +278,7 @@ class CollectSet(Listing):
         )
         if not self.ordered:
             value_spans = value_spans.where(np.argsort(value_spans.since, kind="stable"))
-        span, update = expand(value_spans.first, value_spans.end)
+        span, update = expand_ranges(value_spans.first, value_spans.end)
         span = span[stable_argsort(update)]
         size = np.bincount(update, minlength=len(updates))
         return lists_of(size, value_spans.pool.take(pa.array(value_spans.row[span])))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Traced, numbers
 from dovetail.aggregates.multiset import Listing, Reads, Spans, list_of, spans, stored_lists
 from dovetail.aggregates.scans import running_sum
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.ordering import is_ordered
 
 
@@ -68,7 +68,7 @@ class CountDistinct(Listing):
 
     def listed(self, values: Columns) -> pa.Array:
         """Return each value in the form in which all its equals are stored."""
-        return canonical(values[0])
+        return canonical_key(values[0])
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the number of distinct values after each update, one per update, as ``long``.

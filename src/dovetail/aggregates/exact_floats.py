@@ -23,7 +23,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, numbers
 from dovetail.aggregates.exact import long_division
 from dovetail.aggregates.multiset import list_of, lists_of, sizes
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 
 Floats = npt.NDArray[np.float64]
 
@@ -306,7 +306,7 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
     limbs = stored & _LOW
     last = np.cumsum(size)[some] - 1
     limbs[last] = stored[last]
-    sum_index, limb_number = expand(first, first + size)
+    sum_index, limb_number = expand_ranges(first, first + size)
     lowest = int(first[some].min())
     rows = np.zeros((int((first + size)[some].max()) - lowest, len(size)), np.int64)
     rows[limb_number - lowest, sum_index] = limbs
@@ -334,7 +334,7 @@ def _store(limbs: Limbs) -> list[pa.Array]:
     end = np.where(high < low, low, high + (sign != negative)) + 1
     empty = low == len(rows)
     low[empty] = end[empty] = 0
-    sum_index, limb_row = expand(low, end)
+    sum_index, limb_row = expand_ranges(low, end)
     words = rows[limb_row, sum_index].astype(np.uint32).view(np.int32)
     position = np.where(empty, 0, low + limbs.lowest).astype(np.int16)
     return [pa.array(position), lists_of(end - low, pa.array(words))]

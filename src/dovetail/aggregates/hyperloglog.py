@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, valid
 from dovetail.aggregates.scans import running_sum, scan
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.hashing import stable_hash
 
@@ -106,7 +106,7 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
     value: int64[m] each.
     """
     update = np.flatnonzero(valid(values))
-    values = canonical(values.take(pa.array(update)))
+    values = canonical_key(values.take(pa.array(update)))
     hash_ = stable_hash([values]) if len(values) else np.zeros(0, dtype=np.int64)
     register = (hash_ >> (64 - _INDEX_BITS)) & (_REGISTERS - 1)
     low = (hash_ & ((1 << _RANK_BITS) - 1)).astype(np.float64)  # exact: 52 bits

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Accumulating, Columns, GroupUpdates, Ints, Traced, valid
 from dovetail.aggregates.multiset import Listing, list_of, sizes, spans, stored_lists
 from dovetail.aggregates.scans import any_so_far, lowest_over, scan
-from dovetail.arrays.ordering import keyed
+from dovetail.arrays.ordering import to_ordered_keys
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Extreme(Accumulating):
         value. ``initial``: the stored extreme of each group, null for none. ``values``: one row per
         update; nulls count as no value.
         """
-        comparable = keyed([initial[0], values[0]])
+        comparable = to_ordered_keys([initial[0], values[0]])
         had, has = valid(initial[0]), valid(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         before, now = (

@@ -30,7 +30,7 @@ from dovetail.aggregates.aggregate import (
 )
 from dovetail.arrays.grouping import by_key, stable_argsort
 from dovetail.arrays.hashing import stable_hash
-from dovetail.arrays.ordering import canonical, is_ordered, keyed
+from dovetail.arrays.ordering import is_ordered, to_ordered_keys, with_one_nan
 
 _LIST_END_MAX = int(np.iinfo(np.int32).max)
 
@@ -90,7 +90,7 @@ class Listing(Aggregate):
         each array of values. Keys of all arrays can be compared. Only for lists that are
         ``ordered``.
         """
-        return keyed(values).keys
+        return to_ordered_keys(values).keys
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def spans(
     """
     members = [elements(lists[0]) for lists in stored]
     update = np.flatnonzero(valid(values))
-    pool = canonical(
+    pool = with_one_nan(
         pa.concat_arrays([*(member for _, member in members), values.take(pa.array(update))])
     )
     group = np.concatenate([*(group for group, _ in members), updates.group[update]])
@@ -224,7 +224,7 @@ def classes(values: pa.Array) -> Ints:
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
     if is_ordered(values.type):
-        keys = keyed([values])
+        keys = to_ordered_keys([values])
         if keys.distinct is not None:
             return keys.keys[0]
         return np.unique(keys.keys[0], return_inverse=True)[1]

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dovetail.aggregates.aggregate import Ints, Mask
-from dovetail.arrays.search import bisect, expand
+from dovetail.arrays.search import bisect, expand_ranges
 
 PART_MAX = 1024
 """The length up to which a list is not cut."""
@@ -105,6 +105,6 @@ def cut(size: Ints) -> tuple[Ints, Ints, Ints]:
     [[0, 1, 1, 1, 1, 1], [0, 0, 1, 2, 3, 4], [3, 409, 410, 410, 410, 410]]
     """
     parts = np.where(is_long(size), -(-size // (PART_MAX // 2)), 1)
-    run, ordinal = expand(np.zeros(len(size), np.int64), parts)
+    run, ordinal = expand_ranges(np.zeros(len(size), np.int64), parts)
     end = (ordinal + 1) * size[run] // parts[run]
     return run, ordinal, end - ordinal * size[run] // parts[run]

@@ -23,7 +23,7 @@ from dovetail.aggregates.multiset import (
 from dovetail.aggregates.scans import first_over
 from dovetail.arrays import equality, ordering
 from dovetail.arrays.grouping import stable_argsort
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class Top(Listing):
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
         return pa.StructArray.from_arrays(
-            [equality.canonical(by), _one_nan(row)], fields=list(self.listing), mask=by.is_null()
+            [equality.canonical_key(by), _one_nan(row)],
+            fields=list(self.listing),
+            mask=by.is_null(),
         )
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
@@ -188,7 +190,7 @@ class Top(Listing):
         """
         size = sizes(state[0])
         start = np.cumsum(size) - size
-        group, index = expand(start, start + np.minimum(size, self.n))
+        group, index = expand_ranges(start, start + np.minimum(size, self.n))
         counts = state[1].flatten().to_numpy()
         return group, index, self._copies(group, counts[index])
 
@@ -230,7 +232,7 @@ class Top(Listing):
         ``group``: int64[n].
         """
         by, shown = rows.flatten()
-        (key,) = ordering.keyed([by]).keys
+        (key,) = ordering.to_ordered_keys([by]).keys
         return _ranks([group, ~key if self.descending else key, *_keys(shown)])
 
 
@@ -245,7 +247,7 @@ def _keys(values: pa.Array) -> Iterator[Ints]:
         for part in values.flatten():
             yield from _keys(part)
     else:
-        (key,) = ordering.keyed([values]).keys
+        (key,) = ordering.to_ordered_keys([values]).keys
         yield np.where(has, key, 0)
 
 
@@ -285,7 +287,7 @@ def _dense(keys: Ints) -> Ints:
 def _one_nan(values: pa.Array) -> pa.Array:
     """Return the values with one bit pattern for NaN, at any depth."""
     if not pa.types.is_struct(values.type):
-        return ordering.canonical(values)
+        return ordering.with_one_nan(values)
     parts = [_one_nan(part) for part in values.flatten()]
     return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
 

@@ -22,11 +22,11 @@ def bucket_number(label: int, buckets: int) -> int:
     """Return the number of the bucket with a label, from 0. Raises ``KeyError`` for a number that
     is no label of ``buckets`` buckets.
     """
-    return _numbers(buckets)[label]
+    return _bucket_number_by_label(buckets)[label]
 
 
 @cache
-def _numbers(buckets: int) -> dict[int, int]:
+def _bucket_number_by_label(buckets: int) -> dict[int, int]:
     """Return the number of the bucket under each label, for ``buckets`` buckets. It is computed
     once in a process.
     """

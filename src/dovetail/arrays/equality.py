@@ -42,12 +42,12 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     Two nulls are equal; 0.0 and -0.0 are not. Both arrays have one type and n elements. Lists of a
     fixed size are not supported.
     """
-    both_null = _null(left) & _null(right)
+    both_null = _null_mask(left) & _null_mask(right)
     type_ = left.type
     if pa.types.is_null(type_):
         return both_null
     if pa.types.is_struct(type_):
-        equal = ~(_null(left) | _null(right))
+        equal = ~(_null_mask(left) | _null_mask(right))
         for field in range(type_.num_fields):
             equal &= arrays_equal(pc.struct_field(left, field), pc.struct_field(right, field))
     elif pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
@@ -61,17 +61,17 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     return equal | both_null
 
 
-def canonical(key: pa.Array) -> pa.Array:
+def canonical_key(key: pa.Array) -> pa.Array:
     """Return the key with equal bits for equal values: one NaN, and 0.0 for -0.0. Spark normalises
     its keys in the same way.
 
     Floats in structs and lists count, at any depth. Arrays of other types are returned as they are.
     """
     if pa.types.is_struct(key.type):
-        parts = [canonical(part) for part in key.flatten()]
+        parts = [canonical_key(part) for part in key.flatten()]
         return pa.StructArray.from_arrays(parts, fields=list(key.type), mask=key.is_null())
     if pa.types.is_list(key.type):
-        items = canonical(key.flatten())
+        items = canonical_key(key.flatten())
         ends = np.cumsum(pc.list_value_length(key).fill_null(0).to_numpy())
         offsets = pa.array(np.append(0, ends), pa.int32())
         return pa.ListArray.from_arrays(offsets, items, type=key.type, mask=key.is_null())
@@ -105,7 +105,7 @@ def _as_list(array: pa.Array) -> pa.Array:
     return array.cast(pa.list_(entry))
 
 
-def _null(array: pa.Array) -> Mask:
+def _null_mask(array: pa.Array) -> Mask:
     """Return for each element whether it is null: bool[n]."""
     if array.null_count == 0:
         return np.zeros(len(array), dtype=np.bool_)

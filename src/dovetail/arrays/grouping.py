@@ -268,7 +268,7 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.
     """
-    key_number = _numbers(group, stable_hash(columns))
+    key_number = _dense_rank(group, stable_hash(columns))
     while True:
         order = stable_argsort(key_number)
         begins = np.append(True, np.diff(key_number[order]) != 0)
@@ -280,10 +280,10 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
             return key_number
         other = np.zeros(len(key_number), np.int64)
         other[order[differs]] = 1
-        key_number = _numbers(key_number, other)
+        key_number = _dense_rank(key_number, other)
 
 
-def _numbers(major: Ints, minor: Ints) -> Ints:
+def _dense_rank(major: Ints, minor: Ints) -> Ints:
     """Return the dense rank of each row by (major, minor), from 0: int64[n], equal for
     equal pairs.
     """

@@ -41,11 +41,11 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
-        mixed = _mix(mixed + _hash_array(column))
+        mixed = _mix_words(mixed + _hash_array(column))
     return mixed.astype(np.int64)
 
 
-def _mix(words: _Words) -> _Words:
+def _mix_words(words: _Words) -> _Words:
     """Mix each word by one step of SplitMix64, and return as many words. Different words give
     different ones.
     """
@@ -68,7 +68,7 @@ def _hash_array(array: pa.Array) -> _Words:
         return words
     if pa.types.is_struct(type_):
         for field in range(type_.num_fields):
-            words = _mix(words + _hash_array(pc.struct_field(array, field)))
+            words = _mix_words(words + _hash_array(pc.struct_field(array, field)))
     elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
         lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
         words = _hash_runs(_hash_array(array.flatten()), lengths.astype(np.int64))
@@ -100,7 +100,7 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
     offset = np.arange(len(elements)) - np.repeat(start, lengths)
     terms = np.zeros(len(elements) + 1, dtype=np.uint64)
     np.cumsum((elements + np.uint64(1)) * powers[offset], out=terms[1:])
-    return _mix(terms[end] - terms[start] + lengths.astype(np.uint64))
+    return _mix_words(terms[end] - terms[start] + lengths.astype(np.uint64))
 
 
 def _hash_bytes(array: pa.Array) -> _Words:
@@ -111,16 +111,16 @@ def _hash_bytes(array: pa.Array) -> _Words:
     stored = np.frombuffer(array.buffers()[1], np.uint8)
     stored = stored[array.offset * width : (array.offset + len(array)) * width]
     if width == 8:
-        return _mix(stored.view("<u8"))
+        return _mix_words(stored.view("<u8"))
     padded = np.zeros((len(array), -(-width // 8) * 8), dtype=np.uint8)
     padded[:, :width] = stored.reshape(len(array), width)
     words = np.zeros(len(array), dtype=np.uint64)
     for word in padded.view("<u8").T:
-        words = _mix(words + word)
+        words = _mix_words(words + word)
     return words
 
 
-def combined(major_hash: Ints, minor_hash: Ints) -> Ints:
+def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
     """Combine the hashes of two keys into one number: the upper half of the first, then the lower
     half of the second: int64[n]. So rows that have the first key in common lie side by side in
     state. Different pairs may have one number.
@@ -131,7 +131,7 @@ def combined(major_hash: Ints, minor_hash: Ints) -> Ints:
     return (major_hash & ~_LOW) | (minor_hash & _LOW)
 
 
-def combined_range(major_hash: Ints) -> tuple[Ints, Ints]:
+def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
     """Return the least and the greatest combined number of each first key, both inclusive: int64[n]
     each.
 
@@ -141,14 +141,14 @@ def combined_range(major_hash: Ints) -> tuple[Ints, Ints]:
     return major_hash & ~_LOW, major_hash | _LOW
 
 
-def low_half(minor_hash: Ints) -> Ints:
+def lower_hash_bits(minor_hash: Ints) -> Ints:
     """Return the lower 32 bits of the second key's hash, the part of it that the combined number
     holds: int64[n].
     """
     return minor_hash & _LOW
 
 
-def in_ranges(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> Ints:
+def separate_key_spaces(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> Ints:
     """Move the hashes of each of at least two key spaces into a range of their own: int64[n]. So
     keys of different spaces have different hashes.
 
@@ -180,13 +180,13 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
     [-8527884376001292090, -3341702809300393011]
     """
-    rows = zip(*(_plain(key).to_pylist() for key in keys), strict=True)
+    rows = zip(*(_times_as_integers(key).to_pylist() for key in keys), strict=True)
     types = [_plain_type(key.type) for key in keys]
     hashes = []
     for row in rows:
         hash_ = _SPARK_SEED
         for value, type_ in zip(row, types, strict=True):
-            hash_ = _spark_hashed(value, type_, hash_)
+            hash_ = _spark_hash_value(value, type_, hash_)
         hashes.append(hash_)
     return np.array(hashes, np.uint64).astype(np.int64)
 
@@ -206,12 +206,12 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _plain(key: pa.Array) -> pa.Array:
+def _times_as_integers(key: pa.Array) -> pa.Array:
     """Return the key with times, dates and durations as integers."""
     return key.cast(_plain_type(key.type))
 
 
-def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
+def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
     """Hash one value on from ``seed``, from 0 to ``2**64 - 1``, and return the new hash in the same
     range. Numbers count as the little-endian bytes of a Java int or long. Nested values are hashed
     part by part; a null returns ``seed``.
@@ -220,11 +220,11 @@ def _spark_hashed(value: Any, type_: pa.DataType, seed: int) -> int:
         return seed
     if pa.types.is_struct(type_):
         for field in type_:
-            seed = _spark_hashed(value[field.name], field.type, seed)
+            seed = _spark_hash_value(value[field.name], field.type, seed)
         return seed
     if pa.types.is_list(type_):
         for element in value:
-            seed = _spark_hashed(element, type_.value_type, seed)
+            seed = _spark_hash_value(element, type_.value_type, seed)
         return seed
     return xxhash.xxh64_intdigest(_java_bytes(value, type_), seed)
 
@@ -258,20 +258,20 @@ def spark_preimage(hashed: int) -> int:
     >>> [spark_preimage(n) for n in range(4)]
     [-1693959553, -1910889132, -1382833682, -876271479]
     """
-    mixed = _unshifted(hashed % _INT32, 16) * pow(0xC2B2AE35, -1, _INT32) % _INT32
-    mixed = _unshifted(mixed, 13) * pow(0x85EBCA6B, -1, _INT32) % _INT32
-    mixed = _unshifted(mixed, 16) ^ 4
-    word = _rotated((mixed - 0xE6546B64) * pow(5, -1, _INT32) % _INT32, 13) ^ 42
-    word = _rotated(word * pow(0x1B873593, -1, _INT32) % _INT32, 15)
+    mixed = _invert_shift(hashed % _INT32, 16) * pow(0xC2B2AE35, -1, _INT32) % _INT32
+    mixed = _invert_shift(mixed, 13) * pow(0x85EBCA6B, -1, _INT32) % _INT32
+    mixed = _invert_shift(mixed, 16) ^ 4
+    word = _rotate_right((mixed - 0xE6546B64) * pow(5, -1, _INT32) % _INT32, 13) ^ 42
+    word = _rotate_right(word * pow(0x1B873593, -1, _INT32) % _INT32, 15)
     preimage = word * pow(0xCC9E2D51, -1, _INT32) % _INT32
     return preimage - _INT32 if preimage >= _INT32 // 2 else preimage
 
 
-def _unshifted(mixed: int, bits: int) -> int:
+def _invert_shift(mixed: int, bits: int) -> int:
     """Invert ``word ^ (word >> bits)`` and return ``word``. ``bits`` is at least 11."""
     return mixed ^ (mixed >> bits) ^ (mixed >> 2 * bits)
 
 
-def _rotated(word: int, bits: int) -> int:
+def _rotate_right(word: int, bits: int) -> int:
     """Rotate a 32-bit word to the right by ``bits``, from 0 to 31."""
     return (word >> bits | word << (32 - bits)) % _INT32

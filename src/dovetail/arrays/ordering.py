@@ -33,7 +33,7 @@ class OrderedKeys:
         each among the keys of ``self`` where ``present``, else arbitrary.
         """
         if self.distinct is None:
-            return _value(keys, self.type, ~present)
+            return _values_of_keys(keys, self.type, ~present)
         return self.distinct.take(pa.array(keys, mask=~present))
 
 
@@ -42,7 +42,7 @@ def is_ordered(type_: pa.DataType) -> bool:
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 
-def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
+def to_ordered_keys(arrays: Sequence[pa.Array]) -> OrderedKeys:
     """Return the values of arrays of one type as int64 keys that compare alike in all of them. A
     null has the key of some value.
 
@@ -51,7 +51,7 @@ def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
     """
     type_ = arrays[0].type
     if _is_computed(type_):
-        return OrderedKeys(type_, [_key(array) for array in arrays], None)
+        return OrderedKeys(type_, [_computed_keys(array) for array in arrays], None)
     encoded = pa.concat_arrays(arrays).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     rank = np.empty(len(order), dtype=np.int64)
@@ -62,7 +62,7 @@ def keyed(arrays: Sequence[pa.Array]) -> OrderedKeys:
     return OrderedKeys(type_, np.split(keys, cuts), encoded.dictionary.take(order))
 
 
-def canonical(values: pa.Array) -> pa.Array:
+def with_one_nan(values: pa.Array) -> pa.Array:
     """Return the values with one bit pattern for every NaN. -0.0 stays, as do values that are no
     floats.
     """
@@ -80,21 +80,21 @@ def _is_computed(type_: pa.DataType) -> bool:
     return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
 
 
-def _key(values: pa.Array) -> Ints:
+def _computed_keys(values: pa.Array) -> Ints:
     """Return the key of each value of a type whose keys are computed: int64[n], that of 0 or false
     for null.
     """
     type_ = values.type
     if pa.types.is_temporal(type_):
-        values = values.view(_integer(type_))
+        values = values.view(_integer_type(type_))
     elif pa.types.is_floating(type_):
-        values = canonical(values).cast(pa.float64()).view(pa.int64())
+        values = with_one_nan(values).cast(pa.float64()).view(pa.int64())
     keys = values.fill_null(False if pa.types.is_boolean(type_) else 0)
     ints = keys.to_numpy(zero_copy_only=False).astype(np.int64)
     return _in_float_order(ints) if pa.types.is_floating(type_) else ints
 
 
-def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
+def _values_of_keys(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
     """Return the values of ``type_`` that ``_key`` turns into the int64 ``keys``, null where
     ``null`` is true. Keys may be arbitrary there.
     """
@@ -102,7 +102,7 @@ def _value(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
         floats = _in_float_order(keys).view(np.float64)
         return pa.array(floats.astype(type_.to_pandas_dtype()), mask=null)
     if pa.types.is_temporal(type_):
-        integer = _integer(type_)
+        integer = _integer_type(type_)
         return pa.array(keys.astype(integer.to_pandas_dtype()), mask=null).view(type_)
     return pa.array(keys.astype(type_.to_pandas_dtype()), mask=null)
 
@@ -114,6 +114,6 @@ def _in_float_order(bits: Ints) -> Ints:
     return bits ^ ((bits >> 63) & _LOWER_BITS)  # type: ignore[no-any-return]
 
 
-def _integer(type_: pa.DataType) -> pa.DataType:
+def _integer_type(type_: pa.DataType) -> pa.DataType:
     """Return the integer type of the width of a time or date type."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()

@@ -36,7 +36,7 @@ def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -
         low = np.where(beyond, middle + 1, low)
 
 
-def expand(first: Ints, end: Ints) -> tuple[Ints, Ints]:
+def expand_ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
     """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member). A range
     whose end is not above its first has no members.
 
@@ -124,7 +124,7 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
     return least
 
 
-def pieces(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
+def cut_by_count(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
     """Cut ``count`` into consecutive ranges whose counts sum to at most ``limit``. Yield the
     (start, exclusive end) of each; nothing if ``count`` is empty. A single count above ``limit`` is
     a range of its own.

@@ -134,22 +134,25 @@ def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
     significant is last. Each is int64[rows of all sources], source after source.
     """
     if all(rows.sequence is not None for rows in sources):
-        keys = [_all(rows.sequence for rows in sources)]
+        keys = [_concatenate(rows.sequence for rows in sources)]
         if any(rows.order is not None for rows in sources):
             order = (np.zeros_like(r.hash) if r.order is None else r.order for r in sources)
-            keys = [_all(order), *keys]
+            keys = [_concatenate(order), *keys]
     elif all(rows.order is not None for rows in sources):
-        keys = [_all(rows.order for rows in sources), _all(rows.clock_us for rows in sources)]
+        keys = [
+            _concatenate(rows.order for rows in sources),
+            _concatenate(rows.clock_us for rows in sources),
+        ]
     else:
-        keys = [_all(rows.clock_us for rows in sources)]
+        keys = [_concatenate(rows.clock_us for rows in sources)]
     if any(rows.tie is not None for rows in sources):
         source = np.repeat(np.arange(len(sources)), [len(rows) for rows in sources])
-        tie = _all(np.zeros_like(r.hash) if r.tie is None else r.tie for r in sources)
+        tie = _concatenate(np.zeros_like(r.hash) if r.tie is None else r.tie for r in sources)
         keys = [tie, source, *keys]
     return keys
 
 
-def _all(columns: Iterable[Ints | None]) -> Ints:
+def _concatenate(columns: Iterable[Ints | None]) -> Ints:
     """Return the columns that are not None, at least one, one after the other as one array."""
     return np.concatenate([column for column in columns if column is not None])
 
@@ -190,7 +193,7 @@ def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeli
     )
 
 
-def versions(
+def versions_around(
     timeline: Timeline, source: int, stored: Mask, counted: Mask | None = None
 ) -> tuple[Ints, Ints]:
     """Return the version of ``source``'s row at each event's key just before and just after the

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.base.columns import (
     DELETED,
     EVENT_TIME,
@@ -439,14 +439,14 @@ class LocalRun:
             *named, failed = self._expressions.foreign_key(input_, rows)
         else:
             named = [columns[str(item)] for item, _ in input_.foreign]
-        columns |= {name: canonical(columns[name]) for name in input_.source.key.names}
-        keys = [canonical(columns[name]) for name in input_.key]
+        columns |= {name: canonical_key(columns[name]) for name in input_.source.key.names}
+        keys = [canonical_key(columns[name]) for name in input_.key]
         if input_.foreign:
-            foreign = [canonical(column) for column in named]
+            foreign = [canonical_key(column) for column in named]
             columns |= {foreign_name(index): column for index, column in enumerate(foreign)}
             columns[FOREIGN] = pa.array(self.hash(foreign), pa.int64())
         for number, reference in enumerate(input_.references):
-            named = [canonical(columns[name]) for name, _ in reference]
+            named = [canonical_key(columns[name]) for name, _ in reference]
             hashed = pa.array(self.hash(named), pa.int64())
             fields = (field.name for field in input_.star_key_fields(number))
             columns |= zip(fields, [hashed, *named], strict=True)

@@ -29,7 +29,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import Mask
 from dovetail.iceberg.changed_rows import FileChange, RowReader, among
 from dovetail.iceberg.live_files import LiveFile, ManifestReader
@@ -64,12 +64,14 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
     """
     if not keys.num_rows:
         return
-    key = [canonical(column.combine_chunks()) for column in keys.columns]
+    key = [canonical_key(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
     files = manifests.live_files_near(table.current_snapshot(), _near(keys))
     for live in files.values():
         compared = _rows(table, live, keys.column_names)
-        has_key = among([canonical(column.combine_chunks()) for column in compared.columns], key)
+        has_key = among(
+            [canonical_key(column.combine_chunks()) for column in compared.columns], key
+        )
         if has_key.any():
             yield FileRows(live.file, _rows(table, live, table.schema().column_names), has_key)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, versions
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, versions_around
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,6 @@ def find_value_origins(events: Timeline, stored: Mask, unsent: Mask) -> ValueOri
     | row 3         | unsent | ABSENT, and it is missing   |
     """
     unsent = unsent & ~events.deleted
-    before, _ = versions(events, 0, stored)
-    _, reference = versions(events, 0, stored, ~unsent)
+    before, _ = versions_around(events, 0, stored)
+    _, reference = versions_around(events, 0, stored, ~unsent)
     return ValueOrigins(reference, unsent & (before == ABSENT))

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 
 COMES: Final = 0
@@ -260,7 +260,7 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
         np.zeros(count, np.bool_),
         Tally(rows[end], steps.transaction[end], steps.order[end], steps.place[end], none[end]),
     )
-    which, event = expand(begin[doubtful], end[doubtful] + 1)
+    which, event = expand_ranges(begin[doubtful], end[doubtful] + 1)
     for rows_before, lane in enumerate(lanes):
         taken = np.minimum(base[doubtful], 1) == rows_before
         made.tally.replace(doubtful[taken], lane.tally.take(np.flatnonzero(taken)))
@@ -299,7 +299,7 @@ def _settle_both_ways(
     ABSENT for other spans.
     """
     spans = len(begin)
-    which, event = expand(begin, end + 1)
+    which, event = expand_ranges(begin, end + 1)
     start = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
     goes_on = np.flatnonzero((given != ABSENT) & (tally.transaction == steps.transaction[begin]))
     begun = Tally.empty(2 * spans)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import any_null, by_key
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import Ints, Mask
@@ -42,7 +42,7 @@ def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
         pa.chunked_array([c for t in keys for c in t.column(i).chunks], keys[0].schema.types[i])
         for i in range(keys[0].num_columns)
     ]
-    whole = [canonical(column.combine_chunks()) for column in columns]
+    whole = [canonical_key(column.combine_chunks()) for column in columns]
     rows = np.flatnonzero(~any_null(whole, sum(lengths)))
     order, new, arranged = by_key(stable_hash(whole), whole, rows)
     group = np.full(sum(lengths), NO_GROUP)

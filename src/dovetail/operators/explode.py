@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import valid
 from dovetail.aggregates.multiset import classes, elements, sizes
-from dovetail.arrays.equality import arrays_equal, canonical, rows_equal
+from dovetail.arrays.equality import arrays_equal, canonical_key, rows_equal
 from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.explode import Elements, elements_to_emit
@@ -90,7 +90,7 @@ def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements
     change = row - half * is_new
     if law.position:
         return Elements(change, is_new, position, position), value
-    value = canonical(value)
+    value = canonical_key(value)
     # Of classes, a null has that of some value.
     number = np.where(valid(value), classes(value) + 1, 0)
     return Elements(change, is_new, position, number), value

@@ -12,7 +12,14 @@ import pyarrow.compute as pc
 
 from dovetail.aggregates.multiset import elements
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, timeline, versions
+from dovetail.arrays.timeline import (
+    ABSENT,
+    Mask,
+    Timeline,
+    last_of_source,
+    timeline,
+    versions_around,
+)
 from dovetail.errors import DataError
 from dovetail.laws.fill import find_value_origins
 from dovetail.operators.counts import Counts
@@ -46,7 +53,7 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
             column_index, store.schema.field(column_index), values.take(pa.array(last))
         )
     store.store(last_rows)
-    before = versions(events, 0, located.present)[0]
+    before = versions_around(events, 0, located.present)[0]
     event = np.flatnonzero(
         ~(events.deleted & (before == ABSENT)) | (not job.sources[0].meaning.loose)
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import argsort_distinct
-from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions
+from dovetail.arrays.timeline import Ints, Mask, Timeline, timeline, versions_around
 from dovetail.laws.versioning import find_latest_versions
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job
@@ -60,7 +60,7 @@ class RowChanges:
         current = None
         if job.sources[0].meaning.versioned_us is not None:
             current = find_latest_versions(events, counted, located_times(located))
-        before, after = versions(events, 0, located.present, current)
+        before, after = versions_around(events, 0, located.present, current)
         event = np.arange(len(events.row)) if current is None else np.flatnonzero(current)
         pool = Pool(job.batches[0].rows, located, events.groups)
         return cls(events, event, before[event], after[event], pool, counted, current)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.equality import canonical, rows_equal
+from dovetail.arrays.equality import canonical_key, rows_equal
 from dovetail.base.columns import CHANGE, DUE, TIMESTAMP, UPSERT
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Stage
@@ -91,7 +91,7 @@ def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
     if at_us is not None:
         rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
     rows = rows.sort_by(TIMESTAMP)
-    keys = (canonical(rows.column(name).combine_chunks()).to_pylist() for name in store.key)
+    keys = (canonical_key(rows.column(name).combine_chunks()).to_pylist() for name in store.key)
     last = {repr(key): index for index, key in enumerate(zip(*keys, strict=True))}
     versions = rows.take(pa.array([*last.values()], pa.int64()))
     return versions.filter(pc.equal(versions.column(CHANGE), UPSERT)).drop_columns([CHANGE])
@@ -114,7 +114,7 @@ def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
     """
     if not match or not len(rows):
         return rows
-    columns = [canonical(rows.column(name).combine_chunks()) for name in match]
+    columns = [canonical_key(rows.column(name).combine_chunks()) for name in match]
     values = key_columns([column.type for column in columns], [*match.values()], len(rows))
     return rows.filter(pa.array(rows_equal(columns, values)))
 
@@ -124,7 +124,8 @@ def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1)
     each type, in order. Raises an error of Arrow for a value of another type.
     """
     return [
-        canonical(pa.array([value] * rows, type_)) for type_, value in zip(types, key, strict=True)
+        canonical_key(pa.array([value] * rows, type_))
+        for type_, value in zip(types, key, strict=True)
     ]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import by_key
-from dovetail.arrays.search import bisect, expand
+from dovetail.arrays.search import bisect, expand_ranges
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.state.blobs import Blobs
 from dovetail.state.merge_extent import Order
@@ -116,7 +116,7 @@ class HistoryState(RunState):
             times = int64_column(table, EVENT_TIME)
             low = bisect(times, first, end, low_us[query], right=False)
             high = bisect(times, first, end, high_us[query], right=True)
-            which, row = expand(low, high)
+            which, row = expand_ranges(low, high)
             same = self._same_key(table, row, keys, query[which])
             which, row = which[same], row[same]
             distinct, part_row = np.unique(row, return_inverse=True)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import by_key
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.state.blobs import Blobs
@@ -135,7 +135,7 @@ class TableState(RunState):
                     continue
                 table = self._open(segment)
                 order = int64_column(table, HASH)
-                which, row = expand(
+                which, row = expand_ranges(
                     np.searchsorted(order, low[asked]),
                     np.searchsorted(order, high[asked], side="right"),
                 )

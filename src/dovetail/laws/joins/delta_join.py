@@ -32,7 +32,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask
 from dovetail.laws.joins.table_join import How, sides_preserved
 
@@ -150,7 +150,7 @@ def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[
     order = np.argsort(others, kind="stable")
     edges = np.searchsorted(others[order], np.arange(groups + 1))
     grouped_row = rows[group[rows] != NO_GROUP]
-    which, sorted_index = expand(edges[group[grouped_row]], edges[group[grouped_row] + 1])
+    which, sorted_index = expand_ranges(edges[group[grouped_row]], edges[group[grouped_row] + 1])
     return grouped_row[which], order[sorted_index]
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import Ints, Mask, Timeline
 
 EMIT, FRESH, MOVED = 1, 2, 4
@@ -116,7 +116,7 @@ def fan_out(
     first = np.where(event < 0, timeline.start[group], event + 1)
     last = np.where(following < 0, end[group + 1], following)
     low = count[first]
-    subscription, met = expand(low, np.where(live, count[last], low))
+    subscription, met = expand_ranges(low, np.where(live, count[last], low))
     return subscription, right[met]
 
 

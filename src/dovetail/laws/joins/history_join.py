@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.arrays.search import bisect, expand, first_below, last_below
+from dovetail.arrays.search import bisect, expand_ranges, first_below, last_below
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.laws.versioning import LATEST
@@ -66,7 +66,7 @@ class Points:
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
         end = bisect(self.time_us, first, end, until_us, right=False)
-        query, at = expand(first, end)
+        query, at = expand_ranges(first, end)
         arrived = self.arrival[at] < arrival[query]
         query, at = query[arrived], at[arrived]
         last = np.ones(len(query), dtype=np.bool_)

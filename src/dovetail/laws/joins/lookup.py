@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import ABSENT, Ints
 
 HowAnswered: TypeAlias = Literal["inner", "left"]
@@ -34,6 +34,6 @@ def answer_records(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints
     size = np.append(sizes, 0)[key]
     first = np.append(np.cumsum(sizes) - sizes, 0)[key]
     alone = (size == 0) & (how == "left")
-    record, row = expand(first, first + size + alone)
+    record, row = expand_ranges(first, first + size + alone)
     row[alone[record]] = ABSENT
     return record, row

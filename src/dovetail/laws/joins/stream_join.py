@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from dovetail.arrays.search import bisect, expand
+from dovetail.arrays.search import bisect, expand_ranges
 from dovetail.arrays.timeline import Ints, Mask
 
 Unmatched: TypeAlias = Literal["on_close", "eager", "retract"]
@@ -172,7 +172,7 @@ class Reach:
         """Return the pairs that the records ``row``, indices into ``own``, make with rows that
         arrived before them.
         """
-        which, other_index = expand(self.first[row], self.end[row])
+        which, other_index = expand_ranges(self.first[row], self.end[row])
         row = row[which]
         pairs = Pairs(row, self.number[other_index], self.other.time_us[other_index])
         return pairs.select(self.other.arrival[other_index] < self.own.arrival[row])
@@ -214,7 +214,7 @@ def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
     fresh = np.unique(source[joined[source]])
     while len(fresh):
         first, end = (np.searchsorted(source, fresh, side=side) for side in ("left", "right"))
-        reached = record[pending[expand(first, end)[1]]]
+        reached = record[pending[expand_ranges(first, end)[1]]]
         fresh = np.unique(reached[~joined[reached]])
         joined[fresh] = True
     return joined

@@ -34,7 +34,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from dovetail.arrays.grouping import argsort_distinct, last_of_each
-from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions
+from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, versions_around
 
 How: TypeAlias = Literal["inner", "left", "right", "outer"]
 
@@ -139,7 +139,7 @@ def join_tables(
     left to right. Both see the table as the record leaves it.
     """
     after = {
-        source: versions(timeline, source, stored[source].present, current.get(source))
+        source: versions_around(timeline, source, stored[source].present, current.get(source))
         for source in set(tree_sources(tree))
     }
     times = {

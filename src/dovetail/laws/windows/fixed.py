@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.arrays.search import expand
+from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import NO_TIME, Ints, Mask
 
 _FAR = 1 << 62
@@ -32,7 +32,7 @@ def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[
         return np.arange(len(last)), last * advance_us
     first = (event_time_us - size_us) // advance_us + 1
     first = np.where(event_time_us >= 0, np.maximum(first, 0), first)
-    record, window_index = expand(first, last + 1)
+    record, window_index = expand_ranges(first, last + 1)
     return record, window_index * advance_us
 
 

@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.aggregates.scans import lowest_over
-from dovetail.arrays.search import bisect, expand, least, pieces
+from dovetail.arrays.search import bisect, cut_by_count, expand_ranges, least
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask
 
 _PAIRS_MAX = 1 << 18
@@ -147,8 +147,10 @@ class ChangedWindows:
         fresh = np.flatnonzero(records.arrival != STORED)
         is_stored = since == STORED
         begin, stop = np.searchsorted(fresh, low), np.searchsorted(fresh, high)
-        old, fresh_index = expand(np.where(is_stored, begin, 0), np.where(is_stored, stop, 0))
-        new, record = expand(np.where(is_stored, 0, low), np.where(is_stored, 0, high))
+        old, fresh_index = expand_ranges(
+            np.where(is_stored, begin, 0), np.where(is_stored, stop, 0)
+        )
+        new, record = expand_ranges(np.where(is_stored, 0, low), np.where(is_stored, 0, high))
         window, record = window[np.append(old, new)], np.append(fresh[fresh_index], record)
         open_ = self.start_us[window] + self.size_us >= records.closing_us[record]
         return self._order_pairs(window[open_], record[open_])
@@ -174,7 +176,7 @@ class ChangedWindows:
         count = np.zeros(int(records.arrival.max(initial=-1)) + 1, np.int64)
         np.add.at(count, arrival[is_fresh], (self.end - self.first)[is_fresh])
         np.add.at(count, self.since[new_window], high - low)
-        return list(pieces(count, self.pairs_max))
+        return list(cut_by_count(count, self.pairs_max))
 
     def updates_by(self, start: int, stop: int) -> WindowUpdates:
         """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make.
@@ -186,7 +188,7 @@ class ChangedWindows:
         arrival = self.records.arrival
         record_arrival = arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
-        which, window = expand(self.first[record_index], self.end[record_index])
+        which, window = expand_ranges(self.first[record_index], self.end[record_index])
         record = self.record[record_index][which]
         there = self.since[window] <= arrival[record]
         new_window = np.flatnonzero((self.since >= start) & (self.since < stop))
@@ -210,7 +212,7 @@ class ChangedWindows:
         """
         record_arrival = self.records.arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
-        which, window = expand(self.first[record_index], self.end[record_index])
+        which, window = expand_ranges(self.first[record_index], self.end[record_index])
         there = np.count_nonzero(self.since[window] <= record_arrival[record_index][which])
         is_new = (self.since >= start) & (self.since < stop)
         return int(there) + int(np.count_nonzero(is_new & self.apart))

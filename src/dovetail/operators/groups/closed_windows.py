@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import rank_of_keys
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions
+from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions_around
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
 from dovetail.operators.job import Cause, Job, OperatorOutcome, output_table
@@ -101,7 +101,7 @@ def _rows_at_closing(
     at or after it do not count.
     """
     record_event = np.flatnonzero(events.source == 0)
-    after = versions(events, 0, stored)[1]
+    after = versions_around(events, 0, stored)[1]
     span = int(sequence.max(initial=0)) + 2
     sort_key = events.group[record_event] * span + sequence[record_event]
     last = np.searchsorted(sort_key, group * span + np.minimum(closing, span - 1)) - 1

@@ -23,7 +23,7 @@ from dovetail.aggregates.aggregate import Columns, GroupUpdates, Traced, valid
 from dovetail.aggregates.multiset import Listing, lists_of, sizes
 from dovetail.aggregates.parts import PartLayout, cut, is_long
 from dovetail.aggregates.scans import replaced
-from dovetail.arrays.hashing import combined, combined_range
+from dovetail.arrays.hashing import combine_hashes, combined_hash_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.operators.job import Job, combine_chunks
@@ -133,7 +133,7 @@ class Parts:
         each part, and its row: number, size and, if ordered, first value. Parts come in no
         particular order; a group without parts has none.
         """
-        low, high = combined_range(groups.hash[large])
+        low, high = combined_hash_range(groups.hash[large])
         asked = pa.array(large)
         scan = self.index.scan(low, high, [key.take(asked) for key in groups.keys])
         columns = [self.index.key_columns[-1], *self.index.value_columns]
@@ -199,7 +199,7 @@ class Parts:
         """Return the lists of the parts with these groups and numbers: columns with one row per
         part, in the given order. Every part must be stored.
         """
-        hash_ = combined(groups.hash[group], part_number)
+        hash_ = combine_hashes(groups.hash[group], part_number)
         order = np.argsort(hash_)
         owner = pa.array(group[order])
         keys = [*(key.take(owner) for key in groups.keys), pa.array(part_number[order])]
@@ -285,7 +285,7 @@ class Parts:
         ``group`` and ``part_number``: n + m each. ``size``: int64[n]. ``lists``: the values of the
         n parts one after the other, per list column. ``time_us``: int64[groups].
         """
-        hash_ = combined(events.hash[group], part_number)
+        hash_ = combine_hashes(events.hash[group], part_number)
         order = np.argsort(hash_)
         there = order < len(size)
         row, owner = pa.array(order, mask=~there), pa.array(group[order])

@@ -16,7 +16,12 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import GroupUpdates
 from dovetail.aggregates.scans import merged_over, replaced
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.hashing import combined, combined_range, low_half, stable_hash
+from dovetail.arrays.hashing import (
+    combine_hashes,
+    combined_hash_range,
+    lower_hash_bits,
+    stable_hash,
+)
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_source, timeline
 from dovetail.laws.windows.sessions import Forest, Sessions, build_forest
 from dovetail.operators.groups.accumulators import (
@@ -84,7 +89,7 @@ class _StoredSessions:
         """Read all stored sessions of the events' keys, closed ones included, ordered by (key,
         end). A key without sessions has none in the result.
         """
-        scanned = store.scan(*combined_range(events.hash), events.keys)
+        scanned = store.scan(*combined_hash_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
         session_rows = scanned.located.fetch(rows, [*store.key_columns[-2:], *store.value_columns])
         columns = [combine_chunks(column) for column in session_rows.columns]
@@ -324,7 +329,7 @@ class _SessionBatch:
         end = np.append(gone.end_us, now.end_us)
         ref = np.append(gone.ref, now.ref)
         bounds_hash = stable_hash([pa.array(start), pa.array(end)])
-        hash_ = combined(self.events.hash[group], low_half(bounds_hash))
+        hash_ = combine_hashes(self.events.hash[group], lower_hash_bits(bounds_hash))
         order = np.argsort(hash_, kind="stable")
         group, start, end, ref = group[order], start[order], end[order], ref[order]
         deleted = (np.arange(len(order)) < len(gone.group))[order]

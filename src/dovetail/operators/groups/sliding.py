@@ -18,7 +18,7 @@ from dovetail.aggregates.aggregate import Aggregate, GroupUpdates
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.scans import fold_over
 from dovetail.arrays.grouping import by_group_and_time
-from dovetail.arrays.search import pieces
+from dovetail.arrays.search import cut_by_count
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH, ROW
 from dovetail.laws.windows.fixed import running_max
@@ -158,7 +158,7 @@ class _WindowBatch:
             return kernel.merged(stored, take_rows(totals, window_row))
         window_of, count = np.argsort(window_row), windows.count[window_row]
         parts: list[Columns] = [[column.slice(0, 0) for column in stored]]
-        for start, stop in pieces(count, windows.pairs_max):
+        for start, stop in cut_by_count(count, windows.pairs_max):
             group, record = windows.members(window_row[start:stop])
             group = window_of[group] - start
             order = np.argsort(group, kind="stable")

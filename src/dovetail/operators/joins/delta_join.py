@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import (
@@ -180,7 +180,7 @@ def _canonical_columns(table: pa.Table, column_indices: Iterable[int]) -> pa.Tab
         field = table.schema.field(column_index)
         if pa.types.is_floating(field.type) or pa.types.is_nested(field.type):
             table = table.set_column(
-                column_index, field, canonical(combine_chunks(table.column(column_index)))
+                column_index, field, canonical_key(combine_chunks(table.column(column_index)))
             )
     return table
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import bucket_of, last_of_each, rank_of_keys, stable_argsort
-from dovetail.arrays.hashing import low_half
+from dovetail.arrays.hashing import lower_hash_bits
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import EPOCH, INSTRUCTION, PLACE, SEQUENCE
 from dovetail.laws.joins.foreign_key_join import BEFORE, EMIT, SETTLED, fan_out
@@ -367,7 +367,7 @@ def _result_tables(
     causes = job.event_causes(events)
     place_hash = np.where(
         results.subscription == ABSENT,
-        low_half(events.hash[events.group[results.event]]),
+        lower_hash_bits(events.hash[events.group[results.event]]),
         np.append(subscriptions.place, 0)[results.subscription],
     )
     by_bucket = np.argsort(bucket_of(place_hash, job.operator.buckets), kind="stable")

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.search import pieces
+from dovetail.arrays.search import cut_by_count
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, DUE, EVENT_TIME, HASH, PENDING, ROW
 from dovetail.laws.joins.stream_join import (
@@ -425,7 +425,7 @@ class Meeting:
         count = np.zeros(len(left.stream_us), np.int64)
         for reach in self._reach:
             np.add.at(count, reach.own.arrival, np.maximum(reach.end - reach.first, 0))
-        self.cuts = list(pieces(count, _PAIRS_MAX))
+        self.cuts = list(cut_by_count(count, _PAIRS_MAX))
         self._all: list[tuple[Side, Side, Pairs]] | None = None
         if len(self.cuts) == 1:
             self._all = [*self._possible_pairs(self.cuts[0])]

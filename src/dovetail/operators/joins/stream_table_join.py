@@ -23,7 +23,7 @@ from dovetail.arrays.timeline import (
     Timeline,
     arrival_order,
     timeline,
-    versions,
+    versions_around,
 )
 from dovetail.base.columns import DUE, EVENT_TIME, HASH, ROW
 from dovetail.laws.arrival import order_before_records
@@ -111,7 +111,7 @@ def _find_table_rows(
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
         located = store.locate(events.hash, events.keys)
-        refs = versions(events, source, located.present)[1][asked]
+        refs = versions_around(events, source, located.present)[1][asked]
         return refs, Pool(rows, located, events.groups), np.zeros(len(asked), np.bool_)
     retention_us = job.sources[source].meaning.versioned_us
     assert retention_us is not None

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import any_null, by_key
-from dovetail.arrays.hashing import combined, combined_range, low_half
-from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions
+from dovetail.arrays.hashing import combine_hashes, combined_hash_range, lower_hash_bits
+from dovetail.arrays.timeline import Ints, Mask, Timeline, last_of_source, versions_around
 from dovetail.base.columns import EPOCH, EVENT_TIME, HASH, INSTRUCTION, PLACE
 from dovetail.laws.joins.foreign_key_join import FRESH, MOVED, SETTLED, count_references
 from dovetail.laws.joins.table_join import sides_preserved
@@ -143,7 +143,7 @@ def keep_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
     rows = subscriptions.pool.rows
     last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
     row = subscriptions.reference[last] - subscriptions.pool.base
-    order = combined(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
+    order = combine_hashes(rows.column(HASH).to_numpy()[row], subscriptions.place[last])
     arranged = np.argsort(order)
     stored = rows.select(range(len(store.schema))).take(pa.array(row[arranged]))
     store.store(stored.set_column(0, HASH, pa.array(order[arranged])))
@@ -200,7 +200,7 @@ def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTabl
         find_latest_versions(events, counted, located_times(located)) if versioned else counted
     )
     rows = job.batches[1].rows
-    before, after = versions(events, 1, located.present, current)
+    before, after = versions_around(events, 1, located.present, current)
     time = np.concatenate((located.event_time_us, rows.column(EVENT_TIME).to_numpy()))
     pool = Pool(rows, located, events.groups)
     changes = np.flatnonzero(current)
@@ -274,12 +274,12 @@ def find_subscriptions(
     message = np.flatnonzero(events.source == 0)
     row, group = events.row[message], events.group[message]
     primary = law.primary_columns(job.sources)
-    place_hash = low_half(rows.column(PLACE).to_numpy()[row])
-    order = combined(events.hash[group], place_hash)
+    place_hash = lower_hash_bits(rows.column(PLACE).to_numpy()[row])
+    order = combine_hashes(events.hash[group], place_hash)
     keys = [combine_chunks(rows.column(column)).take(pa.array(row)) for column in primary]
     asked = np.unique(events.group[table.changes])
     scanned = store.scan(
-        *combined_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
+        *combined_hash_range(events.hash[asked]), [key.take(pa.array(asked)) for key in events.keys]
     )
     stored, located = asked[scanned.query], scanned.located
     if job.operator.emit == "batch":
@@ -319,7 +319,7 @@ def find_subscriptions(
         following=following,
         live=live[arranged],
         reference=np.concatenate((np.arange(count), count + row))[arranged],
-        place=np.concatenate((low_half(stored_order), place_hash))[arranged],
+        place=np.concatenate((lower_hash_bits(stored_order), place_hash))[arranged],
         pair=pair,
         epoch=np.where(moved[pair], epoch[arranged], SETTLED),
         pool=Pool(rows, located, count),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.arrays.equality import rows_equal
-from dovetail.arrays.timeline import ABSENT, Mask, Timeline, timeline, versions
+from dovetail.arrays.timeline import ABSENT, Mask, Timeline, timeline, versions_around
 from dovetail.base.columns import EVENT_TIME
 from dovetail.laws.joins.table_join import Changes, StoredRows, join_tables, net_changes
 from dovetail.laws.versioning import find_latest_versions
@@ -95,7 +95,7 @@ def _empty_tombstones(
     """Find the events of ``source`` that are tombstones of keys without a row: bool[events].
     ``current``: the events that are versions, None for all of the source.
     """
-    previous = versions(events, source, stored.present, current)[0]
+    previous = versions_around(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
     return nothing
 
@@ -109,7 +109,7 @@ def _with_previous(
     ``current``: bool[events], the events that are versions, None for all. ``stored``: the table's
     rows before the batch, one per group.
     """
-    previous = versions(events, 0, stored.present, current)[0][changes.event]
+    previous = versions_around(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
     visible = changes.present | before.present
     return changes.select(visible), before.select(visible)

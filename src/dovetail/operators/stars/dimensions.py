@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.grouping import last_of_each, stable_argsort
-from dovetail.arrays.hashing import in_ranges
+from dovetail.arrays.hashing import separate_key_spaces
 from dovetail.arrays.timeline import (
     ABSENT,
     Ints,
@@ -25,7 +25,7 @@ from dovetail.arrays.timeline import (
     SourceRows,
     Timeline,
     timeline,
-    versions,
+    versions_around,
 )
 from dovetail.base.columns import (
     DELETED,
@@ -112,7 +112,9 @@ def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
     messages, batch = left_input_of_dimensions(job.sources[0]), job.batches[0]
     columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}
     dimension = columns[foreign_name(0)].to_numpy()
-    columns[HASH] = pa.array(in_ranges(columns[HASH].to_numpy(), dimension, len(law.places)))
+    columns[HASH] = pa.array(
+        separate_key_spaces(columns[HASH].to_numpy(), dimension, len(law.places))
+    )
     columns[value_name(0, 0)] = columns[PLACE]
     rows = pa.table({name: columns[name] for name in messages.wire_schema.names})
     return replace(
@@ -136,7 +138,7 @@ def _rows_of_sources(job: Job, law: StarLookupLaw) -> list[SourceRows]:
         keys = [pa.array(dimension), *(pa.nulls(count, key.type) for key in messages.keys[1:])]
         for place, key in zip(places, of_dimension.keys, strict=True):
             keys[1 + place] = key
-        hash_ = in_ranges(of_dimension.hash, dimension, len(law.places))
+        hash_ = separate_key_spaces(of_dimension.hash, dimension, len(law.places))
         rows.append(replace(of_dimension, keys=keys, hash=hash_))
     return rows
 
@@ -203,7 +205,7 @@ class _Dimensions:
             source=np.minimum(events.source, 1),
             row=events.row + np.append(0, first_row)[events.source],
         )
-        before, after = versions(merged, 1, stored, current)
+        before, after = versions_around(merged, 1, stored, current)
         times = [time_us, *(batch.column(EVENT_TIME).to_numpy() for batch in batches)]
         table = RightRows(
             counted, np.flatnonzero(current), before, after, np.concatenate(times), stored

@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.grouping import any_null, last_of_each, lexsort
-from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, arrival_keys, timeline, versions
+from dovetail.arrays.timeline import (
+    ABSENT,
+    Ints,
+    Mask,
+    Timeline,
+    arrival_keys,
+    timeline,
+    versions_around,
+)
 from dovetail.base.columns import EPOCH, EVENT_TIME, INSTRUCTION
 from dovetail.laws.joins.star import Reference, row_before, star_results
 from dovetail.laws.joins.table_join import Changes, sides_preserved
@@ -185,7 +193,7 @@ class _StoredRows:
         there = np.append(stored[0].is_valid().to_numpy(zero_copy_only=False), False)[
             self.stored_row
         ]
-        before, after = versions(events, 0, there, is_version)
+        before, after = versions_around(events, 0, there, is_version)
         return _Part(
             values,
             time.fill_null(0).to_numpy(),

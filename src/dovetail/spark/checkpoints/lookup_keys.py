@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import pyarrow as pa
 
-from dovetail.arrays.equality import canonical
+from dovetail.arrays.equality import canonical_key
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.physical.specs.law import Store
@@ -30,7 +30,7 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
     names = [field.name for field in fields]
     rows = [_row(caller, names, key) for key in keys]
     return [
-        canonical(_column(caller, field, [row[index] for row in rows]))
+        canonical_key(_column(caller, field, [row[index] for row in rows]))
         for index, field in enumerate(fields)
     ]
 

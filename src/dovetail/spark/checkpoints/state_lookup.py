@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.arrays.grouping import bucket_of, by_key
-from dovetail.arrays.hashing import combined, low_half, spark_hash
+from dovetail.arrays.hashing import combine_hashes, lower_hash_bits, spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.base.validation import Path, Text, validated
 from dovetail.engine import store_contents
@@ -276,7 +276,9 @@ class Lookups:
             null |= column.is_null().to_numpy(zero_copy_only=False)
         route = moved.column(FOREIGN).fill_null(0).to_numpy()
         route = np.where(null, primary_hash, route)
-        asked = AskedKeys(combined(route, low_half(primary_hash)), [*foreign, *primary], time_us)
+        asked = AskedKeys(
+            combine_hashes(route, lower_hash_bits(primary_hash)), [*foreign, *primary], time_us
+        )
         return self._found(stored, stage_store, asked, route)
 
     def _found(
