@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import multiset
-from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, nulls
+from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, null_accumulators
 from dovetail.aggregates.collect import CollectList, CollectSet
 from dovetail.aggregates.first_last import End
 from dovetail.aggregates.multiset import list_of
@@ -165,7 +165,7 @@ def test_slices_and_chunks_of_stored_lists() -> None:
 def test_no_groups_and_no_updates(aggregate: CollectList | CollectSet | End) -> None:
     for groups in (0, 2):
         updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
-        initial = nulls(aggregate.state, groups)
+        initial = null_accumulators(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, [pa.nulls(0, PAIR)])) == 0
         state = aggregate.fold(updates, initial, [pa.nulls(0, PAIR)])
         empty = None if isinstance(aggregate, End) else []

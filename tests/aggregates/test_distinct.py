@@ -23,7 +23,7 @@ from bench.models.aggregates import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import GroupUpdates, nulls
+from dovetail.aggregates.aggregate import GroupUpdates, null_accumulators
 from dovetail.aggregates.distinct import CountDistinct
 
 
@@ -94,7 +94,7 @@ def test_no_groups_and_no_updates(retractable: bool) -> None:
     aggregate = CountDistinct(pa.string(), retractable)
     for groups in (0, 2):
         updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
-        initial = nulls(aggregate.state, groups)
+        initial = null_accumulators(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, [pa.nulls(0, pa.string())])) == 0
         state = aggregate.fold(updates, initial, [pa.nulls(0, pa.string())])
         assert aggregate.results(state).to_pylist() == [0] * groups

@@ -12,7 +12,7 @@ from bench.models.aggregates import Update, check_merged, cuts, run, same, scrip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import GroupUpdates, nulls
+from dovetail.aggregates.aggregate import GroupUpdates, null_accumulators
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 
 SKETCH = ApproxCountDistinct()
@@ -24,7 +24,7 @@ def estimates(distinct: int, groups: int, *, repeats: int = 1) -> np.ndarray:
     group = np.repeat(np.arange(groups), distinct * repeats)
     values = np.repeat(np.arange(groups * distinct), repeats) * 7919
     updates = GroupUpdates(group, groups, np.zeros(len(group), np.bool_))
-    initial = nulls(SKETCH.state, groups)
+    initial = null_accumulators(SKETCH.state, groups)
     running = SKETCH.scan(updates, initial, [pa.array(values)])
     found = SKETCH.results(SKETCH.fold(updates, initial, [pa.array(values)])).to_numpy()
     assert running.to_numpy()[updates.last].tolist() == found.tolist()
@@ -45,7 +45,7 @@ def test_accuracy(distinct: int, groups: int) -> None:
 
 
 def test_few_values_are_nearly_exact() -> None:
-    assert SKETCH.results(nulls(SKETCH.state, 5)).to_pylist() == [0] * 5
+    assert SKETCH.results(null_accumulators(SKETCH.state, 5)).to_pylist() == [0] * 5
     assert estimates(1, 300).tolist() == [1] * 300
     assert np.abs(estimates(3, 300) - 3).max() <= 1
 

@@ -24,7 +24,7 @@ from bench.models.aggregates import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import GroupUpdates, nulls
+from dovetail.aggregates.aggregate import GroupUpdates, null_accumulators
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.scans import lowest_over
 from dovetail.arrays.ordering import is_ordered, to_ordered_keys
@@ -83,7 +83,7 @@ def test_a_row_of_a_growing_group_is_not_retracted() -> None:
     updates = GroupUpdates(np.zeros(1, np.int64), 1, np.ones(1, np.bool_))
     aggregate = Extreme(pa.int64(), largest=False)
     with pytest.raises(AssertionError, match="cannot be retracted"):
-        aggregate.fold(updates, nulls(aggregate.state, 1), [pa.array([1])])
+        aggregate.fold(updates, null_accumulators(aggregate.state, 1), [pa.array([1])])
 
 
 @settings(max_examples=200, deadline=None)

@@ -32,10 +32,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import exact_floats
-from dovetail.aggregates.aggregate import Aggregate, AggregateOverflowError, GroupUpdates, nulls
-from dovetail.aggregates.exact import limbs_of, normal, quotients
-from dovetail.aggregates.exact_floats import loaded, sums_at_the_end, to_quotients
-from dovetail.aggregates.scans import any_so_far, running_sum, scan
+from dovetail.aggregates.aggregate import (
+    Aggregate,
+    AggregateOverflowError,
+    GroupUpdates,
+    null_accumulators,
+)
+from dovetail.aggregates.exact import limbs_of, normalize, quotients
+from dovetail.aggregates.exact_floats import load_stored_sums, sums_at_the_end, to_quotients
+from dovetail.aggregates.scans import any_so_far, running_sum, segmented_scan
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 
 LONG, DOUBLE = pa.int64(), pa.float64()
@@ -232,7 +237,7 @@ def test_exact(
         return
     updates, order = by_group(script)
     ordered = [column.take(pa.array(order)) for column in columns(script, [type_])]
-    initial = nulls(aggregate.state, updates.groups)
+    initial = null_accumulators(aggregate.state, updates.groups)
     with pytest.raises(AggregateOverflowError, match="does not fit its type"):
         aggregate.scan(updates, initial, ordered)
     state = aggregate.fold(updates, initial, ordered)
@@ -311,7 +316,7 @@ def test_every_running_sum_is_what_fsum_gives() -> None:
             rows.append(float(value[row]))
         expected.append(math.fsum(rows) if rows else None)
     updates = GroupUpdates(group, 4, retracted)
-    initial = nulls(FloatSum().state, 4)
+    initial = null_accumulators(FloatSum().state, 4)
     for block in (7, 1000, 2**15):
         with mock.patch.object(exact_floats, "_BLOCK", block):
             emitted = FloatSum().scan(updates, initial, [pa.array(value)])
@@ -366,11 +371,11 @@ def test_quotients_of_floats(cases: list[tuple[float, int]]) -> None:
     values = [value for value, _ in cases]
     stored = sums_at_the_end(
         GroupUpdates(np.arange(len(values)), len(values), np.zeros(len(values), np.bool_)),
-        nulls(exact_floats.STORED, len(values)),
+        null_accumulators(exact_floats.STORED, len(values)),
         np.array(values),
     )
     divisors = np.array([divisor for _, divisor in cases], dtype=np.int64)
-    (sums,) = loaded(stored)
+    (sums,) = load_stored_sums(stored)
     found = to_quotients(sums, divisors).tolist()
     expected = [float(Fraction(value) / divisor) for value, divisor in cases]
     assert bits(found) == bits(expected)
@@ -380,7 +385,7 @@ def test_a_stored_float_sum_is_short() -> None:
     """Four words of 32 bits at most for amounts of money, however many there were."""
     amounts = np.round(np.random.default_rng(2).lognormal(3, 2, 20_000), 2)
     updates = GroupUpdates(np.zeros(len(amounts), np.int64), 1, np.zeros(len(amounts), np.bool_))
-    state = FloatSum().fold(updates, nulls(FloatSum().state, 1), [pa.array(amounts)])
+    state = FloatSum().fold(updates, null_accumulators(FloatSum().state, 1), [pa.array(amounts)])
     assert len(state[2][0]) <= 4
     assert FloatSum().results(state).to_pylist() == [math.fsum(amounts)]
 
@@ -391,7 +396,7 @@ def test_scans() -> None:
     start = np.cumsum(lengths) - lengths
     values = np.random.default_rng(1).integers(-999, 999, lengths.sum())
     parts = [np.minimum.accumulate(part) for part in np.split(values, start[1:])]
-    assert scan(np.minimum, start, values).tolist() == np.concatenate(parts).tolist()
+    assert segmented_scan(np.minimum, start, values).tolist() == np.concatenate(parts).tolist()
 
 
 @pytest.mark.parametrize("aggregate", [Count(), ExactSum(LONG), ExactMean(LONG), FloatSum()])
@@ -399,7 +404,7 @@ def test_no_groups_and_no_updates(aggregate: Aggregate) -> None:
     values = [pa.array([], aggregate.result)]
     for groups in (0, 3):
         updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
-        initial = nulls(aggregate.state, groups)
+        initial = null_accumulators(aggregate.state, groups)
         assert len(aggregate.scan(updates, initial, values)) == 0
         assert [len(column) for column in aggregate.fold(updates, initial, values)] == [
             groups
@@ -422,7 +427,7 @@ def test_quotients(cases: list[tuple[int, int]], places: int) -> None:
     """By divisors of up to 47 bits, that of a group of 140 trillion rows."""
     dividends = pa.array([scaled(number % 10**38, 0) for number, _ in cases], pa.decimal128(38, 0))
     signs = np.array([-1 if number < 0 else 1 for number, _ in cases])
-    limbs = normal([signs * limb for limb in limbs_of(dividends)])
+    limbs = normalize([signs * limb for limb in limbs_of(dividends)])
     divisors = np.array([divisor for _, divisor in cases], dtype=np.int64)
     found = quotients(limbs, 10**places, divisors)
     values = [

@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.aggregates import multiset
-from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, nulls
+from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, null_accumulators
 from dovetail.aggregates.scans import first_over
 from dovetail.aggregates.top import Top
 
@@ -155,7 +155,7 @@ def test_no_groups_and_no_updates(retractable: bool) -> None:
     aggregate = top(2, [pa.float64(), PAIR], retractable=retractable)
     for groups in (0, 2):
         updates = GroupUpdates(np.zeros(0, np.int64), groups, np.zeros(0, np.bool_))
-        initial = nulls(aggregate.state, groups)
+        initial = null_accumulators(aggregate.state, groups)
         none = [pa.nulls(0, pa.float64()), pa.nulls(0, PAIR)]
         assert len(aggregate.scan(updates, initial, none)) == 0
         state = aggregate.fold(updates, initial, none)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, nulls
+from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, null_accumulators
 from dovetail.aggregates.user_defined import Functions, State, UserDefined
 
 TEXT, LONG = pa.string(), pa.int64()
@@ -130,7 +130,7 @@ def test_it_travels_to_workers() -> None:
 
 def test_a_new_group_is_what_init_says() -> None:
     aggregate = UserDefined(TEXTS)
-    state = nulls(aggregate.state, 2)
+    state = null_accumulators(aggregate.state, 2)
     assert aggregate.results(state).to_pylist() == ["", ""]
     assert aggregate.results(aggregate.merged(state, state)).to_pylist() == ["", ""]
     nothing = GroupUpdates(np.zeros(0, np.int64), 2, np.zeros(0, np.bool_))

@@ -106,7 +106,7 @@ class GroupUpdates:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedAccumulators:
     """Accumulators and the origin of each element of their lists (``multiset.Listing``).
 
     An origin is an index into the stored elements of all groups. From their number on, it is an
@@ -203,13 +203,15 @@ class Aggregate(ABC):
             for old, new in zip(initial, computed, strict=True)
         ]
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return the accumulators after the last update, with the origins of their lists' elements.
 
         Each group must have an update. ``initial``: one row per group, null for a new one.
         ``values``: one row per update.
         """
-        return Traced(self.fold(updates, initial, values))
+        return TracedAccumulators(self.fold(updates, initial, values))
 
 
 class Accumulating(Aggregate):
@@ -246,19 +248,19 @@ class Accumulating(Aggregate):
         return [c.take(last) for c in self.accumulated(updates, initial, values)]
 
 
-def nulls(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
+def null_accumulators(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
     """Return the accumulators of ``rows`` new groups: for each of ``types`` a column of nulls."""
     return [pa.nulls(rows, type_) for type_ in types]
 
 
-def valid(array: pa.Array) -> Mask:
+def not_null_mask(array: pa.Array) -> Mask:
     """Return for each element of an array whether it is not null: bool[n]."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return array.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def numbers(column: pa.Array) -> Ints:
+def int64_values(column: pa.Array) -> Ints:
     """Return an integer column as int64[n], 0 for null."""
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]

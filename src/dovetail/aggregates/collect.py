@@ -8,17 +8,24 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, Traced, valid
+from dovetail.aggregates.aggregate import (
+    Columns,
+    GroupUpdates,
+    Ints,
+    Mask,
+    TracedAccumulators,
+    not_null_mask,
+)
 from dovetail.aggregates.multiset import (
     Listing,
     Spans,
-    classes,
-    elements,
+    list_elements,
     list_of,
+    list_sizes,
     lists_of,
-    sizes,
-    spans,
+    multiset_spans,
     stored_lists,
+    value_numbers,
 )
 from dovetail.aggregates.scans import running_sum
 from dovetail.arrays.grouping import stable_argsort
@@ -64,28 +71,30 @@ class CollectList(Listing):
         column.
         """
         listed = self.listed(values)
-        entries = _held(updates, initial[0], listed)
+        entries = _held_elements(updates, initial[0], listed)
         if updates.retracted.any():
             entry, update = expand_ranges(entries.first, entries.end)
             entry = entry[stable_argsort(update)]
             size = np.bincount(update, minlength=len(updates))
         else:
-            added = valid(listed).astype(np.int64)
-            size = running_sum(updates, added, sizes(initial[0]))
+            added = not_null_mask(listed).astype(np.int64)
+            size = running_sum(updates, added, list_sizes(initial[0]))
             start = np.searchsorted(entries.group, np.arange(updates.groups))[updates.group]
             entry = expand_ranges(start, start + size)[1]
         return lists_of(size, entries.pool.take(pa.array(entries.row[entry])))
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return each group's list after its last update, with the origins of its elements.
 
         ``initial``: the stored list of each group, null for none. ``values``: one row per update.
         Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        entries = _held(updates, initial[0], self.listed(values))
+        entries = _held_elements(updates, initial[0], self.listed(values))
         size = np.bincount(entries.group[entries.stays], minlength=updates.groups)
         row = entries.row[entries.stays]
-        return Traced([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
+        return TracedAccumulators([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Append the right list to the left one, row by row; null counts as empty.
@@ -94,7 +103,7 @@ class CollectList(Listing):
         instead. So the merged values are right, but their order may differ. Raises
         ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        group, added = elements(right[0])
+        group, added = list_elements(right[0])
         updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
         return self.after(updates, left, [added])
 
@@ -130,22 +139,22 @@ class LastRow(CollectList):
         Raises ``AggregateError`` if the lists of all updates have too many elements for an Arrow
         column.
         """
-        return _last(super().scan(updates, initial, values))
+        return _last_elements(super().scan(updates, initial, values))
 
     def results(self, state: Columns) -> pa.Array:
         """Return the last row of each list, null for an empty list or for null."""
-        return _last(state[0])
+        return _last_elements(state[0])
 
 
-def _last(lists: pa.Array) -> pa.Array:
+def _last_elements(lists: pa.Array) -> pa.Array:
     """Return the last element of each list, null for an empty list."""
-    size = sizes(lists)
+    size = list_sizes(lists)
     end = np.cumsum(size)
     return lists.flatten().take(pa.array(end - 1, mask=size == 0))
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldElements:
     """The m elements of all lists, by (group, time). The list of an update holds the elements whose
     span covers it.
 
@@ -171,15 +180,15 @@ class _Held:
     """bool[m]: the element is there after the last update."""
 
 
-def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
+def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _HeldElements:
     """Return the elements of the ``stored`` lists, one list per group, and of the batch's
     ``values``, one per update. Nulls are left out.
 
     A retracted value ends the first element of its group that equals it. That must exist, or an
     assertion fails.
     """
-    old_group, old = elements(stored)
-    update = np.flatnonzero(valid(values))
+    old_group, old = list_elements(stored)
+    update = np.flatnonzero(not_null_mask(values))
     pool = pa.concat_arrays([old, values.take(pa.array(update))])
     group = np.concatenate([old_group, updates.group[update]])
     first = np.concatenate([updates.bounds[old_group], update])
@@ -187,17 +196,17 @@ def _held(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _Held:
     gone = np.append(np.zeros(len(old), dtype=np.bool_), updates.retracted[update])
     stays = ~gone
     if gone.any():
-        value = classes(with_one_nan(pool))
+        value = value_numbers(with_one_nan(pool))
         group_value = group * (int(value.max(initial=0)) + 1) + value
-        added, taken = _pairs(group_value, gone)
+        added, taken = _pair_going_with_come(group_value, gone)
         end[added] = first[taken]
         stays[added] = False
     row = np.flatnonzero(~gone)
     row = row[stable_argsort(group[row])]
-    return _Held(pool, row, group[row], first[row], end[row], stays[row])
+    return _HeldElements(pool, row, group[row], first[row], end[row], stays[row])
 
 
-def _pairs(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
+def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
     """Pair the k-th row that goes with the k-th row that came of one group and value: (came, gone),
     indices into the rows.
 
@@ -272,7 +281,7 @@ class CollectSet(Listing):
         one row per update; nulls are left out. Raises ``AggregateError`` if the lists of all
         updates have too many elements for an Arrow column.
         """
-        value_spans = spans(updates, [initial], values[0])
+        value_spans = multiset_spans(updates, [initial], values[0])
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)
         )
@@ -283,13 +292,17 @@ class CollectSet(Listing):
         size = np.bincount(update, minlength=len(updates))
         return lists_of(size, value_spans.pool.take(pa.array(value_spans.row[span])))
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return each group's accumulator after its last update, with the origins of its elements.
 
         ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
         update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        return self._stored(spans(updates, [initial], values[0]), updates.groups)
+        return self._traced_accumulators(
+            multiset_spans(updates, [initial], values[0]), updates.groups
+        )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of the values of both sides, row by row. Of values without an
@@ -298,13 +311,15 @@ class CollectSet(Listing):
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        return self._stored(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
+        return self._traced_accumulators(
+            multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
+        ).columns
 
     def results(self, state: Columns) -> pa.Array:
         """Return the lists of values, an empty list for null."""
         return _no_nulls(state[0])
 
-    def _stored(self, value_spans: Spans, groups: int) -> Traced:
+    def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
         """Return the accumulators after the last update with the origins of their elements: the
         list of values and, if rows may leave, that of counts. ``value_spans``: by (group, value,
         time). Raises ``AggregateError`` as ``stored_lists`` does.
@@ -315,4 +330,4 @@ class CollectSet(Listing):
 
 def _no_nulls(lists: pa.Array) -> pa.Array:
     """Return the lists with an empty list in place of null."""
-    return lists_of(sizes(lists), lists.flatten()) if lists.null_count else lists
+    return lists_of(list_sizes(lists), lists.flatten()) if lists.null_count else lists

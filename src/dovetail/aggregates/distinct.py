@@ -10,8 +10,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Traced, numbers
-from dovetail.aggregates.multiset import Listing, Reads, Spans, list_of, spans, stored_lists
+from dovetail.aggregates.aggregate import (
+    Columns,
+    GroupUpdates,
+    Ints,
+    TracedAccumulators,
+    int64_values,
+)
+from dovetail.aggregates.multiset import (
+    Listing,
+    Reads,
+    Spans,
+    list_of,
+    multiset_spans,
+    stored_lists,
+)
 from dovetail.aggregates.scans import running_sum
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.ordering import is_ordered
@@ -75,20 +88,24 @@ class CountDistinct(Listing):
         ``initial``: each group's accumulators before, null for none. ``values``: each update's
         value.
         """
-        value_spans = self._spans(updates, initial, values)
-        return pa.array(_numbers(updates, initial, value_spans))
+        value_spans = self._value_spans(updates, initial, values)
+        return pa.array(_running_distinct_counts(updates, initial, value_spans))
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return each group's values after its last update, with the origins of the elements, and
         the number of values.
 
         ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
         update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        value_spans = self._spans(updates, initial, values)
-        counts = numbers(initial[-1])
-        counts[updates.updated] = _numbers(updates, initial, value_spans)[updates.last]
-        return self._stored(value_spans, counts)
+        value_spans = self._value_spans(updates, initial, values)
+        counts = int64_values(initial[-1])
+        counts[updates.updated] = _running_distinct_counts(updates, initial, value_spans)[
+            updates.last
+        ]
+        return self._traced_accumulators(value_spans, counts)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of each row of ``left`` and ``right`` together: their distinct
@@ -97,9 +114,9 @@ class CountDistinct(Listing):
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        value_spans = spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
+        value_spans = multiset_spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
         present = value_spans.last & (value_spans.count > 0)
-        return self._stored(
+        return self._traced_accumulators(
             value_spans, np.bincount(value_spans.group[present], minlength=rows)
         ).columns
 
@@ -107,14 +124,14 @@ class CountDistinct(Listing):
         """Return the numbers, 0 for null."""
         return state[-1].fill_null(0)
 
-    def _spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
+    def _value_spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
         """Return the spans of updates during which each distinct value is in its group, by group,
         value and time. ``initial``: the stored lists. ``values``: one per update; null adds no
         value.
         """
-        return spans(updates, [initial[:-1]], self.listed(values))
+        return multiset_spans(updates, [initial[:-1]], self.listed(values))
 
-    def _stored(self, value_spans: Spans, counts: Ints) -> Traced:
+    def _traced_accumulators(self, value_spans: Spans, counts: Ints) -> TracedAccumulators:
         """Return the accumulators after the last update: the lists of values, then ``counts``,
         int64[groups]. ``value_spans``: by (group, value, time). Raises ``AggregateError`` as
         ``stored_lists`` does.
@@ -124,7 +141,7 @@ class CountDistinct(Listing):
         return replace(traced, columns=[*lists, pa.array(counts, pa.int64())])
 
 
-def _numbers(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
+def _running_distinct_counts(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
     """Return the number of values in each group after each update: int64[n]. Only updates that
     bring or remove a value change it. ``initial``: the stored accumulators, their number last.
     ``value_spans``: all spans of the batch.
@@ -133,4 +150,4 @@ def _numbers(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Int
     in_batch = value_spans.row >= len(initial[0].flatten())
     change[value_spans.first[in_batch & value_spans.came]] = 1
     change[value_spans.first[in_batch & value_spans.went]] = -1
-    return running_sum(updates, change, numbers(initial[-1]))
+    return running_sum(updates, change, int64_values(initial[-1]))

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Ints, Mask, numbers, valid
+from dovetail.aggregates.aggregate import Ints, Mask, int64_values, not_null_mask
 
 Limbs = list[Ints]
 
@@ -42,16 +42,16 @@ def limbs_of(values: pa.Array) -> Limbs:
     null. There are ``limb_count`` of them.
     """
     if not pa.types.is_decimal(values.type):
-        return _split(numbers(values))
-    words = _words(values)
-    present = valid(values)
+        return _split_longs(int64_values(values))
+    words = _decimal_words(values)
+    present = not_null_mask(values)
     low, high = (np.where(present, words[:, word], 0) for word in (0, 1))
     if limb_count(values.type) == 2:
-        return _split(low)
-    return [low & _LOW, (low >> _BITS) & _LOW, *_split(high)]
+        return _split_longs(low)
+    return [low & _LOW, (low >> _BITS) & _LOW, *_split_longs(high)]
 
 
-def normal(limbs: Sequence[Ints]) -> Limbs:
+def normalize(limbs: Sequence[Ints]) -> Limbs:
     """Return the same numbers as new limbs, each but the last from 0 to 2**32 - 1. The last limb
     has the sign. ``limbs``: int64[n] each, lowest first, with room for what is carried.
     """
@@ -86,9 +86,9 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
     The second result, bool[n], is true for numbers that fit the precision. The others have
     arbitrary decimals.
     """
-    limbs = _extended(limbs, 4)
-    magnitude, _ = _magnitude(limbs)
-    fits = _below(magnitude, 10**type_.precision)
+    limbs = _extend_limbs(limbs, 4)
+    magnitude, _ = _absolute_limbs(limbs)
+    fits = _below_bound(magnitude, 10**type_.precision)
     words = np.empty((len(limbs[0]), 2), dtype=np.int64)
     words[:, 0] = limbs[0] | (limbs[1] << _BITS)
     words[:, 1] = limbs[2] | (limbs[3] << _BITS)
@@ -103,13 +103,13 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
     ``limbs``: normal; all but the last are from 0 to 2**32 - 1. ``factor``: up to 2**16.
     ``divisor``: int64[n] from 1 to 2**47.
     """
-    magnitude, negative = _magnitude(limbs)
-    wider = _extended(magnitude, len(limbs) + 1)
-    dividend = _extended([limb * factor for limb in wider], len(limbs) + 2)
+    magnitude, negative = _absolute_limbs(limbs)
+    wider = _extend_limbs(magnitude, len(limbs) + 1)
+    dividend = _extend_limbs([limb * factor for limb in wider], len(limbs) + 2)
     small = int(divisor.max(initial=1)) <= _LOW
     quotient, remainder = long_division(dividend, divisor, _BITS if small else 16)
     quotient[0] = quotient[0] + (remainder >= divisor - remainder)
-    return normal([np.where(negative, -limb, limb) for limb in quotient])
+    return normalize([np.where(negative, -limb, limb) for limb in quotient])
 
 
 def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
@@ -140,12 +140,12 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
     return quotient[::-1], remainder
 
 
-def _split(longs: Ints) -> Limbs:
+def _split_longs(longs: Ints) -> Limbs:
     """Return longs, int64[n], as two limbs each, which may be negative."""
     return [longs & _LOW, longs >> _BITS]
 
 
-def _words(values: pa.Array) -> npt.NDArray[np.int64]:
+def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
     """Return the two 64-bit words of each decimal, the lower first: int64[n, 2]."""
     if not pa.types.is_decimal128(values.type):
         values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
@@ -153,23 +153,23 @@ def _words(values: pa.Array) -> npt.NDArray[np.int64]:
     return stored[values.offset : values.offset + len(values)]
 
 
-def _extended(limbs: Limbs, count: int) -> Limbs:
+def _extend_limbs(limbs: Limbs, count: int) -> Limbs:
     """Return the same numbers with at least ``count`` limbs, normal: what is missing is added at
     the top. ``limbs``: normal, lowest first.
     """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
-    return normal([*limbs, *zeros])
+    return normalize([*limbs, *zeros])
 
 
-def _magnitude(limbs: Limbs) -> tuple[Limbs, Mask]:
+def _absolute_limbs(limbs: Limbs) -> tuple[Limbs, Mask]:
     """Return the limbs of the absolute values, normal, and a mask of the negative numbers: bool[n].
     ``limbs``: normal, lowest first.
     """
     negative = limbs[-1] < 0
-    return normal([np.where(negative, -limb, limb) for limb in limbs]), negative
+    return normalize([np.where(negative, -limb, limb) for limb in limbs]), negative
 
 
-def _below(magnitude: Limbs, bound: int) -> Mask:
+def _below_bound(magnitude: Limbs, bound: int) -> Mask:
     """Find the numbers below ``bound``: bool[n].
 
     ``magnitude``: the limbs of n numbers, lowest first. All limbs but the last must be from 0 to

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, numbers
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, int64_values
 from dovetail.aggregates.exact import long_division
-from dovetail.aggregates.multiset import list_of, lists_of, sizes
+from dovetail.aggregates.multiset import list_of, list_sizes, lists_of
 from dovetail.arrays.search import expand_ranges
 
 Floats = npt.NDArray[np.float64]
@@ -79,10 +79,10 @@ def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     ``summands``: float64[updates], finite, negative for rows that are retracted.
     """
     carried = None
-    for block in _blocks(updates):
+    for block in _cut_into_blocks(updates):
         start = block.initial(updates, stored, carried)
-        limbs = _split(summands[block.updates])
-        lowest, highest = _range(start, limbs)
+        limbs = _split_doubles(summands[block.updates])
+        lowest, highest = _common_limb_range(start, limbs)
         sums = np.zeros((highest - lowest, len(block.group)), np.int64)
         for base, total, limb_number in zip(start.within(lowest, highest), sums, count(lowest)):
             if limbs.lowest <= limb_number < limbs.highest:
@@ -104,42 +104,45 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     """
     parts: list[list[pa.Array]] = []
     carried = None
-    for block in _blocks(updates):
+    for block in _cut_into_blocks(updates):
         start = block.initial(updates, stored, carried)
-        limbs = _split(summands[block.updates])
+        limbs = _split_doubles(summands[block.updates])
         limbs = Limbs(limbs.lowest, np.add.reduceat(limbs.rows, block.first, axis=1))
-        ended = _added(start, limbs)
+        ended = _add_sums(start, limbs)
         carried = ended.last()
         if block.ends:
-            parts.append(_store(Limbs(ended.lowest, ended.rows[:, : block.ends])))
+            parts.append(_sums_as_columns(Limbs(ended.lowest, ended.rows[:, : block.ends])))
     return [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
 
 
-def added(left: Columns, right: Columns) -> list[pa.Array]:
+def add_stored_sums(left: Columns, right: Columns) -> list[pa.Array]:
     """Return stored sums added row by row. ``left``, ``right``: columns of n stored sums; null
     counts as 0.
     """
-    parts = [_store(_added(a, b)) for a, b in zip(loaded(left), loaded(right), strict=True)]
+    parts = [
+        _sums_as_columns(_add_sums(a, b))
+        for a, b in zip(load_stored_sums(left), load_stored_sums(right), strict=True)
+    ]
     if not parts:
         return list(left)
     return [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
 
 
-def loaded(stored: Columns) -> Iterator[Limbs]:
+def load_stored_sums(stored: Columns) -> Iterator[Limbs]:
     """Yield stored sums as limbs, a block of rows at a time, in order. Null counts as 0; no rows
     yield nothing.
     """
     for start in range(0, len(stored[0]), _BLOCK):
-        yield _load(*(column.slice(start, _BLOCK) for column in stored))
+        yield _load_sums(*(column.slice(start, _BLOCK) for column in stored))
 
 
 def to_nearest(limbs: Limbs) -> Floats:
     """Return the doubles nearest to the sums, float64[n]: the even one on a tie, infinite beyond
     the largest double.
     """
-    magnitude, negative = _magnitude(limbs)
-    rows, top, sticky = _window(magnitude, 3)
-    result = _rounded(rows, limbs.lowest + top, sticky)
+    magnitude, negative = _absolute_limbs(limbs)
+    rows, top, sticky = _highest_limbs(magnitude, 3)
+    result = _round_to_double(rows, limbs.lowest + top, sticky)
     return np.where(negative, -result, result)
 
 
@@ -147,14 +150,14 @@ def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
     """Return the doubles nearest to the sums divided by ``divisor``, ties to even: float64[n].
     ``divisor``: int64[n], from 1 to 2**47.
     """
-    magnitude, negative = _magnitude(limbs)
+    magnitude, negative = _absolute_limbs(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
-    rows, top, sticky = _window(magnitude, 4 if small else 5)
+    rows, top, sticky = _highest_limbs(magnitude, 4 if small else 5)
     quotient, remainder = long_division(rows, divisor, _BITS if small else 16)
     sticky |= remainder != 0
     lowest = limbs.lowest + top - len(rows) + 1
-    rows, top, more = _window(np.array(quotient), 3)
-    result = _rounded(rows, lowest + top, sticky | more)
+    rows, top, more = _highest_limbs(np.array(quotient), 3)
+    result = _round_to_double(rows, lowest + top, sticky | more)
     return np.where(negative, -result, result)
 
 
@@ -189,19 +192,19 @@ class _Block:
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
         if end - begin == len(updated):
-            stored_sums = _load(*(column.slice(begin, len(updated)) for column in stored))
+            stored_sums = _load_sums(*(column.slice(begin, len(updated)) for column in stored))
         else:
-            stored_sums = _load(*(column.take(pa.array(updated)) for column in stored))
+            stored_sums = _load_sums(*(column.take(pa.array(updated)) for column in stored))
         if not self.began:
             return stored_sums
         assert carried is not None
-        lowest, highest = _range(stored_sums, carried)
+        lowest, highest = _common_limb_range(stored_sums, carried)
         rows = stored_sums.within(lowest, highest)
         rows[:, :1] = carried.within(lowest, highest)
         return Limbs(lowest, rows)
 
 
-def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
+def _cut_into_blocks(updates: GroupUpdates) -> Iterator[_Block]:
     """Cut the updates into consecutive blocks of at most ``_BLOCK``; no updates give no block."""
     group_index = -1
     for start in range(0, len(updates), _BLOCK):
@@ -223,7 +226,7 @@ def _blocks(updates: GroupUpdates) -> Iterator[_Block]:
         group_index += len(first) - 1
 
 
-def _split(values: Floats) -> Limbs:
+def _split_doubles(values: Floats) -> Limbs:
     """Split n finite doubles exactly into limbs, each with the sign of its double. Zeros alone give
     no limb rows.
     """
@@ -251,19 +254,19 @@ def _split(values: Floats) -> Limbs:
     )
 
 
-def _range(left: Limbs, right: Limbs) -> tuple[int, int]:
+def _common_limb_range(left: Limbs, right: Limbs) -> tuple[int, int]:
     """Return the (lowest, exclusive highest) limb number of two sums together."""
     some = [limbs for limbs in (left, right) if len(limbs.rows)] or [left]
     return min(limbs.lowest for limbs in some), max(limbs.highest for limbs in some)
 
 
-def _added(left: Limbs, right: Limbs) -> Limbs:
+def _add_sums(left: Limbs, right: Limbs) -> Limbs:
     """Return the sum of each of n sums of ``left`` and the same one of ``right``: n sums."""
-    lowest, highest = _range(left, right)
+    lowest, highest = _common_limb_range(left, right)
     return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
 
 
-def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
+def _to_twos_complement(limbs: Limbs) -> tuple[Ints, Mask]:
     """Return the numbers in two's complement, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1,
     and a mask of the negative ones.
     """
@@ -278,11 +281,11 @@ def _normal(limbs: Limbs) -> tuple[Ints, Mask]:
     return normal, carry < 0
 
 
-def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
+def _absolute_limbs(limbs: Limbs) -> tuple[Ints, Mask]:
     """Return the absolute values, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1, and a mask of
     the negative numbers.
     """
-    rows, negative = _normal(limbs)
+    rows, negative = _to_twos_complement(limbs)
     if negative.any():
         rows ^= negative * np.int64(_LOW)
         carry: Ints = negative.astype(np.int64)
@@ -293,15 +296,15 @@ def _magnitude(limbs: Limbs) -> tuple[Ints, Mask]:
     return rows, negative
 
 
-def _load(position: pa.Array, words: pa.Array) -> Limbs:
+def _load_sums(position: pa.Array, words: pa.Array) -> Limbs:
     """Load n stored sums, null or empty ones as 0. ``position``: the number of each sum's lowest
     limb. ``words``: its limbs as a list, the last one signed.
     """
-    size = sizes(words)
+    size = list_sizes(words)
     some = np.flatnonzero(size)
     if len(some) == 0:
         return Limbs(0, np.zeros((0, len(size)), np.int64))
-    first = numbers(position)
+    first = int64_values(position)
     stored = words.flatten().to_numpy().astype(np.int64)
     limbs = stored & _LOW
     last = np.cumsum(size)[some] - 1
@@ -313,14 +316,14 @@ def _load(position: pa.Array, words: pa.Array) -> Limbs:
     return Limbs(lowest, rows)
 
 
-def _store(limbs: Limbs) -> list[pa.Array]:
+def _sums_as_columns(limbs: Limbs) -> list[pa.Array]:
     """Convert sums to their stored columns (``STORED``): the number of the lowest limb that is not
     0, and the limbs from there on. Zero has the number 0 and no limbs.
 
     A stored limb is a word of 32 bits, the lowest first. Together they are the number in two's
     complement, in as few words as possible.
     """
-    rows, negative = _normal(limbs)
+    rows, negative = _to_twos_complement(limbs)
     beyond = negative * np.int64(_LOW)
     n = len(negative)
     low, high = np.full(n, len(rows)), np.full(n, -1)
@@ -340,7 +343,7 @@ def _store(limbs: Limbs) -> list[pa.Array]:
     return [pa.array(position), lists_of(end - low, pa.array(words))]
 
 
-def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
+def _highest_limbs(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
     """Return ``size`` limbs of each number, the lowest first: the highest that is not 0, and those
     below it, 0 where there are none.
 
@@ -364,7 +367,7 @@ def _window(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
     return rows, top, bottom <= top - size
 
 
-def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
+def _round_to_double(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
     """Round n numbers of three limbs each to the nearest double, infinity beyond the largest.
 
     ``rows``: the limbs, the lowest first; the last is not 0 unless all are. ``limb_number``: the
@@ -382,14 +385,16 @@ def _rounded(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
     exponent = _BITS * limb_number - 64 + bits
     half = exponent >> 1
     with np.errstate(over="ignore"):
-        result: Floats = first.astype(np.float64) * _power(half) * _power(exponent - half)
+        result: Floats = (
+            first.astype(np.float64) * _power_of_two(half) * _power_of_two(exponent - half)
+        )
     tiny = np.flatnonzero(exponent + 63 < _NORMAL_EXPONENT)
     if len(tiny):
-        result[tiny] = _subnormal(first[tiny], exponent[tiny])
+        result[tiny] = _scale_once_rounded(first[tiny], exponent[tiny])
     return result
 
 
-def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
+def _scale_once_rounded(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
     """Return ``first * 2**exponent`` as doubles, float64[n], rounded once to the nearest, ties to
     even.
 
@@ -405,7 +410,7 @@ def _subnormal(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
     return whole.astype(np.float64) * 2.0**_LEAST_EXPONENT
 
 
-def _power(exponent: Ints) -> Floats:
+def _power_of_two(exponent: Ints) -> Floats:
     """Return two to the power of ``exponent``, float64[n]. ``exponent``: int64[n], from -1022 to
     1023.
     """

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, GroupUpdates, Ints, Mask, valid
+from dovetail.aggregates.aggregate import (
+    Accumulating,
+    Columns,
+    GroupUpdates,
+    Ints,
+    Mask,
+    not_null_mask,
+)
 from dovetail.aggregates.scans import any_so_far, lowest_over
 
 
@@ -44,8 +51,10 @@ class End(Accumulating):
 
         ``initial``: the stored values and flags, one row per group. ``values``: one row per update.
         """
-        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
-        return self._chosen(updates, initial, values[0], eligible)
+        eligible = (
+            not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
+        )
+        return self._choose_values(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return, for each row, the first of the two values for ``first``, or the last for
@@ -53,7 +62,7 @@ class End(Accumulating):
         """
         row = np.arange(len(left[0]))
         updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
-        return self._chosen(updates, left, right[0], _flags(right[1]))
+        return self._choose_values(updates, left, right[0], _flag_mask(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
         """Return the value of each group, null for a group without one."""
@@ -68,7 +77,7 @@ class End(Accumulating):
         Row i covers the places from ``first[i]`` to before ``end[i]``. Rows are taken by ``order``,
         a number per row, the lowest first.
         """
-        eligible = valid(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
+        eligible = not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
         row = row[np.argsort(order[row], kind="stable")]
         rank = np.arange(len(row))[:: -1 if self.last else 1]
@@ -78,16 +87,18 @@ class End(Accumulating):
         index = np.append(row[:: -1 if self.last else 1], 0)[lowest_rank]
         return [values[0].take(pa.array(index, mask=~present)), pa.array(present)]
 
-    def _chosen(
+    def _choose_values(
         self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
         """Return the accumulator after each update: the stored value, or that of the first or last
         ``eligible`` update so far; null with a false flag for neither. ``initial``: the stored
         value and flag of each group. ``values``: one row per update.
         """
-        stored = _flags(initial[1])
+        stored = _flag_mask(initial[1])
         present = any_so_far(updates, eligible, stored)
-        chosen_update = _latest(eligible) if self.last else _first(updates, eligible)
+        chosen_update = (
+            _latest_eligible(eligible) if self.last else _first_eligible(updates, eligible)
+        )
         use_stored = ~any_so_far(updates, eligible, np.zeros_like(stored))
         if not self.last:
             use_stored |= stored[updates.group]
@@ -96,7 +107,7 @@ class End(Accumulating):
         return [candidates.take(pa.array(index, mask=~present)), pa.array(present)]
 
 
-def _latest(eligible: Mask) -> Ints:
+def _latest_eligible(eligible: Mask) -> Ints:
     """Return for each update the last eligible one up to it, of any group: int64[n], -1 for none.
     It is the group's own if the group has one so far.
     """
@@ -104,7 +115,7 @@ def _latest(eligible: Mask) -> Ints:
     return np.maximum.accumulate(update) if len(update) else update
 
 
-def _first(updates: GroupUpdates, eligible: Mask) -> Ints:
+def _first_eligible(updates: GroupUpdates, eligible: Mask) -> Ints:
     """Return for each update the first eligible one of its group: int64[n]. It means nothing if the
     group has none.
     """
@@ -114,6 +125,6 @@ def _first(updates: GroupUpdates, eligible: Mask) -> Ints:
     return first[updates.group]
 
 
-def _flags(column: pa.Array) -> Mask:
+def _flag_mask(column: pa.Array) -> Mask:
     """Return a boolean column as bool[n], false for null."""
     return column.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

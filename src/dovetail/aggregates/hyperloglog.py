@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, valid
-from dovetail.aggregates.scans import running_sum, scan
+from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, not_null_mask
+from dovetail.aggregates.scans import running_sum, segmented_scan
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.hashing import stable_hash
@@ -59,25 +59,25 @@ class ApproxCountDistinct(Aggregate):
         An update changes at most one register. So the two sums behind the estimate are carried
         along in whole numbers, and no registers are copied.
         """
-        update, register, rank = _ranked(values[0])
+        update, register, rank = _registers_and_ranks(values[0])
         register_index = updates.group[update] * _REGISTERS + register
         order = stable_argsort(register_index)
         register_index = register_index[order]
         first = np.flatnonzero(
             np.append(True, register_index[1:] != register_index[:-1])[: len(register_index)]
         )
-        stored = _places(initial[0], register_index[first])
+        stored = _stored_registers_at(initial[0], register_index[first])
         after = rank[order]
         after[first] = np.maximum(after[first], stored)
-        after = scan(np.maximum, first, after)
+        after = segmented_scan(np.maximum, first, after)
         before = np.append(0, after)[: len(after)]
         before[first] = stored
         weights = np.zeros(len(updates), dtype=np.int64)
         empty = np.zeros(len(updates), dtype=np.int64)
         weights[update[order]] = _WEIGHT[after] - _WEIGHT[before]
         empty[update[order]] = -((before == 0) & (after > 0)).astype(np.int64)
-        weights_0, empty_0 = _sums(initial[0])
-        return _estimate(
+        weights_0, empty_0 = _weights_and_empty(initial[0])
+        return _estimate_counts(
             running_sum(updates, weights, weights_0), running_sum(updates, empty, empty_0)
         )
 
@@ -86,26 +86,28 @@ class ApproxCountDistinct(Aggregate):
         registers: one row per group. A group without updates keeps its registers; null counts as
         registers of 0. Null values are not counted.
         """
-        registers = _registers(initial[0])
-        update, register, rank = _ranked(values[0])
+        registers = _copy_registers(initial[0])
+        update, register, rank = _registers_and_ranks(values[0])
         register_index = updates.group[update] * _REGISTERS + register
         np.maximum.at(registers.reshape(-1), register_index, rank.astype(np.uint8))
-        return [_stored(registers)]
+        return [_registers_as_binary(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the larger of each pair of registers, row by row; null counts as zeros."""
-        return [_stored(np.maximum(_registers(left[0]), _registers(right[0])))]
+        return [
+            _registers_as_binary(np.maximum(_copy_registers(left[0]), _copy_registers(right[0])))
+        ]
 
     def results(self, state: Columns) -> pa.Array:
         """Return the estimate of each group: a long, 0 for null."""
-        return _estimate(*_sums(state[0]))
+        return _estimate_counts(*_weights_and_empty(state[0]))
 
 
-def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
+def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
     """Return the indices of the updates that have a value, and the register and the rank of each
     value: int64[m] each.
     """
-    update = np.flatnonzero(valid(values))
+    update = np.flatnonzero(not_null_mask(values))
     values = canonical_key(values.take(pa.array(update)))
     hash_ = stable_hash([values]) if len(values) else np.zeros(0, dtype=np.int64)
     register = (hash_ >> (64 - _INDEX_BITS)) & (_REGISTERS - 1)
@@ -114,15 +116,15 @@ def _ranked(values: pa.Array) -> tuple[Ints, Ints, Ints]:
     return update, register, rank
 
 
-def _registers(stored: pa.Array) -> _Registers:
+def _copy_registers(stored: pa.Array) -> _Registers:
     """Return a copy of each group's registers, zeros for null: uint8[groups, registers]."""
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
-    present = valid(stored)
-    registers[present] = _bytes(stored)[present]
+    present = not_null_mask(stored)
+    registers[present] = _stored_bytes(stored)[present]
     return registers
 
 
-def _bytes(stored: pa.Array) -> _Registers:
+def _stored_bytes(stored: pa.Array) -> _Registers:
     """Return the stored bytes without a copy, arbitrary for null: uint8[groups, registers]."""
     if stored.null_count == len(stored):
         return np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
@@ -133,17 +135,19 @@ def _bytes(stored: pa.Array) -> _Registers:
     return stored_bytes.reshape(-1, _REGISTERS)
 
 
-def _places(stored: pa.Array, register_index: Ints) -> Ints:
+def _stored_registers_at(stored: pa.Array, register_index: Ints) -> Ints:
     """Return registers by their index among those of all groups: int64[m], 0 for a group without
     registers.
 
     ``register_index``: int64[m], the group times 512, plus the register.
     """
     row, register = register_index // _REGISTERS, register_index % _REGISTERS
-    return np.where(valid(stored)[row], _bytes(stored)[row, register], 0).astype(np.int64)
+    return np.where(not_null_mask(stored)[row], _stored_bytes(stored)[row, register], 0).astype(
+        np.int64
+    )
 
 
-def _stored(registers: _Registers) -> pa.Array:
+def _registers_as_binary(registers: _Registers) -> pa.Array:
     """Return registers, uint8[groups, registers], as a binary column without nulls."""
     type_ = pa.binary(_REGISTERS)
     return pa.Array.from_buffers(type_, len(registers), [None, pa.py_buffer(registers)])
@@ -153,14 +157,14 @@ _WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
 """2**-rank for each rank, times 2**53; 0 for the rank 0 of an empty register."""
 
 
-def _sums(stored: pa.Array) -> tuple[Ints, Ints]:
+def _weights_and_empty(stored: pa.Array) -> tuple[Ints, Ints]:
     """Return each group's sum of weights and number of empty registers: int64[groups] each. A group
     without registers has 0 and all of them.
     """
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
-    present_row = np.flatnonzero(valid(stored))
-    registers = _bytes(stored)
+    present_row = np.flatnonzero(not_null_mask(stored))
+    registers = _stored_bytes(stored)
     for first in range(0, len(present_row), _CHUNK_GROUPS):
         chunk_row = present_row[first : first + _CHUNK_GROUPS]
         weights[chunk_row] = _WEIGHT[registers[chunk_row]].sum(axis=1)
@@ -187,7 +191,7 @@ _OF_EMPTY = np.array([_REGISTERS * _sigma(n / _REGISTERS) for n in range(_REGIST
 _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
-def _estimate(weights: Ints, empty: Ints) -> pa.Array:
+def _estimate_counts(weights: Ints, empty: Ints) -> pa.Array:
     """Return the estimates, int64[n], from the sums of weights and the numbers of empty registers.
 
     Ranks beyond the largest are too rare to need a correction.

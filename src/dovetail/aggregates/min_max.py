@@ -8,9 +8,16 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Accumulating, Columns, GroupUpdates, Ints, Traced, valid
-from dovetail.aggregates.multiset import Listing, list_of, sizes, spans, stored_lists
-from dovetail.aggregates.scans import any_so_far, lowest_over, scan
+from dovetail.aggregates.aggregate import (
+    Accumulating,
+    Columns,
+    GroupUpdates,
+    Ints,
+    TracedAccumulators,
+    not_null_mask,
+)
+from dovetail.aggregates.multiset import Listing, list_of, list_sizes, multiset_spans, stored_lists
+from dovetail.aggregates.scans import any_so_far, lowest_over, segmented_scan
 from dovetail.arrays.ordering import to_ordered_keys
 
 
@@ -46,7 +53,7 @@ class Extreme(Accumulating):
         update; nulls count as no value.
         """
         comparable = to_ordered_keys([initial[0], values[0]])
-        had, has = valid(initial[0]), valid(values[0])
+        had, has = not_null_mask(initial[0]), not_null_mask(values[0])
         neutral = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         before, now = (
             np.where(present, keys, neutral)
@@ -75,7 +82,7 @@ class Extreme(Accumulating):
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
         now[first] = operation(now[first], before[updates.updated])
-        return scan(operation, first, now)
+        return segmented_scan(operation, first, now)
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class ChangingExtreme(Listing):
         ``initial``: the stored values and counts of each group, null for none. ``values``: the
         value that each update brings or takes; null is no value.
         """
-        value_spans = spans(updates, [initial], values[0])
+        value_spans = multiset_spans(updates, [initial], values[0])
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)
         )
@@ -129,14 +136,16 @@ class ChangingExtreme(Listing):
             pa.array(row[-lowest if self.largest else lowest], mask=absent)
         )
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return each group's values and counts after its last update, with the origins of the
         elements.
 
         ``initial``: the stored values and counts of each group. ``values``: one row per update.
         Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        return stored_lists(spans(updates, [initial], values[0]), updates.groups)
+        return stored_lists(multiset_spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the values of both sides with their counts added, row by row; null counts as
@@ -144,11 +153,13 @@ class ChangingExtreme(Listing):
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        return stored_lists(spans(none, [left, right], pa.nulls(0, self.values)), rows).columns
+        return stored_lists(
+            multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
+        ).columns
 
     def results(self, state: Columns) -> pa.Array:
         """Return the first or last value of each list, null for an empty list or for null."""
-        size = sizes(state[0])
+        size = list_sizes(state[0])
         end = np.cumsum(size)
         index = end - 1 if self.largest else end - size
         return state[0].flatten().take(pa.array(index, mask=size == 0))

@@ -24,9 +24,9 @@ from dovetail.aggregates.aggregate import (
     GroupUpdates,
     Ints,
     Mask,
-    Traced,
-    numbers,
-    valid,
+    TracedAccumulators,
+    int64_values,
+    not_null_mask,
 )
 from dovetail.arrays.grouping import by_key, stable_argsort
 from dovetail.arrays.hashing import stable_hash
@@ -65,7 +65,9 @@ class Listing(Aggregate):
         return 1
 
     @abstractmethod
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return the lists after the last update, with the origins of their elements.
 
         ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
@@ -158,7 +160,7 @@ class Spans:
         )
 
 
-def spans(
+def multiset_spans(
     updates: GroupUpdates,
     stored: Sequence[Columns],
     values: pa.Array,
@@ -172,24 +174,26 @@ def spans(
     retracted one counts -1. ``numbering``: computes a number per group and distinct value, from 0
     and in their order; None for the order of the type.
     """
-    members = [elements(lists[0]) for lists in stored]
-    update = np.flatnonzero(valid(values))
+    members = [list_elements(lists[0]) for lists in stored]
+    update = np.flatnonzero(not_null_mask(values))
     pool = with_one_nan(
         pa.concat_arrays([*(member for _, member in members), values.take(pa.array(update))])
     )
     group = np.concatenate([*(group for group, _ in members), updates.group[update]])
     counts = [
-        numbers(elements(lists[1])[1]) if len(lists) > 1 else np.ones(len(member), np.int64)
+        int64_values(list_elements(lists[1])[1])
+        if len(lists) > 1
+        else np.ones(len(member), np.int64)
         for lists, (_, member) in zip(stored, members, strict=True)
     ]
     change = np.concatenate([*counts, updates.sign[update]])
     stored_count = len(group) - len(update)
     first = np.concatenate([updates.bounds[group[:stored_count]], update])
-    value = classes(pool) if numbering is None else numbering(pool, group)
+    value = value_numbers(pool) if numbering is None else numbering(pool, group)
     group_value = group * (int(value.max(initial=0)) + 1) + value
     order = stable_argsort(group_value)
     group, value, first = group[order], value[order], first[order]
-    new, count = _counts(group_value[order], change[order])
+    new, count = _running_value_counts(group_value[order], change[order])
     last = np.append(new[1:], True)[: len(new)]
     end = np.where(last, updates.bounds[group + 1], np.append(first[1:], 0)[: len(first)])
     had = ~new & (np.append(0, count)[:-1] > 0)
@@ -200,7 +204,7 @@ def spans(
     return Spans(pool, order, since, group, value, first, end, count, enters, leaves, last, ordered)
 
 
-def stored_lists(value_spans: Spans, groups: int) -> Traced:
+def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
     """Return the multisets after the last update, and the origins of their elements. They are two
     columns, the lists of values and of counts: one row per group, empty for a group without values.
 
@@ -214,10 +218,10 @@ def stored_lists(value_spans: Spans, groups: int) -> Traced:
     size = np.bincount(present.group, minlength=groups)
     values = value_spans.pool.take(pa.array(present.row))
     columns = [lists_of(size, values), lists_of(size, pa.array(present.count))]
-    return Traced(columns, present.since, present.row)
+    return TracedAccumulators(columns, present.since, present.row)
 
 
-def classes(values: pa.Array) -> Ints:
+def value_numbers(values: pa.Array) -> Ints:
     """Return a number per distinct value, from 0: int64[n]. Numbers ascend with the values if their
     type has an order.
     """
@@ -234,16 +238,16 @@ def classes(values: pa.Array) -> Ints:
     return class_index
 
 
-def elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
+def list_elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
     """Return all elements of a column of lists, in order: the row of each, int64[elements], and the
     elements. A null list has none.
     """
-    return np.repeat(np.arange(len(lists)), sizes(lists)), lists.flatten()
+    return np.repeat(np.arange(len(lists)), list_sizes(lists)), lists.flatten()
 
 
-def sizes(lists: pa.Array) -> Ints:
+def list_sizes(lists: pa.Array) -> Ints:
     """Return the length of each list, int64[n], 0 for null."""
-    return numbers(pc.list_value_length(lists))
+    return int64_values(pc.list_value_length(lists))
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
@@ -265,7 +269,7 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_of(values.type))
 
 
-def _counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
+def _running_value_counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
     """Mark the first entry of each group's value, and return the sum of the value's changes up to
     each entry: bool[n], int64[n].
 

@@ -97,7 +97,7 @@ def is_long(size: Ints) -> Mask:
     return long
 
 
-def cut(size: Ints) -> tuple[Ints, Ints, Ints]:
+def cut_into_parts(size: Ints) -> tuple[Ints, Ints, Ints]:
     """Cut runs of values into parts: the run of each part, its ordinal within the run, and its
     size. Parts of one run differ by at most one value. A run of no values is one empty part.
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, Mask, nulls
+from dovetail.aggregates.aggregate import (
+    Aggregate,
+    Columns,
+    GroupUpdates,
+    Ints,
+    Mask,
+    null_accumulators,
+)
 
 _SHORT = 64
 """The length up to which segments are scanned together; each longer one is scanned by itself."""
@@ -44,7 +51,7 @@ def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
     return (latest >= updates.bounds[updates.group]) | initial[updates.group]
 
 
-def scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
+def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
     """Accumulate ``operation`` within each segment: int64[n].
 
     ``start``: the first index of each segment, ascending from 0. Segments of up to 64 elements
@@ -116,7 +123,7 @@ def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]
     first_ranges = np.full(((places >> levels) + 1, n), nothing, dtype=np.int64)
     for level in reversed(range(levels)):
         first_ranges = first_ranges[np.arange((places >> level) + 1) >> 1]
-        node, range_index = _topmost(first, end, level)
+        node, range_index = _topmost_nodes(first, end, level)
         ordinal = np.arange(len(node)) - np.searchsorted(node, node)
         node, range_index, ordinal = (
             column[ordinal < n] for column in (node, range_index, ordinal)
@@ -143,12 +150,12 @@ def fold_over(
     """
     assert kernel.commutes, "the order of the rows matters"
     levels = int((end - first).max(initial=1)).bit_length()
-    state: Columns = nulls(kernel.state, (places >> levels) + 1)
+    state: Columns = null_accumulators(kernel.state, (places >> levels) + 1)
     for level in reversed(range(levels)):
         nodes = (places >> level) + 1
         parent = pa.array(np.arange(nodes) >> 1)
         state = [column.take(parent) for column in state]
-        node, row = _topmost(first, end, level)
+        node, row = _topmost_nodes(first, end, level)
         updates = GroupUpdates(node, nodes, np.zeros(len(node), np.bool_))
         row_index = pa.array(row)
         state = kernel.fold(updates, state, [column.take(row_index) for column in values])
@@ -160,7 +167,7 @@ def fold_over(
 #     level 2   .               .            none: neither 0-4 nor 4-8 lies within 1-7
 #     level 1   .       2-4     4-6     .    two
 #     level 0   . 1 . . . . 6 .              two
-def _topmost(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
+def _topmost_nodes(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
     """Find the nodes of a level that are topmost within the range ``first[i]`` to the exclusive
     ``end[i]``, at most two: (node, i), by node, then i.
 
@@ -181,21 +188,23 @@ def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Co
     A tree of accumulators gives at most two of a level for each range: O(n log n).
     """
     many = np.flatnonzero(end - first > 1)
-    alone, first, end = _rows(state, first), first[many], end[many]
-    left: Columns = nulls(kernel.state, len(many))
+    alone, first, end = _take_rows(state, first), first[many], end[many]
+    left: Columns = null_accumulators(kernel.state, len(many))
     right: Columns = left
     while (first < end).any():
         at = np.flatnonzero((first < end) & (first % 2 == 1))
-        left = replaced(left, at, kernel.merged(_rows(left, at), _rows(state, first[at])))
+        left = replaced(left, at, kernel.merged(_take_rows(left, at), _take_rows(state, first[at])))
         at = np.flatnonzero((first < end) & (end % 2 == 1))
-        right = replaced(right, at, kernel.merged(_rows(state, end[at] - 1), _rows(right, at)))
+        right = replaced(
+            right, at, kernel.merged(_take_rows(state, end[at] - 1), _take_rows(right, at))
+        )
         first, end = (first + 1) >> 1, end >> 1
         even = np.arange(0, len(state[0]) - 1, 2)
-        state = kernel.merged(_rows(state, even), _rows(state, even + 1))
+        state = kernel.merged(_take_rows(state, even), _take_rows(state, even + 1))
     return replaced(alone, many, kernel.merged(left, right)) if len(many) else alone
 
 
-def _rows(state: Columns, row: Ints) -> list[pa.Array]:
+def _take_rows(state: Columns, row: Ints) -> list[pa.Array]:
     """Return each accumulator column's values at the indices ``row``, in that order."""
     index = pa.array(row)
     return [column.take(index) for column in state]
@@ -210,4 +219,4 @@ def replaced(state: Columns, row: Ints, replacements: Columns) -> Columns:
     index = np.arange(len(state[0]))
     index[row] = len(index) + np.arange(len(row))
     pairs = zip(state, replacements, strict=True)
-    return _rows([pa.concat_arrays(columns) for columns in pairs], index)
+    return _take_rows([pa.concat_arrays(columns) for columns in pairs], index)

@@ -20,13 +20,13 @@ from dovetail.aggregates.aggregate import (
     GroupUpdates,
     Ints,
     Mask,
-    numbers,
-    valid,
+    int64_values,
+    not_null_mask,
 )
 from dovetail.aggregates.exact import (
     limb_count,
     limbs_of,
-    normal,
+    normalize,
     quotients,
     to_decimals,
     to_doubles,
@@ -36,8 +36,8 @@ from dovetail.aggregates.exact_floats import (
     STORED,
     Floats,
     Limbs,
-    added,
-    loaded,
+    add_stored_sums,
+    load_stored_sums,
     sums_after_each,
     sums_at_the_end,
     to_nearest,
@@ -79,21 +79,27 @@ class Count(Accumulating):
         ``initial``: the stored count of each group, null for none. ``values``: no column to count
         rows, or one to count its values that are not null.
         """
-        return [pa.array(running_sum(updates, _counted(updates, values), numbers(initial[0])))]
+        return [
+            pa.array(
+                running_sum(updates, _count_summands(updates, values), int64_values(initial[0]))
+            )
+        ]
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the count after each group's last update: one row per group, ``initial`` for a
         group without updates. A null in ``initial`` counts as 0.
         """
-        return [pa.array(final_sum(updates, _counted(updates, values), numbers(initial[0])))]
+        return [
+            pa.array(final_sum(updates, _count_summands(updates, values), int64_values(initial[0])))
+        ]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the sums of both sides' counts, row by row; null counts as 0."""
-        return [pa.array(numbers(left[0]) + numbers(right[0]))]
+        return [pa.array(int64_values(left[0]) + int64_values(right[0]))]
 
     def results(self, state: Columns) -> pa.Array:
         """Return the counts, 0 for null."""
-        return pa.array(numbers(state[0]))
+        return pa.array(int64_values(state[0]))
 
 
 class _Exact(Accumulating):
@@ -121,15 +127,15 @@ class _Exact(Accumulating):
         ``initial``: the accumulators of the groups before, one row per group. ``values``: one
         column, one row per update. An update that takes a row out of its group is subtracted.
         """
-        return self._summed(running_sum, updates, initial, values)
+        return self._add_to_initial(running_sum, updates, initial, values)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the count and the limbs after each group's last update: one row per group,
         ``initial`` for a group without updates. A null in ``initial`` counts as 0.
         """
-        return self._summed(final_sum, updates, initial, values)
+        return self._add_to_initial(final_sum, updates, initial, values)
 
-    def _summed(
+    def _add_to_initial(
         self,
         sums: Callable[[GroupUpdates, Ints, Ints], Ints],
         updates: GroupUpdates,
@@ -141,24 +147,26 @@ class _Exact(Accumulating):
         Running sums give a row per update, final sums a row per group. ``initial``: the stored
         accumulators, one row per group. ``values``: one row per update.
         """
-        summands = [_counted(updates, values)]
+        summands = [_count_summands(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
-        return _stored(
+        return _sums_as_columns(
             [
-                sums(updates, summand, numbers(start))
+                sums(updates, summand, int64_values(start))
                 for summand, start in zip(summands, initial, strict=True)
             ]
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
-        return _stored([numbers(a) + numbers(b) for a, b in zip(left, right, strict=True)])
+        return _sums_as_columns(
+            [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]
+        )
 
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator, null if it has no value. Raises
         ``AggregateOverflowError`` if one does not fit its type.
         """
-        count, *limbs = [numbers(column) for column in state]
+        count, *limbs = [int64_values(column) for column in state]
         result, fits = self._read(count, limbs)
         if not np.all(fits | (count == 0)):
             raise AggregateOverflowError(
@@ -280,7 +288,7 @@ class _Float(Aggregate):
         ``initial``: the stored accumulators, one row per group. ``values``: one column of floats or
         doubles, one row per update.
         """
-        summands, *counts = self._summands(updates, initial, values)
+        summands, *counts = self._summands_by_kind(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
         return self._read_all(sums, counts)
 
@@ -291,7 +299,7 @@ class _Float(Aggregate):
         """
         if len(updates) == 0:
             return list(initial)
-        summands, *counts = self._summands(updates, initial, values)
+        summands, *counts = self._summands_by_kind(updates, initial, values)
         n, *others = [pa.array(count[updates.last]) for count in counts]
         state = [n, *sums_at_the_end(updates, initial[1:3], summands), *others]
         if len(updates.updated) == updates.groups:
@@ -302,24 +310,26 @@ class _Float(Aggregate):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
-        n, *others = [pa.array(numbers(left[i]) + numbers(right[i])) for i in _COUNTS]
-        return [n, *added(left[1:3], right[1:3]), *others]
+        n, *others = [pa.array(int64_values(left[i]) + int64_values(right[i])) for i in _COUNTS]
+        return [n, *add_stored_sums(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator, null without values. Infinities and NaNs act as if
         all values were added up.
         """
-        return self._read_all(loaded(state[1:3]), [numbers(state[i]) for i in _COUNTS])
+        return self._read_all(
+            load_stored_sums(state[1:3]), [int64_values(state[i]) for i in _COUNTS]
+        )
 
-    def _summands(
+    def _summands_by_kind(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
         """Return what each update adds to the finite sum, float64[updates]; then, after each
         update, the number of values, NaNs, infinities and negative infinities.
         """
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
-        n, *others = (numbers(initial[i]) for i in _COUNTS)
-        n = running_sum(updates, updates.sign * valid(values[0]), n)
+        n, *others = (int64_values(initial[i]) for i in _COUNTS)
+        n = running_sum(updates, updates.sign * not_null_mask(values[0]), n)
         kinds = (np.isnan(column), column == np.inf, column == -np.inf)
         nan, above, below = (
             running_sum(updates, updates.sign * kind, start)
@@ -377,19 +387,19 @@ class FloatMean(_Float):
         return to_quotients(sums, count)
 
 
-def _counted(updates: GroupUpdates, values: Columns) -> Ints:
+def _count_summands(updates: GroupUpdates, values: Columns) -> Ints:
     """Return the summand of each update in a count: int64[updates], 1 for a row added, -1 for one
     taken out.
 
     With a column in ``values``, it is 0 for a null in that column.
     """
     if values and values[0].null_count:
-        return updates.sign * valid(values[0])
+        return updates.sign * not_null_mask(values[0])
     return updates.sign
 
 
-def _stored(sums: list[Ints]) -> list[pa.Array]:
+def _sums_as_columns(sums: list[Ints]) -> list[pa.Array]:
     """Return a count and the limbs of a sum as columns of the accumulator, the limbs normalised.
     ``sums``: the count, then the limbs, int64[n] each.
     """
-    return [pa.array(column) for column in (sums[0], *normal(sums[1:]))]
+    return [pa.array(column) for column in (sums[0], *normalize(sums[1:]))]

@@ -9,15 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, Traced, valid
+from dovetail.aggregates.aggregate import (
+    Columns,
+    GroupUpdates,
+    Ints,
+    Mask,
+    TracedAccumulators,
+    not_null_mask,
+)
 from dovetail.aggregates.multiset import (
     Listing,
     Reads,
     Spans,
     list_of,
+    list_sizes,
     lists_of,
-    sizes,
-    spans,
+    multiset_spans,
     stored_lists,
 )
 from dovetail.aggregates.scans import first_over
@@ -108,7 +115,7 @@ class Top(Listing):
         """
         cuts = np.cumsum([len(array) for array in values])[:-1]
         rows = pa.concat_arrays(list(values))
-        return np.split(self._numbers(rows, np.zeros(len(rows), np.int64)), cuts)
+        return np.split(self._row_numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the first ``n`` rows after each update as a list, one row per update; it has fewer
@@ -118,20 +125,22 @@ class Top(Listing):
         then the shown columns, one row per update. Raises ``AggregateError`` if the lists of all
         updates have too many elements for an Arrow column.
         """
-        value_spans = self._spans(updates, [initial], self.listed(values))
+        value_spans = self._row_spans(updates, [initial], self.listed(values))
         value_spans = value_spans.where(
             (value_spans.count > 0) & (value_spans.first < value_spans.end)
         )
         value_spans = value_spans.where(self._in_reach(updates, value_spans))
         update, span = _first_over(updates, value_spans, self.n)
-        copies = self._copies(update, value_spans.count[span])
-        return self._lists(
+        copies = self._copies_among_first(update, value_spans.count[span])
+        return self._shown_lists(
             np.bincount(update, copies, len(updates)).astype(np.int64),
             value_spans.pool,
             np.repeat(value_spans.row[span], copies),
         )
 
-    def traced(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Traced:
+    def traced(
+        self, updates: GroupUpdates, initial: Columns, values: Columns
+    ) -> TracedAccumulators:
         """Return each group's rows and counts after its last update, with the origins of the
         elements.
 
@@ -139,8 +148,8 @@ class Top(Listing):
         If rows never leave, there are no origins. Raises ``AggregateError`` if the lists have too
         many elements for an Arrow column.
         """
-        value_spans = self._spans(updates, [initial], self.listed(values))
-        return self._stored(value_spans, updates.groups)
+        value_spans = self._row_spans(updates, [initial], self.listed(values))
+        return self._traced_accumulators(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of the rows of both sides, with the counts of equal rows added:
@@ -149,38 +158,40 @@ class Top(Listing):
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
-        value_spans = self._spans(none, [left, right], pa.nulls(0, self.listing))
-        return self._stored(value_spans, rows).columns
+        value_spans = self._row_spans(none, [left, right], pa.nulls(0, self.listing))
+        return self._traced_accumulators(value_spans, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
         """Return the first ``n`` rows of each list, repeated by their counts; an empty list for
         null. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
-        group, index, copies = self._first(state)
+        group, index, copies = self._first_elements(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
-        return self._lists(size, state[0].flatten(), np.repeat(index, copies))
+        return self._shown_lists(size, state[0].flatten(), np.repeat(index, copies))
 
-    def _spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
+    def _row_spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
         """Return the spans of updates during which each distinct row is in its group, by group, row
         and time. ``stored``: lists of rows, which are added up. ``values``: one per update; null
         adds no row.
         """
-        return spans(updates, stored, values, self._numbers)
+        return multiset_spans(updates, stored, values, self._row_numbers)
 
-    def _stored(self, value_spans: Spans, groups: int) -> Traced:
+    def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
         """Return the accumulators after the last update, one row per group. If rows never leave,
         only the first ``n`` rows are kept, without origins.
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
             return traced
-        group, index, copies = self._first(traced.columns)
+        group, index, copies = self._first_elements(traced.columns)
         chosen = np.flatnonzero(copies)
         size = np.bincount(group[chosen], minlength=groups)
         values = traced.columns[0].flatten().take(pa.array(index[chosen]))
-        return Traced([lists_of(size, values), lists_of(size, pa.array(copies[chosen]))])
+        return TracedAccumulators(
+            [lists_of(size, values), lists_of(size, pa.array(copies[chosen]))]
+        )
 
-    def _first(self, state: Columns) -> tuple[Ints, Ints, Ints]:
+    def _first_elements(self, state: Columns) -> tuple[Ints, Ints, Ints]:
         """Return (list, index among the elements of all lists, copies) of at most ``n`` first
         elements of each list, in order. An empty or null list gives none.
 
@@ -188,13 +199,13 @@ class Top(Listing):
         possibly 0. All three are int64. ``state``: the lists of distinct elements and of their
         counts.
         """
-        size = sizes(state[0])
+        size = list_sizes(state[0])
         start = np.cumsum(size) - size
         group, index = expand_ranges(start, start + np.minimum(size, self.n))
         counts = state[1].flatten().to_numpy()
-        return group, index, self._copies(group, counts[index])
+        return group, index, self._copies_among_first(group, counts[index])
 
-    def _copies(self, group: Ints, count: Ints) -> Ints:
+    def _copies_among_first(self, group: Ints, count: Ints) -> Ints:
         """Return how many of each element's equal rows are among the first ``n`` rows of its group:
         int64[elements].
 
@@ -217,7 +228,7 @@ class Top(Listing):
         in_reach: Mask = total[:-1] - total[np.searchsorted(group, group)] < self.n
         return in_reach
 
-    def _lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
+    def _shown_lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
         """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes,
         which add up to the number of rows.
 
@@ -227,31 +238,31 @@ class Top(Listing):
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)
 
-    def _numbers(self, rows: pa.Array, group: Ints) -> Ints:
+    def _row_numbers(self, rows: pa.Array, group: Ints) -> Ints:
         """Return a number per group and distinct row, from 0, in the order of the result: int64[n].
         ``group``: int64[n].
         """
         by, shown = rows.flatten()
         (key,) = ordering.to_ordered_keys([by]).keys
-        return _ranks([group, ~key if self.descending else key, *_keys(shown)])
+        return _rank_of_keys([group, ~key if self.descending else key, *_row_keys(shown)])
 
 
-def _keys(values: pa.Array) -> Iterator[Ints]:
+def _row_keys(values: pa.Array) -> Iterator[Ints]:
     """Yield int64[n] keys, most significant first. Rows compare by them one after the other as the
     values do, null first.
     """
-    has = valid(values)
+    has = not_null_mask(values)
     if not has.all():
         yield has.astype(np.int64)
     if pa.types.is_struct(values.type):
         for part in values.flatten():
-            yield from _keys(part)
+            yield from _row_keys(part)
     else:
         (key,) = ordering.to_ordered_keys([values]).keys
         yield np.where(has, key, 0)
 
 
-def _ranks(keys: Iterable[Ints]) -> Ints:
+def _rank_of_keys(keys: Iterable[Ints]) -> Ints:
     """Return a number per distinct combination of keys, from 0, in their order: int64[n].
 
     A key is read only for rows that tie on all keys before it.
@@ -260,12 +271,12 @@ def _ranks(keys: Iterable[Ints]) -> Ints:
     [2, 0, 1, 2]
     """
     first, *others = keys
-    rank = _dense(first)
+    rank = _dense_rank(first)
     for key in others:
         tied = np.flatnonzero(np.bincount(rank)[rank] > 1)
         if len(tied) == 0:
             break
-        minor = _dense(key[tied])
+        minor = _dense_rank(key[tied])
         combined = rank[tied] * (int(minor.max()) + 1) + minor
         distinct, among = np.unique(combined, return_inverse=True)
         major = distinct // (int(minor.max()) + 1)
@@ -278,7 +289,7 @@ def _ranks(keys: Iterable[Ints]) -> Ints:
     return rank
 
 
-def _dense(keys: Ints) -> Ints:
+def _dense_rank(keys: Ints) -> Ints:
     """Return the rank of each key among the distinct keys, from 0: int64[n]."""
     rank: Ints = np.unique(keys, return_inverse=True)[1]
     return rank

@@ -35,7 +35,7 @@ from dovetail.aggregates.aggregate import (
     GroupUpdates,
     Ints,
     Mask,
-    numbers,
+    int64_values,
 )
 from dovetail.errors import line_of
 
@@ -94,14 +94,16 @@ class UserDefined(Aggregate):
         ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: the
         user's columns, one row per update. Raises ``AggregateError`` if a function fails.
         """
-        return self._finished(self._at(updates, initial, values, np.arange(len(updates))))
+        return self._finish_accumulators(
+            self._accumulators_at(updates, initial, values, np.arange(len(updates)))
+        )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update, one row per group. A group
         without updates has a false flag and null columns, whatever ``initial`` has. Raises
         ``AggregateError`` if a function fails.
         """
-        state = self._at(updates, initial, values, updates.last)
+        state = self._accumulators_at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
         row[updates.updated] = np.arange(len(updates.updated))
         absent = np.ones(updates.groups, dtype=np.bool_)
@@ -113,9 +115,9 @@ class UserDefined(Aggregate):
         """Return the merged accumulators, row by row. If only one side has begun, return that one;
         if neither has, the result has not begun. Raises ``AggregateError`` if a function fails.
         """
-        in_left, in_right = _begun(left), _begun(right)
+        in_left, in_right = _begun_mask(left), _begun_mask(right)
         in_both = pa.array(np.flatnonzero(in_left & in_right))
-        merged = self._combined(
+        merged = self._combine_accumulators(
             "merge", [c.take(in_both) for c in left[1:]], [c.take(in_both) for c in right[1:]]
         )
         n = len(in_left)
@@ -132,14 +134,14 @@ class UserDefined(Aggregate):
         """Return the result of each accumulator. A group that has not begun has the result of no
         rows. Raises ``AggregateError`` if a function fails.
         """
-        begun = _begun(state)
+        begun = _begun_mask(state)
         columns = list(state[1:])
         if not begun.all():
             index = np.where(begun, np.arange(len(begun)), len(begun))
-            columns = _taken([columns, self._initial(1)], index)
-        return self._finished(columns)
+            columns = _take_rows([columns, self._empty_accumulators(1)], index)
+        return self._finish_accumulators(columns)
 
-    def _at(
+    def _accumulators_at(
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
         """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
@@ -147,27 +149,31 @@ class UserDefined(Aggregate):
         of ``init``. Raises ``AggregateError`` if a function fails.
         """
         every = len(wanted) == len(updates)
-        stored, begun = list(initial[1:]), _begun(initial)
-        added = self._prefix(updates, values, ~updates.retracted, every=every)
+        stored, begun = list(initial[1:]), _begun_mask(initial)
+        added = self._prefix_accumulators(updates, values, ~updates.retracted, every=every)
         group = updates.group[wanted]
-        upto = _latest(updates, ~updates.retracted, wanted)
+        upto = _latest_included(updates, ~updates.retracted, wanted)
         at = np.flatnonzero((upto >= 0) & begun[group])
-        over = self._combined("merge", _taken([stored], group[at]), _taken([added], upto[at]))
+        over = self._combine_accumulators(
+            "merge", _take_rows([stored], group[at]), _take_rows([added], upto[at])
+        )
         n, m = updates.groups, updates.groups + len(updates) - int(updates.retracted.sum())
         index = np.where(upto >= 0, n + upto, np.where(begun[group], group, m))
         index[at] = m + 1 + np.arange(len(at))
-        state = _taken([stored, added, self._initial(1), over], index)
+        state = _take_rows([stored, added, self._empty_accumulators(1), over], index)
         if not updates.retracted.any():
             return state
-        gone = self._prefix(updates, values, updates.retracted, every=every)
-        upto = _latest(updates, updates.retracted, wanted)
+        gone = self._prefix_accumulators(updates, values, updates.retracted, every=every)
+        upto = _latest_included(updates, updates.retracted, wanted)
         at = np.flatnonzero(upto >= 0)
-        left = self._combined("retract", _taken([state], at), _taken([gone], upto[at]))
+        left = self._combine_accumulators(
+            "retract", _take_rows([state], at), _take_rows([gone], upto[at])
+        )
         index = np.arange(len(wanted))
         index[at] = len(wanted) + np.arange(len(at))
-        return _taken([state, left], index)
+        return _take_rows([state, left], index)
 
-    def _prefix(
+    def _prefix_accumulators(
         self, updates: GroupUpdates, values: Columns, included: Mask, *, every: bool
     ) -> list[pa.Array]:
         """Return the accumulator of a group's ``included`` rows up to each of them, without stored
@@ -185,44 +191,50 @@ class UserDefined(Aggregate):
         start = np.searchsorted(group, group)
         offset = np.arange(len(group)) - start
         before_end = np.searchsorted(group, group, side="right") - 1 - np.arange(len(group))
-        state = self._lifted(_taken([values], chosen) if values else [], len(chosen))
+        state = self._single_row_accumulators(
+            _take_rows([values], chosen) if values else [], len(chosen)
+        )
         step = 1
         while step <= offset.max(initial=0):
             needed = (offset >= step) & (every | (before_end % (2 * step) == 0))
             at = np.flatnonzero(needed)
-            longer = self._combined("merge", _taken([state], at - step), _taken([state], at))
+            longer = self._combine_accumulators(
+                "merge", _take_rows([state], at - step), _take_rows([state], at)
+            )
             index = np.arange(len(group))
             index[at] = len(group) + np.arange(len(at))
-            state = _taken([state, longer], index)
+            state = _take_rows([state, longer], index)
             step *= 2
         return state
 
-    def _lifted(self, values: Columns, rows: int) -> list[pa.Array]:
+    def _single_row_accumulators(self, values: Columns, rows: int) -> list[pa.Array]:
         """Return an accumulator for each of ``rows`` rows alone. ``values``: the user's columns,
         one row each. Raises ``AggregateError`` if ``init`` or ``add`` fails.
         """
         if rows == 0:
-            return self._none()
-        state = self._called("add", self._named(self._initial(rows)), *values)
-        return self._checked("add", state, rows)
+            return self._no_accumulators()
+        state = self._call_function(
+            "add", self._by_user_name(self._empty_accumulators(rows)), *values
+        )
+        return self._checked_columns("add", state, rows)
 
-    def _initial(self, rows: int) -> list[pa.Array]:
+    def _empty_accumulators(self, rows: int) -> list[pa.Array]:
         """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them. Raises
         ``AggregateError`` if it fails.
         """
-        return self._checked("init", self._called("init", rows), rows)
+        return self._checked_columns("init", self._call_function("init", rows), rows)
 
-    def _combined(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
+    def _combine_accumulators(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the columns that the user's ``merge`` or ``retract`` makes of both sides, row by
         row. Without rows, the function is not called. Raises ``AggregateError`` if it fails.
         """
         rows = len(left[0])
         if rows == 0:
-            return self._none()
-        returned = self._called(name, self._named(left), self._named(right))
-        return self._checked(name, returned, rows)
+            return self._no_accumulators()
+        returned = self._call_function(name, self._by_user_name(left), self._by_user_name(right))
+        return self._checked_columns(name, returned, rows)
 
-    def _finished(self, state: Columns) -> pa.Array:
+    def _finish_accumulators(self, state: Columns) -> pa.Array:
         """Return the results of accumulators that have begun: ``finish`` of them, or the first
         column without such a function. Raises ``AggregateError`` if ``finish`` fails.
         """
@@ -230,10 +242,10 @@ class UserDefined(Aggregate):
             return state[0]
         if len(state[0]) == 0:
             return pa.nulls(0, self.result)
-        finished = self._called("finish", self._named(state))
-        return _array("finish", "its result", finished, self.result, len(state[0]))
+        finished = self._call_function("finish", self._by_user_name(state))
+        return _checked_array("finish", "its result", finished, self.result, len(state[0]))
 
-    def _called(self, function: str, *arguments: Any) -> Any:
+    def _call_function(self, function: str, *arguments: Any) -> Any:
         """Return what a function of the user returns. Raises ``AggregateError`` if it raises an
         ``Exception``.
 
@@ -248,16 +260,16 @@ class UserDefined(Aggregate):
                 "Correct the function, or keep the rows from it on which it fails",
             ) from error
 
-    def _named(self, columns: Columns) -> State:
+    def _by_user_name(self, columns: Columns) -> State:
         """Return the columns of accumulators by the names that the user gave them."""
         names = (name for name, _ in self.functions.columns)
         return dict(zip(names, columns, strict=True))
 
-    def _none(self) -> list[pa.Array]:
+    def _no_accumulators(self) -> list[pa.Array]:
         """Return the columns of no accumulators: arrays of length 0."""
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
-    def _checked(self, function: str, state: Any, rows: int) -> list[pa.Array]:
+    def _checked_columns(self, function: str, state: Any, rows: int) -> list[pa.Array]:
         """Return the columns of the state that a function returned. Raises ``AggregateError`` for
         another value, type or number of ``rows``.
         """
@@ -271,12 +283,14 @@ class UserDefined(Aggregate):
                 f"Return a mapping with an Arrow array for each of {', '.join(names)}",
             )
         return [
-            _array(function, f"column {name!r}", state[name], type_, rows)
+            _checked_array(function, f"column {name!r}", state[name], type_, rows)
             for name, type_ in self.functions.columns
         ]
 
 
-def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: int) -> pa.Array:
+def _checked_array(
+    function: str, what: str, returned: Any, type_: pa.DataType, rows: int
+) -> pa.Array:
     """Return ``returned``, the array that a user's function gave, cast to ``type_`` if nested
     fields differ in nullability. Chunks are joined.
 
@@ -290,7 +304,7 @@ def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: in
         if isinstance(returned, pa.Array)
         else type(returned).__name__
     )
-    fits = isinstance(returned, pa.Array) and _nullable(returned.type) == _nullable(type_)
+    fits = isinstance(returned, pa.Array) and _nullable_type(returned.type) == _nullable_type(type_)
     if not fits or len(returned) != rows:
         raise AggregateError(
             f"{function} of a user-defined aggregate returned {shown} for {what}",
@@ -299,22 +313,24 @@ def _array(function: str, what: str, returned: Any, type_: pa.DataType, rows: in
     return returned if returned.type == type_ else returned.cast(type_)
 
 
-def _nullable(type_: pa.DataType) -> pa.DataType:
+def _nullable_type(type_: pa.DataType) -> pa.DataType:
     """Return the type with nulls allowed in its structs, at every depth."""
     if pa.types.is_struct(type_):
-        fields = [field.with_type(_nullable(field.type)).with_nullable(True) for field in type_]
+        fields = [
+            field.with_type(_nullable_type(field.type)).with_nullable(True) for field in type_
+        ]
         return pa.struct(fields)
-    return pa.list_(_nullable(type_.value_type)) if pa.types.is_list(type_) else type_
+    return pa.list_(_nullable_type(type_.value_type)) if pa.types.is_list(type_) else type_
 
 
-def _begun(state: Columns) -> Mask:
+def _begun_mask(state: Columns) -> Mask:
     """Return for each group whether it has begun: bool[groups]. ``state``: accumulators, the flag
     first, where null means that it has not.
     """
-    return numbers(state[0].cast(pa.int8())) > 0
+    return int64_values(state[0].cast(pa.int8())) > 0
 
 
-def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
+def _take_rows(parts: list[Columns], index: Ints) -> list[pa.Array]:
     """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns, one
     row per index. There is at least one part.
     """
@@ -325,7 +341,7 @@ def _taken(parts: list[Columns], index: Ints) -> list[pa.Array]:
     ]
 
 
-def _latest(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
+def _latest_included(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
     """Return the last ``included`` update of the group up to each ``wanted`` one, that one
     included: int64[wanted]. It is an index among the included ones, -1 if the group has none so
     far.

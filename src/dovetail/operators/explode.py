@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import valid
-from dovetail.aggregates.multiset import classes, elements, sizes
+from dovetail.aggregates.aggregate import not_null_mask
+from dovetail.aggregates.multiset import list_elements, list_sizes, value_numbers
 from dovetail.arrays.equality import arrays_equal, canonical_key, rows_equal
 from dovetail.arrays.grouping import last_of_each
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
@@ -84,15 +84,15 @@ def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements
     values are canonical.
     """
     joined, half = pa.concat_arrays(lists), len(lists[0])
-    row, value = elements(joined)
-    position = np.arange(len(row)) - (np.cumsum(sizes(joined)) - sizes(joined))[row]
+    row, value = list_elements(joined)
+    position = np.arange(len(row)) - (np.cumsum(list_sizes(joined)) - list_sizes(joined))[row]
     is_new = row >= half
     change = row - half * is_new
     if law.position:
         return Elements(change, is_new, position, position), value
     value = canonical_key(value)
-    # Of classes, a null has that of some value.
-    number = np.where(valid(value), classes(value) + 1, 0)
+    # Of value_numbers, a null has that of some value.
+    number = np.where(not_null_mask(value), value_numbers(value) + 1, 0)
     return Elements(change, is_new, position, number), value
 
 

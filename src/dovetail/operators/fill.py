@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.aggregates.multiset import elements
+from dovetail.aggregates.multiset import list_elements
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import (
     ABSENT,
@@ -114,7 +114,7 @@ def _named_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
     ``values``: the value columns, one row per event. ``law.column`` must be the number of the
     column with the lists of names. Null lists and unknown names name nothing.
     """
-    row, name = elements(values[law.column])
+    row, name = list_elements(values[law.column])
     events: dict[int, Mask] = {}
     for column_index, column in enumerate(law.names):
         named = pc.equal(name, column).fill_null(False).to_numpy(zero_copy_only=False)

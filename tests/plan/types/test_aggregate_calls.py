@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 )
 from small_session import SMALL_TABLES, applied
 
-from dovetail.aggregates.aggregate import AggregateOverflowError, GroupUpdates, nulls
+from dovetail.aggregates.aggregate import AggregateOverflowError, GroupUpdates, null_accumulators
 from dovetail.api.tables import Table
 from dovetail.errors import PlanError
 from dovetail.plan.types import aggregates as agg
@@ -159,7 +159,9 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
             }
             continue
         assert field.dataType == types[function].dataType
-        found = kernel.results(kernel.fold(updates, nulls(kernel.state, 3), values)).to_pylist()
+        found = kernel.results(
+            kernel.fold(updates, null_accumulators(kernel.state, 3), values)
+        ).to_pylist()
         spark = expected.column(function).to_pylist()
         if function == "collect_set":
             found, spark = (
@@ -240,7 +242,7 @@ def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
         _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
         updates = GroupUpdates(group, groups, np.zeros(len(group), np.bool_))
         state = kernel.fold(
-            updates, nulls(kernel.state, groups), [table.column("x").combine_chunks()]
+            updates, null_accumulators(kernel.state, groups), [table.column("x").combine_chunks()]
         )
         assert kernel.results(state).to_pylist() == expected.toArrow().column("x").to_pylist()
 
@@ -322,7 +324,7 @@ def test_own_aggregates() -> None:
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
         updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
-        emitted = kernel.scan(updates, nulls(kernel.state, 1), [pa.array([1.5, 2.0])])
+        emitted = kernel.scan(updates, null_accumulators(kernel.state, 1), [pa.array([1.5, 2.0])])
         assert emitted.to_pylist() == [1.5, 3.5]
 
 
@@ -376,4 +378,4 @@ def test_overflow_says_what_to_cast_to() -> None:
         updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
         with pytest.raises(AggregateOverflowError, match=message):
-            kernel.scan(updates, nulls(kernel.state, 1), [column])
+            kernel.scan(updates, null_accumulators(kernel.state, 1), [column])

@@ -18,9 +18,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Aggregate, AggregateError, GroupUpdates, Traced
+from dovetail.aggregates.aggregate import (
+    Aggregate,
+    AggregateError,
+    GroupUpdates,
+    TracedAccumulators,
+)
 from dovetail.aggregates.collect import LastRow
-from dovetail.aggregates.multiset import sizes
+from dovetail.aggregates.multiset import list_sizes
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import (
@@ -167,7 +172,7 @@ class UpdatedGroups:
     """
     last: Ints
     """Each group's last update."""
-    lists: Sequence[tuple[Parts, ListsRead, Traced]] = ()
+    lists: Sequence[tuple[Parts, ListsRead, TracedAccumulators]] = ()
     """The columns whose lists may lie in parts: the column's parts, what was read, and what became
     of it.
     """
@@ -196,7 +201,9 @@ class UpdatedGroups:
             read = part.read_parts(events, before.known, stored, updates, part_values)
             initial[part.column] = read.initial
             reads.append(read)
-        accumulators: list[Traced] = run_kernels(law, "traced", updates, initial, values)
+        accumulators: list[TracedAccumulators] = run_kernels(
+            law, "traced", updates, initial, values
+        )
         _refuse_several(law, events, accumulators)
         last = events.last
         if law.retracts or job.operator.emit == "change":
@@ -345,7 +352,9 @@ class GroupsBefore:
         return cls(located.present, state, time, count)
 
 
-def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequence[Traced]) -> None:
+def _refuse_several(
+    law: AggregationLaw, events: Timeline, accumulators: Sequence[TracedAccumulators]
+) -> None:
     """Raise ``DataError`` if a group that may have one row has several after the batch.
 
     ``accumulators``: per column of the law. Several rows between two updates of the batch are
@@ -355,7 +364,7 @@ def _refuse_several(law: AggregationLaw, events: Timeline, accumulators: Sequenc
         kernel, lists = column.kernel, traced.columns[0]
         if not (isinstance(kernel, LastRow) and kernel.unique):
             continue
-        several = np.flatnonzero(sizes(lists) > 1)
+        several = np.flatnonzero(list_sizes(lists) > 1)
         if len(several):
             group = int(several[0])
             key = (part[group].as_py() for part in events.keys)

@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from dovetail.aggregates.aggregate import Columns, GroupUpdates, Traced, valid
-from dovetail.aggregates.multiset import Listing, lists_of, sizes
-from dovetail.aggregates.parts import PartLayout, cut, is_long
+from dovetail.aggregates.aggregate import Columns, GroupUpdates, TracedAccumulators, not_null_mask
+from dovetail.aggregates.multiset import Listing, list_sizes, lists_of
+from dovetail.aggregates.parts import PartLayout, cut_into_parts, is_long
 from dovetail.aggregates.scans import replaced
 from dovetail.arrays.hashing import combine_hashes, combined_hash_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
@@ -115,7 +115,7 @@ class Parts:
         ``stored``: the accumulators in the groups' own rows, one row per group, null for a long
         list.
         """
-        large = np.flatnonzero(~valid(stored[0]))
+        large = np.flatnonzero(~not_null_mask(stored[0]))
         if not len(large):
             return stored
         group, rows = self._look_up_parts(groups, large)
@@ -153,7 +153,7 @@ class Parts:
         groups' own rows, null for a long list. ``values``: per update, what it brings. Short lists
         need no parts and are returned as stored.
         """
-        large = np.flatnonzero(is_stored & ~valid(stored[0]))
+        large = np.flatnonzero(is_stored & ~not_null_mask(stored[0]))
         if not len(large):
             none = np.zeros(0, np.int64)
             layout = PartLayout.of(none, none, updates.groups)
@@ -166,7 +166,7 @@ class Parts:
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
         apart = layout.apart(np.diff(updates.bounds), taken)
         listed = self.kernel.listed(values)
-        update = np.flatnonzero(valid(listed))
+        update = np.flatnonzero(not_null_mask(listed))
         sought = np.flatnonzero(apart[updates.group[update]])
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
@@ -211,7 +211,7 @@ class Parts:
         return [combine_chunks(column) for column in parts.columns]
 
     def store_parts(
-        self, read: ListsRead, events: Timeline, traced: Traced, time_us: Ints
+        self, read: ListsRead, events: Timeline, traced: TracedAccumulators, time_us: Ints
     ) -> Columns:
         """Store the changed parts of long lists, once a batch. Return the accumulators for the
         groups' own rows, a row per group; the lists of a long one are null.
@@ -228,7 +228,7 @@ class Parts:
 
         New numbers are above the group's highest, and may have gaps.
         """
-        size = sizes(traced.columns[0])
+        size = list_sizes(traced.columns[0])
         large = read.apart | is_long(size)
         if not len(read.number) and not large.any():
             return traced.columns
@@ -243,7 +243,7 @@ class Parts:
         element = np.flatnonzero(written[run])
         run = run[element]
         begin = np.flatnonzero(np.diff(run, prepend=-1))
-        of, ordinal, length = cut(np.diff(begin, append=len(run)))
+        of, ordinal, length = cut_into_parts(np.diff(begin, append=len(run)))
         run = run[begin][of]
 
         # A part takes the number of a part that it replaces, while there are any.
@@ -348,11 +348,11 @@ def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Int
     """
     home = np.full(len(lists.flatten()), ABSENT)
     part = part[apart[layout.group[part]]]
-    home[np.repeat(apart, sizes(lists))] = np.repeat(part, layout.size[part])
+    home[np.repeat(apart, list_sizes(lists))] = np.repeat(part, layout.size[part])
     return home
 
 
-def _unchanged_parts(read: ListsRead, traced: Traced, run: Ints) -> Mask:
+def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, run: Ints) -> Mask:
     """Find the parts that hold exactly the elements that they held before the batch: bool[p].
 
     ``run``: per element after the batch, the part to which it belongs; a number from p on is no

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dovetail.aggregates.aggregate import Aggregate, GroupUpdates, nulls
+from dovetail.aggregates.aggregate import Aggregate, GroupUpdates, null_accumulators
 from dovetail.arrays.equality import rows_equal
 
 GROUPS = 4
@@ -132,7 +132,7 @@ def run(
     """The results after each update, and the accumulators at the end. Checks on the way that types
     are those declared and that ``final`` is what ``running`` ends with.
     """
-    state = nulls(aggregate.state, GROUPS)
+    state = null_accumulators(aggregate.state, GROUPS)
     emitted: list[Any] = []
     for first, end in zip([0, *cut], [*cut, len(script)], strict=True):
         batch = script[first:end]
@@ -162,7 +162,7 @@ def final(
     """The accumulators after a script."""
     updates, order = by_group(script)
     values = [column.take(pa.array(order)) for column in columns(script, types)]
-    return aggregate.fold(updates, nulls(aggregate.state, GROUPS), values)
+    return aggregate.fold(updates, null_accumulators(aggregate.state, GROUPS), values)
 
 
 def model(make: Callable[[], Model], script: Iterable[Update]) -> list[Any]:
