@@ -170,7 +170,7 @@ def expanded(monkeypatch: pytest.MonkeyPatch, kernel: ModuleType) -> list[int]:
         made.append(len(member))
         return which, member
 
-    monkeypatch.setattr(kernel, "expand", counted)
+    monkeypatch.setattr(kernel, "expand_ranges", counted)
     return made
 
 

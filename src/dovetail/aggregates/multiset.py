@@ -209,7 +209,7 @@ def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
     columns, the lists of values and of counts: one row per group, empty for a group without values.
 
     Values are in the order of their type or, if it has none, by the update that brought each to
-    stay. ``value_spans``: by (group, value, time), as ``spans`` returns them. Raises
+    stay. ``value_spans``: by (group, value, time), as ``multiset_spans`` returns them. Raises
     ``AggregateError`` if the lists have too many elements for an Arrow column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))

@@ -342,7 +342,7 @@ class _Float(Aggregate):
 
     def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
         """Return a result for each accumulator, null if it has no values. ``sums``: their finite
-        sums, block by block. ``counts``: the four counts of ``_summands``.
+        sums, block by block. ``counts``: the four counts of ``_summands_by_kind``.
         """
         n, nan, above, below = counts
         divisor = np.where(n == 0, 1, n)

@@ -36,8 +36,8 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     its bytes; a string, binary or list gives a polynomial of its elements. The work is columnar
     throughout.
 
-    ``keys``: at least one column, with equal bits for equal values (``equality.canonical``). A null
-    hashes alike in all types. Raises ``ValueError`` for a map.
+    ``keys``: at least one column, with equal bits for equal values (``equality.canonical_key``). A
+    null hashes alike in all types. Raises ``ValueError`` for a map.
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
@@ -173,8 +173,8 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Compute Spark's ``xxhash64`` of each row's key: int64[n]. It works row by row, so use it for
     few rows.
 
-    ``keys``: at least one column, with one NaN and without -0.0 (``equality.canonical``), times in
-    microseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map, which Spark
+    ``keys``: at least one column, with one NaN and without -0.0 (``equality.canonical_key``), times
+    in microseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map, which Spark
     does not hash either.
 
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
@@ -231,7 +231,7 @@ def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
 
 def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
     """Return the bytes that Spark hashes for a scalar of ``type_``; it is not null. Times and dates
-    are integers here (``_plain``).
+    are integers here (``_times_as_integers``).
     """
     if isinstance(value, str):
         return value.encode()

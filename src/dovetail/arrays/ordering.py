@@ -38,7 +38,7 @@ class OrderedKeys:
 
 
 def is_ordered(type_: pa.DataType) -> bool:
-    """Return True if values of the type have an order, so that ``keyed`` takes them."""
+    """Return True if values of the type have an order, so that ``to_ordered_keys`` takes them."""
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 
@@ -95,7 +95,8 @@ def _computed_keys(values: pa.Array) -> Ints:
 
 
 def _values_of_keys(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
-    """Return the values of ``type_`` that ``_key`` turns into the int64 ``keys``, null where
+    """Return the values of ``type_`` that ``_computed_keys`` turns into the int64 ``keys``, null
+    where
     ``null`` is true. Keys may be arbitrary there.
     """
     if pa.types.is_floating(type_):

@@ -21,7 +21,7 @@ Keys: TypeAlias = Annotated[
 
 def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
     """Return the columns of the store's ``own_key``, with a row for each of ``keys``, in order.
-    Equal values have equal bits (``canonical``).
+    Equal values have equal bits (``canonical_key``).
 
     Raises ``PlanError`` for other columns, for a null, and for a value of another type. ``caller``:
     the call in errors.
