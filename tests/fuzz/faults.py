@@ -737,8 +737,14 @@ FAULTS = [
         "stays[at[goes & (coming[group] > 9)]] = False",
     ),
     Fault(
-        "local: a bucket gets the rows of another",
+        "local: what passes a stage goes into it",
         "engine.local",
+        "for p in parcel_list if p.reader == step.number]",
+        "for p in parcel_list if p.reader <= step.number]",
+    ),
+    Fault(
+        "local_buckets: a bucket gets the rows of another",
+        "engine.local_buckets",
         "for target, piece in pieces if target == bucket]",
         "for target, piece in pieces if target >= bucket]",
     ),

@@ -163,7 +163,7 @@ def ordered(windows: str, batches: Sequence[Sequence[Emitted]]) -> list[list[Emi
 def expanded(monkeypatch: pytest.MonkeyPatch, kernel: ModuleType) -> list[int]:
     """How many pairs a kernel makes, each time."""
     made: list[int] = []
-    expand = kernel.expand
+    expand = kernel.expand_ranges
 
     def counted(first: Any, end: Any) -> Any:
         which, member = expand(first, end)

@@ -33,8 +33,9 @@ from dovetail.engine import flow
 from dovetail.engine.arrival import stairs_of
 from dovetail.engine.batches.pieces import Piece
 from dovetail.engine.flow import Flow
-from dovetail.engine.fragment import Heartbeat, process_batch
+from dovetail.engine.fragment import Heartbeat
 from dovetail.engine.idle import IdleRules
+from dovetail.engine.local_buckets import LocalBuckets, Pieces
 from dovetail.engine.pack import (
     DEAD_LETTERS,
     Letters,
@@ -55,7 +56,6 @@ from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.operators.joins.lookup import Caches, TaskLookups
-from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import held_columns
 from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk_steps
@@ -69,15 +69,11 @@ from dovetail.plan.nodes import Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View, views_of
-from dovetail.state.blobs import MemoryBlobs
-from dovetail.state.segment import SegmentCache
 
 Hash: TypeAlias = Annotated[
     Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]],
     Rule("a function of a key's columns", partial(takes, 1)),
 ]
-Pieces: TypeAlias = "list[tuple[int, Piece]]"
-"""Some of one stage's input, each piece with its bucket."""
 
 
 class Parcel(NamedTuple):
@@ -126,46 +122,6 @@ class Expressions(Conditions, Protocol):
         """
 
 
-class Buckets:
-    """The state and the work of a fragment on all its buckets."""
-
-    def __init__(self, fragment: Fragment) -> None:
-        self.fragment = fragment
-        self.blobs = [MemoryBlobs() for _ in range(fragment.buckets)]
-        self.counts: Counts = Counts()
-        self._cache = SegmentCache()
-
-    def process(
-        self, pieces: Pieces, now_us: int, idle: IdleRules | None
-    ) -> Iterator[tuple[int, pa.Table | Heartbeat]]:
-        """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); last of
-        each bucket its heartbeat, if it sends one.
-
-        ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
-        the rules of heartbeats in a pause, None for none. A bucket without pieces does nothing,
-        unless ``idle`` or ``align=`` let it run on its own. Raises what
-        ``engine.fragment.process_batch`` raises.
-        """
-        for bucket, blobs in enumerate(self.blobs):
-            bucket_pieces = [piece for target, piece in pieces if target == bucket]
-            if bucket_pieces or idle is not None or self.fragment.align_us is not None:
-                done = process_batch(
-                    self.fragment, bucket_pieces, blobs, self._cache, now_us, bucket, idle
-                )
-                for table in done.changes:
-                    yield bucket, table
-                self.counts.update(done.counts)
-                if done.time is not None:
-                    yield bucket, done.time
-
-    def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
-        """Set the counts and the state of all buckets to former ones. ``blobs``: one mapping per
-        bucket, from a blob's name to its bytes.
-        """
-        self.blobs, self.counts = [MemoryBlobs(bucket_blobs) for bucket_blobs in blobs], counts
-        self._cache = SegmentCache()
-
-
 class LocalRun:
     """A run of a plan in this process, through all stages that feed its results.
 
@@ -184,7 +140,7 @@ class LocalRun:
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: IdleRules | None = None
         self.failed, self.dropped = Counts(), 0
-        self.by_stage: dict[Stage, Buckets] = {}
+        self.by_stage: dict[Stage, LocalBuckets] = {}
         self.given: dict[Port, Pieces] = {}
         self.letters: list[pa.Table] = []
         self._caches: Caches = {}
@@ -193,7 +149,7 @@ class LocalRun:
             _refuse_unrunnable(stage, views, expressions is not None)
             self.given |= {port: [] for port in stage.ports}
             if stage.fragment.stateful:
-                self.by_stage[stage] = Buckets(stage.fragment)
+                self.by_stage[stage] = LocalBuckets(stage.fragment)
         self._readings = [
             reading for step in walk_steps(plan.last_steps) for reading in step.readings
         ]
@@ -208,7 +164,7 @@ class LocalRun:
         ]
 
     @property
-    def buckets(self) -> list[Buckets]:
+    def buckets(self) -> list[LocalBuckets]:
         """The buckets of each stage with state, in the order in which the stages run."""
         return list(self.by_stage.values())
 

@@ -22,7 +22,7 @@ from dovetail.arrays.timeline import Ints, timeline
 from dovetail.base.columns import EVENT_TIME
 from dovetail.operators.job import Batch, Job
 from dovetail.operators.tables import locate_last_rows, located_times
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 
 def in_order(job: Job) -> Job:

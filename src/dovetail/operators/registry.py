@@ -26,17 +26,16 @@ from dovetail.physical.specs.by_key import (
     ExpireLaw,
     ExplodeLaw,
     FillLaw,
-    ForeignKeyJoinLaw,
     HistoryJoinLaw,
     InOrderLaw,
     StreamJoinLaw,
     StreamTableJoinLaw,
-    SubscribeLaw,
     TableJoinLaw,
     ToChangesLaw,
     TransactLaw,
     UnionLaw,
 )
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw, SubscribeLaw
 from dovetail.physical.specs.groups import AggregationLaw, FinalLaw, RetractLaw
 from dovetail.physical.specs.law import Law
 from dovetail.physical.specs.star import StarJoinLaw, StarLookupLaw, StarSubscribeLaw

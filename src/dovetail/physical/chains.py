@@ -19,6 +19,7 @@ from dovetail.physical.source import (
 )
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs import groups
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.aggregation import Aggregation
 
@@ -108,7 +109,7 @@ def foreign_key_operator(
     its output.
     """
     return Operator(
-        law=ops.ForeignKeyJoinLaw(left.shape.keys, how),
+        law=ForeignKeyJoinLaw(left.shape.keys, how),
         sources=(subscription_source(left, carries), right),
         emit=emit,
         visible=visible,

@@ -13,7 +13,6 @@ and so has an aggregate of a table. Joins by foreign key of one table with other
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
@@ -35,13 +34,13 @@ from dovetail.physical.inputs import (
 )
 from dovetail.physical.routing import Plan, Result
 from dovetail.physical.source import SourceSpec
-from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs.delta_join import (
     SettleLaw,
     delta_join_law,
     join_key_input,
     settled_source,
 )
+from dovetail.physical.specs.foreign_key import SubscribeLaw
 from dovetail.physical.specs.groups import RetractLaw
 from dovetail.physical.specs.star import (
     StarJoinLaw,
@@ -49,7 +48,7 @@ from dovetail.physical.specs.star import (
     StarSubscribeLaw,
     shared_columns,
 )
-from dovetail.physical.stage import Port, Stage
+from dovetail.physical.stage import Port, Stage, count_readers
 from dovetail.physical.stars import Star, star_answers, star_messages, star_of
 from dovetail.physical.windows import plan_windowed_fragment
 from dovetail.plan.fingerprint import fingerprint
@@ -97,7 +96,7 @@ def plan_of(
     for node in nodes:
         refuse_random_state(node)
     resting = [_materialize_union(*at_rest(node), emit) for node in nodes]
-    readers = _count_readers([node for node, _ in resting])
+    readers = count_readers([node for node, _ in resting])
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
     # knows what the stage must emit.
@@ -120,20 +119,6 @@ def _materialize_union(
     """
     keeps = emit == "batch" and isinstance(node, Union) and not node.stream
     return (materialized(node) if keeps else node), views
-
-
-def _count_readers(results: Sequence[Node]) -> Counter[Node]:
-    """Count the nodes and results that read each node, directly or as the result of its stage. A
-    node that nothing reads counts 0; one that another reads twice counts once for it.
-    """
-    parts = dict.fromkeys(part for node in results for part in node.walk())
-    reading = {
-        (part, below.node if isinstance(below, Derived) else below)
-        for part in parts
-        if not isinstance(part, Derived)
-        for below in part.inputs
-    }
-    return Counter([below for _, below in reading]) + Counter(results)
 
 
 @dataclass(frozen=True)
@@ -301,7 +286,7 @@ class _Planner:
         between = self.arrival.first_cause_columns(node.left)
         topology = fingerprint(node)
         subscribing = Operator(
-            law=ops.SubscribeLaw(node.how),
+            law=SubscribeLaw(node.how),
             sources=(left_source,),
             emit=emit,
             feeds=between,

@@ -15,14 +15,15 @@ Within a fragment there is no exchange: an operator reads the output of another 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.inputs import Input
 from dovetail.physical.source import SourceSpec
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.nodes import Derived, Entry, Node, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +105,17 @@ def stages_up_to(last: Stage) -> Iterator[Stage]:
         if isinstance(port.origin, Stage):
             yield from stages_up_to(port.origin)
     yield last
+
+
+def count_readers(results: Sequence[Node]) -> Counter[Node]:
+    """Count the nodes and results that read each node, directly or as the result of its stage. A
+    node that nothing reads counts 0; one that another reads twice counts once for it.
+    """
+    parts = dict.fromkeys(part for node in results for part in node.walk())
+    reading = {
+        (part, below.node if isinstance(below, Derived) else below)
+        for part in parts
+        if not isinstance(part, Derived)
+        for below in part.inputs
+    }
+    return Counter([below for _, below in reading]) + Counter(results)

@@ -47,6 +47,7 @@ from dovetail.physical.inputs import (
 from dovetail.physical.source import RowArrival, RowMeaning, RowShape, SourceSpec
 from dovetail.physical.specs import by_key as ops
 from dovetail.physical.specs import groups
+from dovetail.physical.specs.foreign_key import SubscribeLaw
 from dovetail.physical.specs.law import Law
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.joins.window_join import WindowJoin
@@ -445,7 +446,7 @@ class _FragmentBuilder:
             [side for side, w in ((left, node.left.windows), (right, windows)) if w]
         )
         subscribed = self._add_numbered_operator(
-            ops.SubscribeLaw(node.how), (source,), (feed,), emit, clocks, {}
+            SubscribeLaw(node.how), (source,), (feed,), emit, clocks, {}
         )
         answering = chains.foreign_key_operator(
             source,

@@ -23,7 +23,8 @@ from typing import Any
 
 from dovetail.base.columns import WINDOW_END, foreign_name
 from dovetail.base.text_cells import microseconds_of
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw, InOrderLaw
+from dovetail.physical.specs.by_key import InOrderLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.join_call import Materialized

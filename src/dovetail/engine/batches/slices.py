@@ -32,7 +32,7 @@ from dovetail.engine.batches.row_store import AT, Stock
 from dovetail.laws.joins.foreign_key_join import MOVED
 from dovetail.operators.job import Batch, Share
 from dovetail.physical.fragment import Fragment
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from dovetail.operators.joins.subscriptions import (
     right_table_rows,
 )
 from dovetail.operators.tables import count_ignored
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 _ROWS_MAX = 50_000
 """The most rows in one table of output. It bounds memory, whatever the fan-out."""

@@ -17,7 +17,7 @@ from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, m
 from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.operators.job import Job, OperatorOutcome, take_rows
 from dovetail.operators.row_changes import RowChanges, old_or_new
-from dovetail.physical.specs.by_key import SubscribeLaw
+from dovetail.physical.specs.foreign_key import SubscribeLaw
 
 
 def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:

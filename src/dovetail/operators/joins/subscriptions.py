@@ -34,7 +34,7 @@ from dovetail.operators.tables import (
     located_times,
     store_rows,
 )
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 

@@ -60,7 +60,7 @@ from dovetail.operators.tables import (
     store_rows,
 )
 from dovetail.operators.tables import find_accepted_events as counts_of
-from dovetail.physical.specs.by_key import ForeignKeyJoinLaw
+from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 from dovetail.physical.specs.star import StarLookupLaw, left_input_of_dimensions
 from dovetail.physical.specs.star import subscription_store_name as store_of
 from dovetail.state.runs import Runs

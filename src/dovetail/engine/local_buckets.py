@@ -1,0 +1,59 @@
+"""The buckets of a stage in this process, with their state in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dovetail.engine.batches.pieces import Piece
+from dovetail.engine.fragment import Heartbeat, process_batch
+from dovetail.engine.idle import IdleRules
+from dovetail.operators.counts import Counts
+from dovetail.physical.fragment import Fragment
+from dovetail.state.blobs import MemoryBlobs
+from dovetail.state.segment import SegmentCache
+
+Pieces: TypeAlias = "list[tuple[int, Piece]]"
+"""Some of one stage's input, each piece with its bucket."""
+
+
+class LocalBuckets:
+    """The state and the work of a fragment on all its buckets."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        self.fragment = fragment
+        self.blobs = [MemoryBlobs() for _ in range(fragment.buckets)]
+        self.counts: Counts = Counts()
+        self._cache = SegmentCache()
+
+    def process(
+        self, pieces: Pieces, now_us: int, idle: IdleRules | None
+    ) -> Iterator[tuple[int, pa.Table | Heartbeat]]:
+        """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); last of
+        each bucket its heartbeat, if it sends one.
+
+        ``pieces``: the stage's input. ``now_us``: the wall-clock time of the micro-batch. ``idle``:
+        the rules of heartbeats in a pause, None for none. A bucket without pieces does nothing,
+        unless ``idle`` or ``align=`` let it run on its own. Raises what
+        ``engine.fragment.process_batch`` raises.
+        """
+        for bucket, blobs in enumerate(self.blobs):
+            bucket_pieces = [piece for target, piece in pieces if target == bucket]
+            if bucket_pieces or idle is not None or self.fragment.align_us is not None:
+                done = process_batch(
+                    self.fragment, bucket_pieces, blobs, self._cache, now_us, bucket, idle
+                )
+                for table in done.changes:
+                    yield bucket, table
+                self.counts.update(done.counts)
+                if done.time is not None:
+                    yield bucket, done.time
+
+    def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
+        """Set the counts and the state of all buckets to former ones. ``blobs``: one mapping per
+        bucket, from a blob's name to its bytes.
+        """
+        self.blobs, self.counts = [MemoryBlobs(bucket_blobs) for bucket_blobs in blobs], counts
+        self._cache = SegmentCache()

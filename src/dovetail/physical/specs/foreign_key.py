@@ -1,0 +1,133 @@
+"""The laws of a join of tables by foreign key, on its two keys: parameters, as plain data for the
+workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pyarrow as pa
+
+from dovetail.laws.joins.table_join import How, sides_preserved
+from dovetail.physical.specs.law import Law, Sources, Store, not_latest_metrics, table_store
+
+
+@dataclass(frozen=True)
+class SubscribeLaw(Law):
+    """A table by primary key that has a foreign key: the first operator of a foreign-key join.
+
+    Each record becomes messages to its former and its present foreign key. The store has the
+    foreign key of each row.
+    """
+
+    REASON: ClassVar[str] = "a row may change its foreign key, so the one that it had is needed"
+
+    how: How
+
+    whole_keys = True
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Return the only store of a bucket by its name: the foreign key of each row."""
+        (source,) = sources
+        store = replace(
+            table_store(sources, 0),
+            holds="foreign key per key",
+            of="",
+            fields=tuple(source.shape.key_fields + source.shape.foreign_fields),
+        )
+        return dict.fromkeys(super().stores(sources), store)
+
+    def metric_names(self, sources: Sources) -> list[str]:
+        """Return the metrics of records that do not change the latest version; empty unless the
+        table is versioned.
+        """
+        return not_latest_metrics(sources)
+
+
+@dataclass(frozen=True)
+class ForeignKeyJoinLaw(Law):
+    """Subscriptions by foreign key, joined with the table that they refer to."""
+
+    REASON: ClassVar[str] = "a change of a right row needs all left rows that refer to it"
+
+    primary: int
+    """The number of primary key columns, with which the subscriptions' values begin."""
+    how: How
+
+    whole_keys = True
+    SUBSCRIPTIONS: ClassVar[str] = "subscriptions"
+    RIGHT: ClassVar[str] = "right"
+    REFERENCES: ClassVar[str] = "references"
+
+    @property
+    def leaves(self) -> tuple[int, ...]:
+        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
+        return (0, 1)
+
+    def primary_columns(self, sources: Sources) -> range:
+        """Return the indices of the left table's primary key columns in the rows of the first
+        input.
+        """
+        first = sources[0].shape.value_columns.start
+        return range(first, first + self.primary)
+
+    def leaf_columns(self, sources: Sources, leaf: int) -> range:
+        """Return the indices of the columns of a leaf's values in the rows of its input.
+
+        ``leaf``: 0 for the left row, 1 for the right row. The right row's key counts as a value,
+        because the row may be missing.
+        """
+        if leaf == 1:
+            return sources[1].shape.user_columns
+        return range(self.primary_columns(sources).stop, sources[0].shape.value_columns.stop)
+
+    def key_fields(self, sources: Sources) -> list[pa.Field]:
+        """Return the key columns of a change: the left table's primary key.
+
+        The right key follows if right rows also come out alone.
+        """
+        primary = sources[0].shape.fields(self.primary_columns(sources))
+        theirs = sources[1].shape.key_fields
+        return primary + (theirs if sides_preserved(self.how)[1] else [])
+
+    def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
+        """Return the types of a leaf's value columns in a change. ``leaf``: 0 for the left row, 1
+        for the right.
+        """
+        return [
+            field.type for field in sources[leaf].shape.fields(self.leaf_columns(sources, leaf))
+        ]
+
+    def stores(self, sources: Sources) -> Mapping[str, Store]:
+        """Return the stores of a bucket by name: the subscriptions with their rows, and the right
+        table.
+
+        If right rows also come out alone, a third store counts the left rows that refer to each.
+        """
+        left, right = sources
+        rows = table_store(sources, 0, key=left.shape.keys + self.primary)
+        theirs = table_store(sources, 1)
+        stores = {
+            self.SUBSCRIPTIONS: replace(
+                rows,
+                holds=f"{left.name}, last row per foreign key and key",
+                through=left.name,
+                whole=sides_preserved(self.how)[0],
+            ),
+            self.RIGHT: replace(theirs, holds=f"{right.name}, {theirs.holds}"),
+        }
+        if sides_preserved(self.how)[1]:
+            stores[self.REFERENCES] = Store(f"how many rows of {left.name} refer to each")
+        return stores
+
+    def metric_names(self, sources: Sources) -> list[str]:
+        """Return the metrics of right records that do not change the latest version; empty unless
+        the right table is versioned.
+        """
+        return not_latest_metrics(sources[1:])
+
+    def match_counted_inputs(self, sources: Sources) -> list[str]:
+        """Return the name of the left table, the only input whose matches are counted."""
+        return [sources[0].name]
