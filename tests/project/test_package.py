@@ -41,8 +41,8 @@ def test_the_wheel_has_the_library_and_nothing_else(built: Path) -> None:
         "dovetail/page/page.html",
         "dovetail/page/script.js",
         "dovetail/page/style.css",
-        "dovetail/platform/java/LocalFiles.java",
-        "dovetail/platform/java/local_files.jar",
+        "dovetail/platform/java/LocalDisk.java",
+        "dovetail/platform/java/local_disk.jar",
         "dovetail/py.typed",
     }
     assert f"{about}/licenses/LICENSE" in names

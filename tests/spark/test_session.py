@@ -15,7 +15,7 @@ from drivers import reported
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail.platform import delta_tables, local_files
+from dovetail.platform import delta_tables, local_disk
 from dovetail.spark.log_lines import HARMLESS, QUIET
 from dovetail.spark.task import MAPPED_BYTES_MAX
 
@@ -52,7 +52,7 @@ def test_what_a_builder_has_is_kept() -> None:
     assert packages[2:] == [delta_tables.JAR]
     assert found["spark.driver.memory"] == "2g"
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
-    assert found["spark.driver.extraClassPath"] == f"own.jar{os.pathsep}{local_files.JAR}"
+    assert found["spark.driver.extraClassPath"] == f"own.jar{os.pathsep}{local_disk.JAR}"
 
 
 def test_a_limit_for_the_memory_of_all_processes() -> None:
@@ -117,7 +117,7 @@ def test_a_session_without_it_is_told_what_it_lacks(spark: SparkSession) -> None
     report = dt.doctor(spark)
     lacking = {finding.what: finding for finding in report.missing}
     assert {"Unix sockets", "huge pages"} <= lacking.keys()
-    assert not {"Spark", "workers' Python", "warm workers", "local files"} & lacking.keys()
+    assert not {"Spark", "workers' Python", "warm workers", "local disk"} & lacking.keys()
     assert str(lacking["huge pages"].lacks).startswith("off for the JVM")
     lines = str(report).splitlines()
     assert lines[0] == "Spark            ok"

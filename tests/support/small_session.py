@@ -18,7 +18,7 @@ import warm_python
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
-from dovetail.platform import local_files
+from dovetail.platform import local_disk
 from dovetail.spark.session import DAEMON
 
 SMALL_TABLES = {
@@ -82,7 +82,7 @@ def quick(builder: SparkSession.Builder, java: str) -> SparkSession.Builder:
 def class_path() -> str:
     """The jars in front of Spark's own: those with most classes, and the one of ``configure``."""
     first = [jar for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
-    return os.pathsep.join(map(str, [*first, local_files.JAR]))
+    return os.pathsep.join(map(str, [*first, local_disk.JAR]))
 
 
 def session() -> SparkSession:
@@ -131,7 +131,7 @@ def archive() -> Path:
     """Where ``class_archive`` puts its archive: it fits one Java, its options and one Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    spark = f"{JARS} {JARS.stat().st_mtime} {class_path()} {local_files.JAR.stat().st_mtime}"
+    spark = f"{JARS} {JARS.stat().st_mtime} {class_path()} {local_disk.JAR.stat().st_mtime}"
     own = f"{java.resolve()} {java.stat().st_mtime} {spark} {JAVA}"
     return CACHE / f"classes-{crc32(own.encode()):08x}.jsa"
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from dovetail.base.text_cells import html_table
 from dovetail.base.validation import validated
-from dovetail.platform import delta_tables, local_files
+from dovetail.platform import delta_tables, local_disk
 from dovetail.platform.sessions import has_source, started_with
 from dovetail.spark import session as good
 from dovetail.spark.query.writer import leaks_sockets
@@ -135,9 +135,9 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
         daemon = started_with(spark, "spark.python.daemon.module")
         cold = None if daemon == good.DAEMON else "started without imports"
         yield Finding("warm workers", cold, "most of a second at each worker's start", CONFIGURE)
-        there = local_files.JAR.name in started_with(spark, good.CLASS_PATH)
+        there = local_disk.JAR.name in started_with(spark, good.CLASS_PATH)
         slow = None if there or os.name != "posix" else "two processes for each"
-        yield Finding("local files", slow, "a tenth of a small micro-batch", CONFIGURE)
+        yield Finding("local disk", slow, "a tenth of a small micro-batch", CONFIGURE)
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     local = None if zone in {"UTC", "Etc/UTC"} else zone
     yield Finding("time zone", local, "times are read and shown in that zone", CONFIGURE)

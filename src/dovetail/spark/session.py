@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from dovetail.base import validation
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
-from dovetail.platform import delta_tables, local_files
+from dovetail.platform import delta_tables, local_disk
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 from dovetail.spark import class_archive
@@ -172,7 +172,7 @@ def configure(
     settings |= memory_settings(options, memory, memory_limit)
     if options.get("spark.master", "local").startswith("local"):
         settings["spark.python.daemon.module"] = DAEMON
-        added[CLASS_PATH] = str(local_files.JAR) if os.name == "posix" else ""
+        added[CLASS_PATH] = str(local_disk.JAR) if os.name == "posix" else ""
     for name, value in added.items():
         between = _BETWEEN.get(name, ",")
         settings[name] = between.join(part for part in (options.get(name), value) if part)

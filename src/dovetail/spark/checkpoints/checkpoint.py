@@ -17,7 +17,7 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import SparkSource, leaves_of, numbered
-from dovetail.platform import jvm, local_files
+from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION, NAME, described
@@ -58,12 +58,12 @@ TIMEZONE = "timezone"
 """Key of a binding: the session's time zone, in which the query's expressions are computed."""
 _STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
 
-_LOCAL_FILES = "fs.file.impl"
+_LOCAL_DISK = "fs.file.impl"
 _LOCAL_CHECKPOINT = {
     # Spark finds Hive's file system by itself, which refuses to rename over a file. With the
     # manager below, a repeated micro-batch would then leave the state of its first run. So the
     # file system's settings are set first, and unset last.
-    _LOCAL_FILES: local_files.HADOOP,
+    _LOCAL_DISK: local_disk.HADOOP,
     "fs.file.impl.disable.cache": "true",
     "spark.sql.streaming.checkpointFileManagerClass": jvm.MANAGERS
     + "FileSystemBasedCheckpointFileManager",
@@ -205,13 +205,13 @@ class CheckpointFile:
         Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
         processes on a local disk: a ``chmod`` and a ``readlink`` for each end. Its other way starts
         one, and replaces a file at once instead of deleting it first. With the class of
-        ``local_files`` it starts none.
+        ``local_disk`` it starts none.
         """
         chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
         if chosen or self._files.scheme(self._root) != "file":
             return {}
-        if self._files.has_class(local_files.CLASS):
-            return _LOCAL_CHECKPOINT | {_LOCAL_FILES: local_files.CLASS}
+        if self._files.has_class(local_disk.CLASS):
+            return _LOCAL_CHECKPOINT | {_LOCAL_DISK: local_disk.CLASS}
         return _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:

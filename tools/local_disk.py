@@ -1,4 +1,4 @@
-"""Compiles the class of local files for the JVM: ``python tools/local_files.py`` writes its jar.
+"""Compiles the class of local files for the JVM: ``python tools/local_disk.py`` writes its jar.
 
 The wheel has the jar, so users need no compiler. A test compiles the class again and compares.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyspark
 
-from dovetail.platform.local_files import JAR
+from dovetail.platform.local_disk import JAR
 
-SOURCE = JAR.with_name("LocalFiles.java")
+SOURCE = JAR.with_name("LocalDisk.java")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -12,16 +12,16 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from dovetail.platform import local_files
+from dovetail.platform import local_disk
 from dovetail.platform.files import files_of
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 
-TOOL = Path(__file__).parents[2] / "tools" / "local_files.py"
+TOOL = Path(__file__).parents[2] / "tools" / "local_disk.py"
 
 
 def test_permissions_are_those_of_hadoop(spark: SparkSession, tmp_path: Path) -> None:
     modes = {}
-    for name in (local_files.CLASS, local_files.HADOOP):
+    for name in (local_disk.CLASS, local_disk.HADOOP):
         root = tmp_path / name
         root.mkdir()
         assert spark._jvm is not None
@@ -43,8 +43,8 @@ def test_permissions_are_those_of_hadoop(spark: SparkSession, tmp_path: Path) ->
             str(path.relative_to(root)): oct(S_IMODE(path.stat().st_mode))
             for path in sorted(root.rglob("*"))
         }
-    assert modes[local_files.CLASS] == modes[local_files.HADOOP]
-    assert modes[local_files.CLASS] == {
+    assert modes[local_disk.CLASS] == modes[local_disk.HADOOP]
+    assert modes[local_disk.CLASS] == {
         ".default.crc": "0o644",
         ".renamed.crc": "0o600",
         ".sticky.crc": "0o1777",
@@ -60,10 +60,10 @@ def test_a_query_takes_the_class_where_the_jvm_has_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = CheckpointFile(spark, str(tmp_path))
-    assert files_of(spark).has_class(local_files.CLASS)
-    assert file.settings()["fs.file.impl"] == local_files.CLASS
-    monkeypatch.setattr(local_files, "CLASS", "dovetail.NoClass")
-    assert file.settings()["fs.file.impl"] == local_files.HADOOP
+    assert files_of(spark).has_class(local_disk.CLASS)
+    assert file.settings()["fs.file.impl"] == local_disk.CLASS
+    monkeypatch.setattr(local_disk, "CLASS", "dovetail.NoClass")
+    assert file.settings()["fs.file.impl"] == local_disk.HADOOP
 
 
 def test_the_jar_is_that_of_its_source() -> None:
@@ -71,11 +71,11 @@ def test_the_jar_is_that_of_its_source() -> None:
     if javac is None:
         pytest.skip("javac is missing (Debian: apt install openjdk-17-jdk-headless)")
     tool = _loaded(TOOL)
-    with zipfile.ZipFile(local_files.JAR) as jar:
+    with zipfile.ZipFile(local_disk.JAR) as jar:
         stored = {name: jar.read(name) for name in jar.namelist()}
     compiled = tool.classes()
     assert stored.keys() == compiled.keys()
-    assert local_files.JAR.read_bytes() == tool.jar(stored)
+    assert local_disk.JAR.read_bytes() == tool.jar(stored)
     if b" 17" in tool.compiler_version(javac):
         assert stored == compiled
 

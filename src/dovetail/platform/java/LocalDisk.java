@@ -13,8 +13,8 @@ import org.apache.hadoop.fs.permission.FsPermission;
  * <p>Without Hadoop's native library it starts a {@code chmod} process for each file, and another
  * one for the checksum file beside it. Everything else is Hadoop's own.
  */
-public final class LocalFiles extends LocalFileSystem {
-  public LocalFiles() {
+public final class LocalDisk extends LocalFileSystem {
+  public LocalDisk() {
     super(new Raw());
   }
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CLASS = "dovetail.LocalFiles"
+CLASS = "dovetail.LocalDisk"
 """The class. It extends ``HADOOP``, and does everything else as that does."""
 HADOOP = "org.apache.hadoop.fs.LocalFileSystem"
 """Hadoop's own class for local disks."""
-JAR = Path(__file__).parent / "java" / "local_files.jar"
+JAR = Path(__file__).parent / "java" / "local_disk.jar"
