@@ -84,9 +84,8 @@ _INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
 _MINUS_INFINITY: Final = r"^(-infinity$|-(290308|292275055)-|\+292269055-|-5877611-06-22)"
 """Patterns of PostgreSQL's infinity as a text: its own words, and the dates that Debezium makes of
 them."""
-_BASE64: Final = r"^[A-Za-z0-9+/]*={0,2}$"
-_BASE64_LENGTH: Final = 4
-"""A base64 text has a multiple of so many characters."""
+_BASE64, _BASE64_UNIT = r"^[A-Za-z0-9+/]*={0,2}$", 4
+"""The characters of a base64 text, and that it has a multiple of so many."""
 _NUMBER_MARK: Final = " "
 """The first character of a decimal's raw text where JSON has a number. Base64 does not have it, and
 casts skip it."""
@@ -536,7 +535,7 @@ def _from_base64(text: Column) -> Column:
     """Return the bytes of a base64 text; null for other texts, also for one that lacks its
     padding, which Spark takes.
     """
-    is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_LENGTH == 0)
+    is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_UNIT == 0)
     return F.when(is_whole, F.try_to_binary(text, F.lit("base64")))
 
 
