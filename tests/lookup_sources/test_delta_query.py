@@ -213,7 +213,7 @@ def test_rows_without_a_key_are_dropped_and_counted(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     with (world.directory / "orders" / "99.json").open("w") as file:
-        json.dump({"id": None, "customer": "ann", "_at": "2024-01-01T00:00:00Z"}, file)
+        json.dump({"id": None, "customer": "ann", "_at": "2024-01-01T00:00:00Z", "_n": 0}, file)
     table = world.table(spark, "orders").join(
         world.table(spark, "customers"), on="customer", how="left"
     )
