@@ -101,7 +101,7 @@ def cut_into_parts(size: Ints) -> tuple[Ints, Ints, Ints]:
     """Cut runs of values into parts: the run of each part, its ordinal within the run, and its
     size. Parts of one run differ by at most one value. A run of no values is one empty part.
 
-    >>> [column.tolist() for column in cut(np.array([3, 2048 + 1]))]
+    >>> [column.tolist() for column in cut_into_parts(np.array([3, 2048 + 1]))]
     [[0, 1, 1, 1, 1, 1], [0, 0, 1, 2, 3, 4], [3, 409, 410, 410, 410, 410]]
     """
     parts = np.where(is_long(size), -(-size // (PART_MAX // 2)), 1)

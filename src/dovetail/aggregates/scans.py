@@ -58,7 +58,7 @@ def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
     advance together, one element a step. Each longer one is accumulated by itself. So there are at
     most 64 steps and n/64 calls.
 
-    >>> scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
+    >>> segmented_scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
     [2, 2, 3, 4]
     """
     scanned: Ints = values.copy()

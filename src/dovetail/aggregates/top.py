@@ -267,7 +267,7 @@ def _rank_of_keys(keys: Iterable[Ints]) -> Ints:
 
     A key is read only for rows that tie on all keys before it.
 
-    >>> _ranks([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
+    >>> _rank_of_keys([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
     [2, 0, 1, 2]
     """
     first, *others = keys

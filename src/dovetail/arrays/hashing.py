@@ -125,7 +125,8 @@ def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
     half of the second: int64[n]. So rows that have the first key in common lie side by side in
     state. Different pairs may have one number.
 
-    >>> [f"{h:x}" for h in combined(np.array([0x11112222AAAA, 0x33334444BBBB]), np.array([7, 8]))]
+    >>> hashes = np.array([0x11112222AAAA, 0x33334444BBBB])
+    >>> [f"{hash_:x}" for hash_ in combine_hashes(hashes, np.array([7, 8]))]
     ['111100000007', '333300000008']
     """
     return (major_hash & ~_LOW) | (minor_hash & _LOW)
@@ -135,7 +136,7 @@ def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
     """Return the least and the greatest combined number of each first key, both inclusive: int64[n]
     each.
 
-    >>> [f"{h[0]:x}" for h in combined_range(np.array([0x11112222AAAA]))]
+    >>> [f"{h[0]:x}" for h in combined_hash_range(np.array([0x11112222AAAA]))]
     ['111100000000', '1111ffffffff']
     """
     return major_hash & ~_LOW, major_hash | _LOW
@@ -157,7 +158,7 @@ def separate_key_spaces(hash_: Ints, key_space: npt.NDArray[np.integer], spaces:
 
     ``key_space``: the number of each key's space, from 0 to ``spaces - 1``.
 
-    >>> top = in_ranges(np.array([-(2**63), 2**63 - 1, -(2**63)]), np.array([0, 0, 1]), 2)
+    >>> top = separate_key_spaces(np.array([-(2**63), 2**63 - 1, -(2**63)]), np.array([0, 0, 1]), 2)
     >>> top.tolist() == [-(2**63), -1, 0]
     True
     """

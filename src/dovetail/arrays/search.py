@@ -40,7 +40,7 @@ def expand_ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
     """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member). A range
     whose end is not above its first has no members.
 
-    >>> which, member = expand(np.array([5, 2, 7]), np.array([7, 2, 8]))
+    >>> which, member = expand_ranges(np.array([5, 2, 7]), np.array([7, 2, 8]))
     >>> which.tolist(), member.tolist()
     ([0, 0, 2], [5, 6, 7])
     """
@@ -129,7 +129,7 @@ def cut_by_count(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
     (start, exclusive end) of each; nothing if ``count`` is empty. A single count above ``limit`` is
     a range of its own.
 
-    >>> list(pieces(np.array([3, 1, 9, 2, 2]), 4))
+    >>> list(cut_by_count(np.array([3, 1, 9, 2, 2]), 4))
     [(0, 2), (2, 3), (3, 5)]
     """
     total = np.append(0, np.cumsum(count))

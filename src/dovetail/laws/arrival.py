@@ -64,7 +64,7 @@ class LogRuns:
         int64[k]. It is ``NO_TIME`` for a log's first run.
 
         >>> log, first = np.array([0, 0, 0]), np.array([8, 0, 4])
-        >>> LogRuns(log, first, first + 3, np.array([70, 90, 50])).before().tolist()[::2]
+        >>> LogRuns(log, first, first + 3, np.array([70, 90, 50])).latest_before().tolist()[::2]
         [90, 90]
         """
         order = np.lexsort((self.first, self.log))
@@ -110,7 +110,7 @@ class LogRuns:
         count.
 
         >>> log, first = np.array([0, 0, 1]), np.array([0, 2, 4])
-        >>> LogRuns(log, first, np.array([3, 5, 6]), first).interleaved().tolist()
+        >>> LogRuns(log, first, np.array([3, 5, 6]), first).find_interleaved().tolist()
         [True, True, False]
         """
         order = np.lexsort((self.first, self.log))

@@ -19,7 +19,8 @@ def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us
 
     ``group``, ``time_us``: int64[n], the records. ``to_group``, ``to_us``: int64[m], in any order.
 
-    >>> near(np.array([0, 0, 1]), np.array([5, 9, 5]), np.array([0]), np.array([3]), 2).tolist()
+    >>> group, time_us = np.array([0, 0, 1]), np.array([5, 9, 5])
+    >>> find_near(group, time_us, np.array([0]), np.array([3]), 2).tolist()
     [True, False, False]
     """
     order = np.lexsort((to_us, to_group))
@@ -40,9 +41,9 @@ def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
     these groups take log2(n) steps together. In other groups a step finds one record each, so they
     take as many steps as one group emits records.
 
-    >>> first_of_each(np.array([0, 0, 0, 0]), np.array([1, 3, 4, 7]), 2).tolist()
+    >>> find_first_records(np.array([0, 0, 0, 0]), np.array([1, 3, 4, 7]), 2).tolist()
     [True, False, True, True]
-    >>> first_of_each(np.array([0, 0, 0, 1]), np.array([5, 8, 7, 1]), 2).tolist()
+    >>> find_first_records(np.array([0, 0, 0, 1]), np.array([5, 8, 7, 1]), 2).tolist()
     [True, True, False, True]
     """
     is_emitted = np.zeros(len(group), np.bool_)

@@ -60,7 +60,8 @@ def version_fates(
     | row 2  | 6           | 6   | late; removes row 5                    |
     | row 8  | 8           | 12  | stands, expires at 12                  |
 
-    >>> made = lives(np.array([7, 7]), np.array([1, 5]), np.ones(2, bool), np.array([1, 5]), 8, 3)
+    >>> key, times = np.array([7, 7]), np.array([1, 5])
+    >>> made = version_fates(key, times, np.ones(2, bool), times, 8, 3)
     >>> made.expires.tolist(), made.due_us.tolist()
     ([True, False], [5, 9])
     """

@@ -32,7 +32,7 @@ def find_effective_rows(
     In this example an old row of log 0 comes late, and then a new one:
 
     >>> log, time = np.array([3, 0, 0]), np.array([101, 100, 102])
-    >>> effect, _, last = replacing(np.zeros(3, int), log, np.array([0, 7, 8]), time)
+    >>> effect, _, last = find_effective_rows(np.zeros(3, int), log, np.array([0, 7, 8]), time)
     >>> effect.tolist(), last.tolist()
     ([True, False, True], [2])
     """

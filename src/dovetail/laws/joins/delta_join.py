@@ -144,7 +144,7 @@ def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[
     ``group`` and ``others``: the group of each row of the two sides. ``rows``: indices into
     ``group``. Rows without a group match nothing.
 
-    >>> match(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
+    >>> matching_pairs(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
     (array([0, 2, 2]), array([1, 0, 2]))
     """
     order = np.argsort(others, kind="stable")

@@ -128,7 +128,7 @@ def count_references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, In
     ``initial``: int64[groups], the numbers before the batch.
 
     >>> group, change = np.array([0, 0, 0, 1, 1]), np.array([1, 0, -1, 0, 1])
-    >>> [numbers.tolist() for numbers in references(group, change, np.array([0, 2]))]
+    >>> [numbers.tolist() for numbers in count_references(group, change, np.array([0, 2]))]
     [[0, 1, 1, 2, 2], [1, 1, 0, 2, 3]]
     """
     total = np.cumsum(change)

@@ -25,10 +25,10 @@ def answer_records(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints
     If ``how`` is ``"left"``, a record without a row stands alone, with the row ``ABSENT``; else it
     is left out.
 
-    >>> record, row = answered(np.array([1, 0, -1, 1]), np.array([0, 2]), "left")
+    >>> record, row = answer_records(np.array([1, 0, -1, 1]), np.array([0, 2]), "left")
     >>> record.tolist(), row.tolist()
     ([0, 0, 1, 2, 3, 3], [0, 1, -1, -1, 0, 1])
-    >>> answered(np.array([1, 0, -1, 1]), np.array([0, 2]), "inner")[0].tolist()
+    >>> answer_records(np.array([1, 0, -1, 1]), np.array([0, 2]), "inner")[0].tolist()
     [0, 0, 3, 3]
     """
     size = np.append(sizes, 0)[key]

@@ -204,7 +204,7 @@ def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
     alone, and so row 4 stays alone:
 
     >>> joined = np.array([True, False, False, False, False])
-    >>> settled(np.array([1, 2, 4]), np.array([0, 1, 3]), joined).tolist()
+    >>> find_joined(np.array([1, 2, 4]), np.array([0, 1, 3]), joined).tolist()
     [True, True, True, False, False]
     """
     joined = joined.copy()

@@ -23,7 +23,7 @@ def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[
     Starts are the multiples of ``advance_us``. A record from 0 on is in no window that starts
     before 0.
 
-    >>> record, start = assign(np.array([5, 13]), 10, 4)
+    >>> record, start = assign_windows(np.array([5, 13]), 10, 4)
     >>> record.tolist(), start.tolist()
     ([0, 0, 1, 1, 1], [0, 4, 4, 8, 12])
     """
