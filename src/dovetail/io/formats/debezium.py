@@ -494,16 +494,22 @@ class ConnectJson(Format):
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
-            message = object_.row(parsed)
-            payload = raw_row(_payload(message, payload_fields), self.schema)
+            return _bound(object_.row(parsed), row_of_message)
+
+        def row_of_message(message: Column) -> Column:
             encodings = _encodings(self.schema, self.encodings, _fields(message, whole))
-            fits, columns = payload.isNotNull(), []
-            for f in self.schema:
-                raw = Raw(payload[f.name], encodings[f.name], True)
-                value = raw.to(f.dataType)
-                fits = fits & ~raw.lost(value, f.dataType)
-                columns.append(value.alias(f.name))
-            return F.when(fits, F.struct(*columns))
+
+            def row_of_payload(payload: Column) -> Column:
+                fits, columns = payload.isNotNull(), []
+                for f in self.schema:
+                    raw = Raw(payload[f.name], encodings[f.name], True)
+                    value = raw.to(f.dataType)
+                    fits = fits & ~raw.lost(value, f.dataType)
+                    columns.append(value.alias(f.name))
+                return F.when(fits, F.struct(*columns))
+
+            payload = _payload(message, payload_fields)
+            return _bound(payload, lambda read: _bound(raw_row(read, self.schema), row_of_payload))
 
         problem_text = F.lit("not one JSON object whose fields fit the schema")
         return Decoding(
@@ -516,6 +522,13 @@ class ConnectJson(Format):
     def writing(self, context: Place, columns: StructType) -> Column:
         """Return the column of bytes: the columns as one plain JSON object per row."""
         return JsonFormat(None).writing(context, columns)
+
+
+def _bound(value: Column, function: Callable[[Column], Column]) -> Column:
+    """Return the function's column of a value, which is computed once however often it occurs
+    there. Else each step would repeat the steps before, and planning a key would take a minute.
+    """
+    return F.transform(F.array(value), function)[0]
 
 
 def _wrapped(
