@@ -348,7 +348,8 @@ def test_a_record_that_cannot_be_written_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def logged() -> list[str]:
-        return [record.message for record in caplog.records if record.name == "dovetail.metrics"]
+        of_metrics = (record for record in caplog.records if record.name == "dovetail.metrics")
+        return [record.getMessage() for record in of_metrics]
 
     monkeypatch.setattr(history, "_EVERY_S", 0.05)
     write(tmp_path / "orders", 1, [{"id": 1, "customer": 1}])
