@@ -18,8 +18,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyspark
 import small_session
-import warm_python
 from pyspark.sql import SparkSession
+
+from dovetail.spark import driver_workers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,7 +63,7 @@ class Server:
             settings["spark.sql.catalog.lake"] = f"org.apache.spark.sql.connector.catalog.{kind}"
         options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         self.log = folder / "server.log"
-        python = warm_python.program(sys.executable)
+        python = driver_workers.program(sys.executable) or sys.executable
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [_HOME / "bin" / "spark-submit", "--class", _CLASS, *options, "spark-internal"],

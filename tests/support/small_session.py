@@ -14,11 +14,11 @@ from zlib import crc32
 
 import pyspark
 import pytest
-import warm_python
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
 from dovetail.platform import local_disk
+from dovetail.spark.driver_workers import fork_driver_workers
 from dovetail.spark.session import DAEMON
 
 SMALL_TABLES = {
@@ -109,7 +109,7 @@ def session() -> SparkSession:
         )
     session = settings.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    session.sparkContext.pythonExec = warm_python.program(os.environ["PYSPARK_PYTHON"])
+    fork_driver_workers(session.sparkContext)
     return session
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, utils
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
@@ -29,6 +29,8 @@ BATCH_TAG = "dovetail-batch-"
 
 _NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 _PROBED = 1 << 16
+_NOTING = "_enable_debugging_cache"
+"""PySpark's own flag: True to note call sites, None before it has asked the session."""
 
 
 def is_remote(session: SparkSession) -> bool:
@@ -52,6 +54,21 @@ def apart(session: SparkSession) -> SparkSession:
     # Spark leaves this attribute out of the copy.
     cloned.release_session_on_close = untyped_session.release_session_on_close
     return cloned  # type: ignore[no-any-return]
+
+
+@contextmanager
+def without_call_sites() -> Iterator[None]:
+    """Keep PySpark from noting the user's line at each call of its functions, within the block.
+
+    Each note takes ten calls of the JVM. In a frame that is built here it would name no line of the
+    user's.
+    """
+    noted = getattr(utils, _NOTING, None)
+    setattr(utils, _NOTING, False)
+    try:
+        yield
+    finally:
+        setattr(utils, _NOTING, noted)
 
 
 def register(session: SparkSession, source: type[DataSource]) -> None:

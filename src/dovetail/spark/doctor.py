@@ -14,6 +14,7 @@ from dovetail.base.validation import validated
 from dovetail.platform import delta_tables, local_disk
 from dovetail.platform.sessions import has_source, started_with
 from dovetail.spark import session as good
+from dovetail.spark import workers
 from dovetail.spark.query.writer import leaks_sockets
 
 CONFIGURE = "build the session with dt.configure(builder)"
@@ -111,8 +112,8 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
     yield Finding("Spark", leaks, leak, "run it on Spark 4.2.1 or later")
-    lacking = good.workers_lack(spark)
-    yield Finding("workers' Python", lacking, "no query runs", good.INSTALL)
+    lacking = workers.workers_lack(spark)
+    yield Finding("workers' Python", lacking, "no query runs", workers.INSTALL)
     no_kafka = None if has_source(spark, "kafka") else "no connector"
     remedy = "build the session with dt.configure(builder, kafka=True)"
     yield Finding("Kafka", no_kafka, "topics are neither read nor written", remedy)
@@ -152,4 +153,4 @@ def _has_huge_pages(spark: SparkSession) -> bool:
     def found() -> str:
         return str(all(os.environ.get(name) == value for name, value in wanted.items()))
 
-    return good.answer_of_worker(spark, found) == str(True)
+    return workers.answer_of_worker(spark, found) == str(True)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
-from weakref import WeakSet
 
-import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dovetail.base import validation
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
 from dovetail.platform import delta_tables, local_disk
-from dovetail.platform.sessions import is_remote
-from dovetail.platform.spark_errors import reason
 from dovetail.spark import class_archive
 from dovetail.spark.log_lines import QUIET
 from dovetail.spark.memory_limit import memory_settings
@@ -36,7 +27,6 @@ MEMORY = {
 """The environment in which the JVM and its Python workers take huge pages and give none back."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
 DAEMON = "dovetail.spark.daemon"
-INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in each executor's image"
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
 """The number of pieces of generated code that the JVM keeps, to avoid compiling them in each
 micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""
@@ -44,9 +34,6 @@ CLASS_PATH, JAVA_OPTIONS = "spark.driver.extraClassPath", "spark.driver.extraJav
 _BETWEEN = {CLASS_PATH: os.pathsep, JAVA_OPTIONS: " "}
 """What stands between values of settings that add to those of the builder; else a comma."""
 SOCKETS = "spark.python.unix.domain.socket.enabled"
-
-_ASKED: WeakSet[SparkSession] = WeakSet()
-"""The sessions whose workers have been checked."""
 
 Builder: TypeAlias = Annotated[SparkSession.Builder, Rule("SparkSession.builder")]
 Paths: TypeAlias = Annotated[
@@ -217,67 +204,6 @@ def spark_jar(module: str) -> str:
     """
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
-
-
-def workers_lack(spark: SparkSession) -> str | None:
-    """Return what is wrong with the workers' Python, in words, or None if nothing is. It runs a job
-    of one row.
-    """
-    own_version = import_module("dovetail").__version__
-
-    def version() -> str:
-        try:
-            installed = import_module("dovetail").__version__
-            return (
-                installed
-                if installed == own_version
-                else f"{sys.executable} has dovetail {installed}"
-            )
-        except ImportError as error:
-            return f"{sys.executable} cannot import dovetail: {error}"
-
-    try:
-        installed = answer_of_worker(spark, version)
-    except (Py4JError, PySparkException) as error:
-        return f"no worker starts: {reason(error)}"
-    return None if installed == own_version else installed
-
-
-def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
-    """Run a function in a worker, in a job of one row, and return its text.
-
-    The worker may lack the library. Spark's errors pass, those of ``question`` among them.
-    """
-
-    def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"answer": [question()]})
-
-    row = spark.range(1).mapInArrow(answering, "answer string").head()
-    assert row is not None
-    return str(row["answer"])
-
-
-def refuse_strange_workers(spark: SparkSession) -> None:
-    """Raise ``ConfigurationError`` if the workers lack this version of the library.
-
-    They are asked once in a session, unless they clearly run the driver's own Python.
-    """
-    if spark in _ASKED or (not is_remote(spark) and _is_own(spark.sparkContext)):
-        return
-    lack = workers_lack(spark)
-    if lack is not None:
-        raise ConfigurationError("write_stream", f"its workers cannot run it: {lack}", INSTALL)
-    _ASKED.add(spark)
-
-
-def _is_own(context: SparkContext) -> bool:
-    """Return True if workers run on this machine, with the driver's Python."""
-    python = shutil.which(context.pythonExec)
-    if python is None or not str(context.master).startswith("local["):
-        return False
-    driver_python = Path(sys.executable)
-    return Path(python).parent == driver_python.parent and Path(python).samefile(driver_python)
 
 
 def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:

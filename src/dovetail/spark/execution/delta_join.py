@@ -36,7 +36,7 @@ from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.execution.emission import PACKED_COLUMNS
 from dovetail.spark.execution.passthrough import letting_pass, with_passing
-from dovetail.spark.session import answer_of_worker
+from dovetail.spark.workers import answer_of_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -62,37 +62,40 @@ class Observations:
         """Return the changes among rows of ``FlatEmission``. The counts and reports in the other
         rows become metrics.
         """
-        rows = self._of_step(rows, step, F.col(COUNTED))
+        rows = self._of_step(rows, step, COUNTED)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
-    def _of_step(self, rows: DataFrame, step: RouteStep, counted: Column) -> DataFrame:
+    def _of_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
         """Return a stage's rows, of which Spark observes the counts and reports in ``counted`` as
         metrics.
         """
         metrics = step.stage.fragment.metric_names
-        report = F.get_json_object(counted, f"$[{len(metrics)}]")
+        report = f"get_json_object({counted}, '$[{len(metrics)}]')"
         return self._counting(self._reporting(rows, step, report), metrics, counted)
 
-    def _counting(self, rows: DataFrame, metrics: Sequence[str], counted: Column) -> DataFrame:
+    def _counting(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
         """Return the rows with the counts in ``counted`` as metrics, each with an example.
 
-        ``counted``: the text of ``pack.counted_text``, null for none.
+        ``counted``: an expression in SQL for the text of ``pack.counted_text``, null for none. Each
+        function of PySpark would be several calls of the JVM.
         """
         for metric_index, name in enumerate(metrics):
             count, example = (
-                F.get_json_object(counted, f"$[{metric_index}][{part}]") for part in (0, 1)
+                f"get_json_object({counted}, '$[{metric_index}][{part}]')" for part in (0, 1)
             )
-            rows = self.counting(rows, name, count.cast("long"), example)
+            total = F.expr(f"coalesce(sum(cast({count} as bigint)), 0L) as records")
+            rows = rows.observe(self.named(name), total, F.expr(f"min({example}) as example"))
         return rows
 
-    def _reporting(self, rows: DataFrame, step: RouteStep, report: Column) -> DataFrame:
+    def _reporting(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
         """Return the rows, with the reports of a stage's buckets as metric ``<title>.stage``.
 
-        ``report``: a text, null for none. The metric's name is noted in ``reports``.
+        ``report``: an expression in SQL for a text, null for none. The metric's name is noted in
+        ``reports``.
         """
         name = self.named(metric(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
-        return rows.observe(name, F.collect_list(report).alias("buckets"))
+        return rows.observe(name, F.expr(f"collect_list({report}) as buckets"))
 
 
 def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str | None]]:
@@ -109,7 +112,8 @@ def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[in
     }
 
 
-def _counted(reader: int, source_index: int) -> Column:
-    """Return the counts in packed rows for input ``source_index`` of ``reader``, null in others."""
-    for_input = (F.col("reader") == reader) & (F.col("source") == source_index)
-    return F.when(for_input, F.col("counted"))
+def _counted(reader: int, source_index: int) -> str:
+    """Return an expression in SQL for the counts in packed rows for input ``source_index`` of
+    ``reader``. It is null in other rows.
+    """
+    return f"if(reader = {reader} and source = {source_index}, counted, null)"

@@ -73,7 +73,7 @@ from dovetail.spark.query.writer import (
     start_with_sources,
     writer_of,
 )
-from dovetail.spark.session import refuse_strange_workers
+from dovetail.spark.workers import prepare_workers
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -176,7 +176,7 @@ def start(
     outcomes = _in_one_order(outcomes)
     nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     session = streaming_session(*nodes)
-    refuse_strange_workers(session)
+    prepare_workers(session)
     if close_at_end:
         end_of_input.refuse_remote(operator, session)
     outcomes = lasting(outcomes, name, closes=close_at_end)

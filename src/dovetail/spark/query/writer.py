@@ -26,13 +26,14 @@ from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
-from dovetail.platform.sessions import cores
+from dovetail.platform.sessions import cores, without_call_sites
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_MANY, PARTITIONS_DEFAULT
 from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.results import writer as fan_out
+from dovetail.spark.workers import TRACEBACK
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -102,6 +103,7 @@ def settings(partitions: Positive) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        TRACEBACK: "false",
         PARTITIONS: str(partitions),
     }
 
@@ -231,14 +233,14 @@ def writer_of(
     suit the target, ``TargetError`` if the target cannot take it.
     """
     session = session_of(plan.results[0].stage.node)
+    packed = not outcomes or several(outcomes)
+    with without_call_sites():
+        rows = rows_of(plan, session, streaming, packed=packed)
     if not outcomes:
-        rows = rows_of(plan, session, streaming, packed=True)
         writer = rows.writeStream.format("noop")
-    elif several(outcomes):
-        rows = rows_of(plan, session, streaming, packed=True)
+    elif packed:
         writer = fan_out(rows, plan, outcomes, folder)
     else:
-        rows = rows_of(plan, session, streaming, packed=False)
         writer = outcomes[0].sinks[0].writer(rows, outcomes[0].node, folder)
     return writer.option("checkpointLocation", folder)
 

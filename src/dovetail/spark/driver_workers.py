@@ -1,0 +1,142 @@
+"""Forks the Python processes that Spark starts on the driver when a query starts.
+
+Spark starts one for each stage with state, and waits for it. Such a driver worker only asks for the
+state variables, but first imports pyspark, which takes longer than all the rest. Here it is forked
+from a server, a process that has the imports already.
+
+The program is a shell script that the session has as its Python. It needs the server only for
+driver workers, so whatever else runs, also after the server's death, runs as without it.
+
+This module is the server if it is run as a script. It imports nothing of the library.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+DRIVER_WORKER = "pyspark.sql.streaming.transform_with_state_driver_worker"
+"""The main module of a driver worker of a stage with state."""
+ADDRESS = ("SOCK_PATH", "PORT", "SECRET")
+"""How a driver worker reaches the JVM: variables of its environment that begin with ``PREFIX``."""
+PREFIX = "PYTHON_WORKER_FACTORY_"
+# query start ─▶ JVM ─▶ program ─┬─ a driver worker ─▶ its address, into a pipe ─▶ server ─▶ fork
+#                                └─ anything else, or no server ─▶ the session's Python
+PROGRAM = """#!/bin/sh
+if [ "$2" = {driver_worker} ] && [ -p "{pipe}" ] && kill -0 {server} 2>/dev/null; then
+  printf '%s\\t%s\\t%s\\n' {address} > "{pipe}"
+else
+  exec "{python}" "$@"
+fi
+"""
+
+
+def fork_driver_workers(context: SparkContext) -> None:
+    """Let the driver workers of a session's further queries be forked. ``context``: the session's,
+    of a JVM on this machine, whose Python changes.
+
+    Do nothing where programs or pipes cannot be made in the folder for temporary files.
+    """
+    python = shutil.which(context.pythonExec)
+    if python is not None and not is_program(python):
+        context.pythonExec = program(python) or context.pythonExec
+
+
+def is_program(python: str) -> bool:
+    """Return True for the path of a program that ``program`` has made."""
+    return python in _SERVERS
+
+
+_SERVERS: dict[str, subprocess.Popen[bytes]] = {}
+"""The servers of this process by the paths of their programs."""
+
+
+@cache
+def program(python: str) -> str | None:
+    """Start a server, which ends with this process. Return the path of the program that runs
+    ``python``, an absolute path, but has driver workers forked. None where none can be made.
+    """
+    if not hasattr(os, "mkfifo"):
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="dovetail-python-"))
+    pipe, path = folder / "requests", folder / "python"
+    path.touch(0o700)
+    if not os.access(path, os.X_OK):  # files there cannot be executed
+        shutil.rmtree(folder)
+        return None
+    os.mkfifo(pipe, 0o600)
+    server = subprocess.Popen(  # noqa: S603 -- the Python that the session runs anyway
+        [python, __file__, str(pipe)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,  # which closes when this process ends
+        stdout=subprocess.DEVNULL,
+    )
+    path.write_text(
+        PROGRAM.format(
+            driver_worker=DRIVER_WORKER,
+            pipe=pipe,
+            server=server.pid,
+            address=" ".join(f'"${PREFIX}{name}"' for name in ADDRESS),
+            python=python,
+        )
+    )
+    _SERVERS[str(path)] = server
+    return str(path)
+
+
+def main(pipe: Path) -> None:
+    """Fork a driver worker for each line of ``pipe``, until the standard input ends. Then remove
+    the folder of ``pipe``.
+    """
+    sys.path.remove(str(Path(__file__).parent))  # its modules are no top-level ones
+    import pyspark.sql.streaming.proto.StateMessage_pb2
+    import pyspark.sql.streaming.stateful_processor_api_client
+    import pyspark.sql.streaming.transform_with_state_driver_worker  # noqa: F401
+
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the console's, meant for the user's process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the driver workers
+    lines = open(pipe, "r+b", buffering=0)  # noqa: PTH123, SIM115 -- never at its end
+    waiting = b""
+    while True:
+        ready, _, _ = select.select([0, lines.fileno()], [], [])
+        if 0 in ready:
+            shutil.rmtree(pipe.parent, ignore_errors=True)
+            return
+        waiting += lines.read(4096)
+        *whole, waiting = waiting.split(b"\n")
+        for line in whole:
+            if os.fork() == 0:
+                work(line.decode().split("\t"))
+
+
+def work(address: list[str]) -> None:
+    """Do a driver worker's work, as Spark's own process does, and end this process. ``address``:
+    the texts of ``ADDRESS``, empty ones for variables that are not set.
+    """
+    from pyspark.sql.streaming import transform_with_state_driver_worker
+    from pyspark.worker_util import get_sock_file_to_executor
+
+    variables = {PREFIX + name: text for name, text in zip(ADDRESS, address, strict=True) if text}
+    try:
+        os.environ.update(variables)
+        with get_sock_file_to_executor() as file:
+            transform_with_state_driver_worker.main(file, file)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,114 @@
+"""The Python workers of a session, made ready for a query."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from weakref import WeakSet
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dovetail.errors import ConfigurationError
+from dovetail.platform.jvm import cloned_session
+from dovetail.platform.sessions import is_remote
+from dovetail.platform.spark_errors import reason
+from dovetail.spark.driver_workers import fork_driver_workers, is_program
+
+INSTALL = "Set PYSPARK_PYTHON to a Python that has dovetail, on a cluster in each executor's image"
+
+TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+"""Spark's setting that leaves its own frames out of tracebacks. Only functions without state know
+it, and it is part of their workers' environment. If it is false, they share their workers with
+stages with state."""
+
+_PREPARED: WeakSet[SparkSession] = WeakSet()
+"""The sessions whose workers have been asked or started."""
+
+
+def prepare_workers(spark: SparkSession) -> None:
+    """Prepare the Python workers of a session for its queries, once.
+
+    Workers that clearly run the driver's own Python are started in the background, while Spark
+    plans. Others are asked for this version of the library. Raises ``ConfigurationError`` if they
+    lack it.
+    """
+    if spark in _PREPARED:
+        return
+    if not is_remote(spark) and _run_own_python(spark.sparkContext):
+        fork_driver_workers(spark.sparkContext)
+        Thread(target=_start_a_worker, args=(spark,), daemon=True).start()
+    else:
+        lack = workers_lack(spark)
+        if lack is not None:
+            raise ConfigurationError("write_stream", f"its workers cannot run it: {lack}", INSTALL)
+    _PREPARED.add(spark)
+
+
+def _start_a_worker(spark: SparkSession) -> None:
+    """Start the daemon of Python workers and one worker, by a job of one row. A failure is left to
+    the query, which has the same.
+    """
+    with suppress(Py4JError, PySparkException, OSError):
+        session = cloned_session(spark)
+        session.conf.set(TRACEBACK, "false")
+        session.sparkContext.setJobDescription("dovetail: start Python workers")
+        answer_of_worker(session, str)
+
+
+def workers_lack(spark: SparkSession) -> str | None:
+    """Return what is wrong with the workers' Python, in words, or None if nothing is. It runs a job
+    of one row.
+    """
+    own_version = import_module("dovetail").__version__
+
+    def version() -> str:
+        try:
+            installed = import_module("dovetail").__version__
+            return (
+                installed
+                if installed == own_version
+                else f"{sys.executable} has dovetail {installed}"
+            )
+        except ImportError as error:
+            return f"{sys.executable} cannot import dovetail: {error}"
+
+    try:
+        installed = answer_of_worker(spark, version)
+    except (Py4JError, PySparkException) as error:
+        return f"no worker starts: {reason(error)}"
+    return None if installed == own_version else installed
+
+
+def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
+    """Run a function in a worker, in a job of one row, and return its text.
+
+    The worker may lack the library. Spark's errors pass, those of ``question`` among them.
+    """
+
+    def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"answer": [question()]})
+
+    # All rows are fetched, since Spark ends a worker whose rows are not.
+    (row,) = spark.range(1).mapInArrow(answering, "answer string").collect()
+    return str(row["answer"])
+
+
+def _run_own_python(context: SparkContext) -> bool:
+    """Return True if workers run on this machine, with the driver's Python."""
+    python = shutil.which(context.pythonExec)
+    if python is None or not str(context.master).startswith("local["):
+        return False
+    if is_program(python):
+        return True
+    driver_python = Path(sys.executable)
+    return Path(python).parent == driver_python.parent and Path(python).samefile(driver_python)
