@@ -20,8 +20,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ PREFIX = "PYTHON_WORKER_FACTORY_"
 # query start ─▶ JVM ─▶ program ─┬─ a driver worker ─▶ its address, into a pipe ─▶ server ─▶ fork
 #                                └─ anything else, or no server ─▶ the session's Python
 PROGRAM = """#!/bin/sh
-if [ "$2" = {driver_worker} ] && [ -p "{pipe}" ] && kill -0 {server} 2>/dev/null; then
+if [ "$2" = {driver_worker} ] && [ -p "{pipe}" ]; then
   printf '%s\\t%s\\t%s\\n' {address} > "{pipe}"
 else
   exec "{python}" "$@"
@@ -68,7 +72,7 @@ def program(python: str) -> str | None:
     """Start a server, which ends with this process. Return the path of the program that runs
     ``python``, an absolute path, but has driver workers forked. None where none can be made.
     """
-    if not hasattr(os, "mkfifo"):
+    if not hasattr(os, "mkfifo") or find_spec(DRIVER_WORKER) is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="dovetail-python-"))
     pipe, path = folder / "requests", folder / "python"
@@ -87,13 +91,19 @@ def program(python: str) -> str | None:
         PROGRAM.format(
             driver_worker=DRIVER_WORKER,
             pipe=pipe,
-            server=server.pid,
             address=" ".join(f'"${PREFIX}{name}"' for name in ADDRESS),
             python=python,
         )
     )
     _SERVERS[str(path)] = server
+    Thread(target=_close_after, args=(server, pipe), daemon=True).start()
     return str(path)
+
+
+def _close_after(server: subprocess.Popen[bytes], pipe: Path) -> None:
+    """Wait for the server's end, and remove its pipe, which would keep writers waiting."""
+    server.wait()
+    pipe.unlink(missing_ok=True)
 
 
 def main(pipe: Path) -> None:
@@ -101,9 +111,10 @@ def main(pipe: Path) -> None:
     the folder of ``pipe``.
     """
     sys.path.remove(str(Path(__file__).parent))  # its modules are no top-level ones
-    import pyspark.sql.streaming.proto.StateMessage_pb2
-    import pyspark.sql.streaming.stateful_processor_api_client
-    import pyspark.sql.streaming.transform_with_state_driver_worker  # noqa: F401
+    import_module(DRIVER_WORKER)
+    with suppress(ImportError):  # they may have other names in another Spark
+        import pyspark.sql.streaming.proto.StateMessage_pb2
+        import pyspark.sql.streaming.stateful_processor_api_client  # noqa: F401
 
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the console's, meant for the user's process

@@ -16,14 +16,12 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from dovetail.spark.driver_workers import DRIVER_WORKER
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from dovetail.spark.execution.buckets import StageWork
-
-
-_ASKS = "pyspark.sql.streaming.transform_with_state_driver_worker"
-"""The main module of the process that only asks for the state variables."""
 
 
 class BucketProcessor(StatefulProcessor):
@@ -40,7 +38,7 @@ class BucketProcessor(StatefulProcessor):
         """
         self.__dict__ = state
         main = getattr(sys.modules["__main__"], "__spec__", None)
-        if main is not None and main.name == _ASKS:
+        if main is not None and main.name == DRIVER_WORKER:
             with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- imports nothing
                 os.dup2(nowhere.fileno(), 1)
 
