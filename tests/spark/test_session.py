@@ -66,6 +66,8 @@ def test_a_limit_for_the_memory_of_all_processes() -> None:
     builder = SparkSession.builder.__class__().config("spark.driver.memory", "1g")
     found = options(dt.configure(builder, memory_limit="3gb"))
     assert (found["spark.driver.memory"], found[mapped]) == ("1g", str(1 << 30))
+    with pytest.raises(dt.errors.ConfigurationError, match=r"Leave spark\.driver\.memory out"):
+        dt.configure(builder.config("spark.driver.memory", "7g"), memory_limit="4g")
 
 
 @pytest.mark.parametrize(

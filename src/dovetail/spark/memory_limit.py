@@ -31,7 +31,7 @@ def memory_settings(
     """
     if limit is None:
         return {} if memory is None else {HEAP: memory}
-    memory = options.get(HEAP, memory)
+    argument, memory = (HEAP, options[HEAP]) if HEAP in options else ("memory", memory)
     master = options.get("spark.master", "local")
     if not master.startswith("local"):
         raise ConfigurationError(
@@ -47,12 +47,12 @@ def memory_settings(
             "Give 2g or more",
         )
     heap = f"{(total // 2) >> 20}m" if memory is None else memory
-    left = total - _size_bytes("memory", heap)
+    left = total - _size_bytes(argument, heap)
     if left < total // 4:
         raise ConfigurationError(
             "configure",
-            f"memory={heap!r} leaves less than a quarter of memory_limit={limit!r}",
-            "Leave memory= out",
+            f"{argument}={heap!r} leaves less than a quarter of memory_limit={limit!r}",
+            f"Leave {argument} out, or raise the limit",
         )
     mapped = left // 2 // _cores(master)
     return {HEAP: heap, f"spark.executorEnv.{MAPPED_BYTES_MAX}": str(mapped)}

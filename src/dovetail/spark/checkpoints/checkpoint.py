@@ -58,12 +58,12 @@ TIMEZONE = "timezone"
 """Key of a binding: the session's time zone, in which the query's expressions are computed."""
 _STATE_SCHEMA = re.compile(r'"[^"]*(/state/[0-9]+/_stateSchema/)')
 
-_LOCAL_DISK = "fs.file.impl"
+_FILE_SYSTEM = "fs.file.impl"
 _LOCAL_CHECKPOINT = {
     # Spark finds Hive's file system by itself, which refuses to rename over a file. With the
     # manager below, a repeated micro-batch would then leave the state of its first run. So the
     # file system's settings are set first, and unset last.
-    _LOCAL_DISK: local_disk.HADOOP,
+    _FILE_SYSTEM: local_disk.HADOOP,
     "fs.file.impl.disable.cache": "true",
     "spark.sql.streaming.checkpointFileManagerClass": jvm.MANAGERS
     + "FileSystemBasedCheckpointFileManager",
@@ -211,7 +211,7 @@ class CheckpointFile:
         if chosen or self._files.scheme(self._root) != "file":
             return {}
         if self._files.has_class(local_disk.CLASS):
-            return _LOCAL_CHECKPOINT | {_LOCAL_DISK: local_disk.CLASS}
+            return _LOCAL_CHECKPOINT | {_FILE_SYSTEM: local_disk.CLASS}
         return _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
