@@ -33,6 +33,15 @@ def cloned_session(session: SparkSession) -> SparkSession:
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
+def started_with(session: SparkSession, name: str) -> str:
+    """Return a setting with which Spark itself was started; empty if it was not set.
+
+    The copy of all settings that PySpark makes for it takes three calls of the JVM for each.
+    """
+    context: Any = session.sparkContext
+    return str(context._jsc.sc().conf().get(name, ""))
+
+
 def activate(session: SparkSession) -> None:
     """Make a classic session the active one of this thread in the JVM."""
     spark: Any = session._jvm

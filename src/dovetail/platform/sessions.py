@@ -201,4 +201,4 @@ def started_with(session: SparkSession, name: str) -> str:
     """
     if is_remote(session):
         return str(session.conf.get(name, ""))
-    return str(session.sparkContext.getConf().get(name, ""))
+    return jvm.started_with(session, name)
