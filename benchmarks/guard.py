@@ -33,7 +33,7 @@ from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.engine.local import LocalRun
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.testing.inputs import by_hand
 
 FLOORS = Path(__file__).with_name("floors.json")
@@ -181,7 +181,7 @@ class _Running:
         node = by_hand(topology.plan, {})
         emit = "batch" if isinstance(topology, dt.Table) else "change"
         plan = plan_of([node], buckets=BUCKETS, emit=emit, arrival=Arrival.of(node, one_log=False))
-        sources = {source.name: source for source in origins_of([node])}
+        sources = {source.name: source for source in sources_of([node])}
         return cls(LocalRun(plan, stable_hash), sources)
 
     def run(self, feeds: _Feeds, batch: int) -> float:

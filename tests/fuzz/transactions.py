@@ -18,7 +18,7 @@ from bench.forced import HASHES, forced
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.plan.transforms.transact import transacted
+from dovetail.plan.transforms.transact import without_replaced_rows
 from dovetail.testing import Driver
 from fuzz import changelogs
 from fuzz.case import Case
@@ -150,7 +150,7 @@ def drawn(random_: random.Random, name: str) -> Case:
 def topology_of(case: Case) -> tuple[Any, dict[str, Any]]:
     """The topology in process, and its inputs by name."""
     read = testing.table("t", key="k", schema=SCHEMA)
-    return dt.Table(transacted(read.plan, "_transaction")), {"t": read}
+    return dt.Table(without_replaced_rows(read.plan, "_transaction")), {"t": read}
 
 
 def difference(case: Case) -> str | None:

@@ -20,7 +20,7 @@ import dovetail as dt
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import walk_steps
 from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import fingerprint, in_one_order
+from dovetail.plan.fingerprint import fingerprint, in_checkpoint_order
 from dovetail.spark.query import start as query
 
 FORCED = dt.delta_join(strategy="force")
@@ -88,7 +88,7 @@ def test_rows_for_others_pass_a_delta_join(
     last = max(most, key=lambda table: fingerprint(table.plan))
     results = {"located": located, "cities": cities, "most": last}
     plan = plan_of(
-        in_one_order([table.plan for table in results.values()]), buckets=2, emit="change"
+        in_checkpoint_order([table.plan for table in results.values()]), buckets=2, emit="change"
     )
     joins = [
         s

@@ -31,7 +31,7 @@ from fuzz.counted import (
 
 import dovetail as dt
 from dovetail.operators.groups import sliding
-from dovetail.plan.metrics import Kind
+from dovetail.plan.metrics import MetricKind
 from dovetail.testing import Driver
 
 NUMBERS = {"n": dt.count(), "last": dt.last("v")}
@@ -294,13 +294,13 @@ def test_the_documentation_has_each_counter() -> None:
     section = page.split("\n## Counters\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     named = [row.split("`")[1].rpartition(".")[2] for row in rows]
-    assert sorted({*named}) == sorted(get_args(Kind))
+    assert sorted({*named}) == sorted(get_args(MetricKind))
 
 
 def test_names_of_counters_are_made_in_one_place() -> None:
     """No module makes the name of a metric by itself, so the list above is of all."""
     sources = Path(dt.__file__).parent.rglob("*.py")
-    kinds = tuple(f'.{kind}"' for kind in get_args(Kind))
+    kinds = tuple(f'.{kind}"' for kind in get_args(MetricKind))
     for path in sources:
         for line in path.read_text(encoding="utf-8").splitlines():
             made = 'f"' in line and any(kind in line for kind in kinds)

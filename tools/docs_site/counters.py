@@ -17,12 +17,12 @@ ROW = re.compile(r"^\| `<[^`]+>\.(\w+)` \|.*\|$", re.MULTILINE)
 
 
 def kinds() -> list[str]:
-    """Return the kinds of counters, as ``Kind`` lists them."""
+    """Return the kinds of counters, as ``MetricKind`` lists them."""
     for node in ast.parse(METRICS.read_text("utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "Kind":
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "MetricKind":
             assert isinstance(node.value, ast.Subscript)
             return [str(kind) for kind in ast.literal_eval(node.value.slice)]
-    raise LookupError(f"{METRICS} has no Kind")
+    raise LookupError(f"{METRICS} has no MetricKind")
 
 
 def rows() -> dict[str, list[str]]:

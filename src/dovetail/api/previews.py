@@ -15,7 +15,7 @@ from dovetail.base.text_cells import aligned, cells_of, escaped, html_table, pri
 from dovetail.base.validation import Positive, Rule, validated
 from dovetail.errors import PlanError
 from dovetail.plan.nodes import Node
-from dovetail.plan.transforms.unwindow import as_table
+from dovetail.plan.transforms.unwindow import windows_as_table
 from dovetail.spark.query.preview import FirstRows, first_rows
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def preview_of(
     wait for inputs, and again for the result. Raises ``ConfigurationError`` and ``PlanError`` as
     ``Table.preview`` does.
     """
-    rowed = node if node.windows is None else as_table(node, "on_change")
+    rowed = node if node.windows is None else windows_as_table(node, "on_change")
     first = first_rows(
         rowed, limit=limit, changes=changes, input_rows=input_rows, timeout_s=timeout_s
     )

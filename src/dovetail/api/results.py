@@ -14,7 +14,7 @@ from dovetail.physical.fragment import Buckets
 from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import in_one_order
+from dovetail.plan.fingerprint import in_checkpoint_order
 from dovetail.spark.checkpoints.checkpoint import BEGINNING, FOLLOWS
 from dovetail.spark.metrics.progress import AQuery
 from dovetail.spark.query import first_batch, start, succession
@@ -288,7 +288,7 @@ def upgrade(
     [Row(stage=1, computes='orders', begins='with the rows of orders')]
     """
     nodes = [result.plan for result in (topology if isinstance(topology, Sequence) else [topology])]
-    nodes = in_one_order(nodes)
+    nodes = in_checkpoint_order(nodes)
     start.streaming_session(*nodes)
     run = StartRequest("upgrade", nodes, (), fspath(new), "change", buckets, partitions)
     bound = run.file.read("upgrade")

@@ -8,13 +8,13 @@ from dovetail.api.table_sources import TableSources
 from dovetail.base.validation import ColumnName, ColumnNames, Text, validated
 from dovetail.lookup_sources.source import LookupSource
 from dovetail.plan.joins.delta_options import with_lookup
-from dovetail.plan.joins.join_call import materialized
+from dovetail.plan.joins.join_call import materialize
 from dovetail.plan.nodes import ChangeKinds
-from dovetail.plan.transforms.expire import expired
-from dovetail.plan.transforms.explode import exploded
-from dovetail.plan.transforms.fill import Missing, filled, without_null_updates
+from dovetail.plan.transforms.expire import expire_rows
+from dovetail.plan.transforms.explode import explode_rows
+from dovetail.plan.transforms.fill import Missing, fill_unsent, without_null_updates
 from dovetail.plan.transforms.key_by import Duplicates, table_under_key
-from dovetail.plan.transforms.retire import retired
+from dovetail.plan.transforms.retire import retire_rows
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Errors, Item
 
@@ -147,7 +147,7 @@ class TableRows(TableSources):
         {'id': 1, 'tags': 'b'} upsert
         {'id': 1, 'tags': 'c'} upsert
         """
-        return type(self)(exploded(self.plan, column, position))
+        return type(self)(explode_rows(self.plan, column, position))
 
     @validated
     def keep_former(self, unsent: ColumnName, *, missing: Missing = "fail") -> Self:
@@ -204,7 +204,7 @@ class TableRows(TableSources):
         >>> driver.pipe(people, {"id": 1, "city": "Oslo", "unsent": ["note"]}, timestamp=2)
         [<id=1: note='long', city='Oslo' @2>]
         """
-        return type(self)(filled(self.plan, unsent, missing))
+        return type(self)(fill_unsent(self.plan, unsent, missing))
 
     @validated
     def ignore_null_updates(self, columns: ColumnNames | None = None) -> Self:
@@ -290,7 +290,7 @@ class TableRows(TableSources):
         >>> driver.pipe(orders, {"id": 2}, timestamp=3, deleted=True)
         []
         """
-        return type(self)(materialized(self.plan))
+        return type(self)(materialize(self.plan))
 
     @validated
     def expire(self, *, after: Span) -> Self:
@@ -343,7 +343,7 @@ class TableRows(TableSources):
         >>> driver.pipe(visits, {"id": 3, "page": "home"}, timestamp=31)
         [<id=1: deleted @30>, <id=3: page='home' @31>]
         """
-        return type(self)(expired(self.plan, after))
+        return type(self)(expire_rows(self.plan, after))
 
     @validated
     def retire(self, *, snapshot: ColumnName, at: ColumnName) -> Self:
@@ -399,7 +399,7 @@ class TableRows(TableSources):
         >>> [change.key for change in changes if change.change == "delete"]
         [{'id': 1}]
         """
-        return type(self)(retired(self.plan, snapshot, at))
+        return type(self)(retire_rows(self.plan, snapshot, at))
 
     @validated
     def with_lookup(self, source: LookupSource, *, changes: ChangeKinds | None = None) -> Self:

@@ -17,8 +17,8 @@ from dovetail.laws.joins.stream_join import Unmatched
 from dovetail.laws.joins.table_join import How
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given
-from dovetail.plan.joins.delta_options import ADeltaJoin, DeltaJoinOptions, tables_joined
-from dovetail.plan.joins.join_call import Call
+from dovetail.plan.joins.delta_options import ADeltaJoin, DeltaJoinOptions, join_tables
+from dovetail.plan.joins.join_call import JoinCall
 from dovetail.plan.joins.join_keys import On, OnComputed
 from dovetail.plan.joins.stream_join import AWithin, stream_join
 from dovetail.plan.joins.stream_table_join import Load, stream_table_join
@@ -26,14 +26,14 @@ from dovetail.plan.joins.window_join import window_join
 from dovetail.plan.nodes import Late, Node
 from dovetail.plan.select import Selection
 from dovetail.plan.transforms.aggregation import aggregation
-from dovetail.plan.transforms.deduplicate import deduplicated
+from dovetail.plan.transforms.deduplicate import deduplicate
 from dovetail.plan.transforms.to_changes import KINDS, ChangeNames, to_changes
 from dovetail.plan.transforms.union import union
-from dovetail.plan.transforms.unwindow import WindowMode, as_stream, as_table
+from dovetail.plan.transforms.unwindow import WindowMode, windows_as_stream, windows_as_table
 from dovetail.plan.types.aggregates import AnAggregate
 from dovetail.plan.types.spans import Span
 from dovetail.plan.types.windows import SomeWindows, Windows
-from dovetail.plan.views import Errors, Item, of_join
+from dovetail.plan.views import Errors, Item, join_with_dead_letters
 
 
 class Table(TableRows):
@@ -296,12 +296,20 @@ class Table(TableRows):
         Table[left join of orders and payments; key id]
           id bigint, customer string, at timestamp, paid bigint
         """
-        call = Call(self.plan, right.plan, on, how, select, align, name)
+        call = JoinCall(self.plan, right.plan, on, how, select, align, name)
         if isinstance(right, WindowedSide):
             others = {"late": None if late == "ignore" else late, "delta_join": delta_join}
-            return Table(of_join(window_join(call, window_of=window_of, others=others), errors))
+            return Table(
+                join_with_dead_letters(
+                    window_join(call, window_of=window_of, others=others), errors
+                )
+            )
         call.refuse({"window_of": window_of}, "is for a windowed table")
-        return Table(of_join(tables_joined(call, late, delta_join or DeltaJoinOptions()), errors))
+        return Table(
+            join_with_dead_letters(
+                join_tables(call, late, delta_join or DeltaJoinOptions()), errors
+            )
+        )
 
     @validated
     def union(self, *tables: Table, source: Text, name: Text | None = None) -> Table:
@@ -387,7 +395,7 @@ class Table(TableRows):
         >>> [change.change for change in changes]
         ['delete']
         """
-        return Stream(views.as_records(self.plan))
+        return Stream(views.changes_as_stream(self.plan))
 
     @validated
     def to_changes(self, *, column: Text = "kind", kinds: ChangeNames = KINDS) -> Stream:
@@ -819,19 +827,23 @@ class Stream(LooksUp):
         >>> driver.pipe(clicks, {"id": 1, "at": 0}, timestamp=2)
         [<id=1: sales=1 @2>]
         """
-        call = Call(self.plan, right.plan, on, how, select, align, name)
+        call = JoinCall(self.plan, right.plan, on, how, select, align, name)
         two = {"within": within, "unmatched": None if unmatched == "on_close" else unmatched}
         if isinstance(right, WindowedSide):
             others = {"grace": grace, "load": load, **two}
-            return Stream(of_join(window_join(call, window_of=window_of, others=others), errors))
+            return Stream(
+                join_with_dead_letters(
+                    window_join(call, window_of=window_of, others=others), errors
+                )
+            )
         call.refuse({"window_of": window_of}, "is for a windowed table")
         if isinstance(right, Stream):
             remedy = "A grace period of two streams belongs into within="
             call.refuse({"grace": grace}, "is for joins with a table", remedy)
             call.refuse({"load": load}, "is for joins with a table")
-            return Stream(of_join(stream_join(call, within, unmatched), errors))
+            return Stream(join_with_dead_letters(stream_join(call, within, unmatched), errors))
         call.refuse(two, "is for joins of two streams")
-        return Stream(of_join(stream_table_join(call, grace, load), errors))
+        return Stream(join_with_dead_letters(stream_table_join(call, grace, load), errors))
 
     @validated
     def to_table(self) -> Table:
@@ -867,7 +879,7 @@ class Stream(LooksUp):
         >>> driver.table(latest)
         {1: {'page': 'help'}}
         """
-        return Table(views.as_rows(self.plan))
+        return Table(views.last_records_as_table(self.plan))
 
     @validated
     def key_by(self, *columns: ColumnName, errors: Errors = "fail", **named: Item) -> Stream:
@@ -915,7 +927,7 @@ class Stream(LooksUp):
         >>> driver.pipe(clicks, {"id": 1, "user": "ann"}, timestamp=1)
         [<name='ann': id=1 @1>]
         """
-        return Stream(views.keyed_by(self.plan, columns, named, errors))
+        return Stream(views.rows_under_key(self.plan, columns, named, errors))
 
     @validated
     def union(self, *streams: Stream, name: Text | None = None) -> Stream:
@@ -1018,7 +1030,7 @@ class Stream(LooksUp):
         >>> driver.pipe(clicks, {"id": 1, "page": "later"}, timestamp=12)
         [<id=1: page='later' @12>]
         """
-        return Stream(deduplicated(self.plan, within))
+        return Stream(deduplicate(self.plan, within))
 
     @validated
     def explode(self, column: ColumnName) -> Stream:
@@ -1057,7 +1069,7 @@ class Stream(LooksUp):
         >>> driver.pipe(posts, {"id": 2, "words": []}, timestamp=2)
         []
         """
-        return Stream(views.exploded(self.plan, column))
+        return Stream(views.explode_records(self.plan, column))
 
     @validated
     def group_by(self, *columns: ColumnName) -> GroupedStream:
@@ -1478,7 +1490,7 @@ class WindowedTable(WindowedSide):
         >>> [change.values for change in changes]
         [{'clicks': 1, 'title': None}, {'clicks': 1, 'title': 'Welcome'}]
         """
-        call = Call(self.plan, right.plan, on, how, select, label=name)
+        call = JoinCall(self.plan, right.plan, on, how, select, label=name)
         return WindowedTable(window_join(call, shift=shift))
 
     @validated
@@ -1523,7 +1535,7 @@ class WindowedTable(WindowedSide):
         >>> [(change.key["page"], change.values) for change in changes]
         [('home', {'clicks': 2})]
         """
-        return Table(as_table(self.plan, windows))
+        return Table(windows_as_table(self.plan, windows))
 
     @validated
     def to_stream(
@@ -1582,4 +1594,4 @@ class WindowedTable(WindowedSide):
         >>> driver.pipe(clicks, {"id": 1, "page": "home"}, timestamp=5)
         [<name='home': total=1 @5>]
         """
-        return Stream(as_stream(self.plan, windows, key, select))
+        return Stream(windows_as_stream(self.plan, windows, key, select))

@@ -47,8 +47,8 @@ from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.transforms.expectation import ExpectationName, OnFail, expectation
-from dovetail.plan.transforms.fill import filled
-from dovetail.plan.transforms.transact import transacted
+from dovetail.plan.transforms.fill import fill_unsent
+from dovetail.plan.transforms.transact import without_replaced_rows
 from dovetail.plan.types.spans import Span
 from dovetail.plan.views import Condition, Errors, Item
 from dovetail.spark.query import start
@@ -767,8 +767,10 @@ class Topology(Planned):
             with_unread=with_unread,
         )
         source = replace(source, grows=records.value.grows)
-        made: Node = transacted(source, TRANSACTION) if records.value.transacts else source
-        return cls(filled(made, UNSENT, "fail") if records.value.keeps else made)
+        made: Node = (
+            without_replaced_rows(source, TRANSACTION) if records.value.transacts else source
+        )
+        return cls(fill_unsent(made, UNSENT, "fail") if records.value.keeps else made)
 
     @validated
     def with_replays(self, folder: Path) -> Self:
@@ -990,7 +992,7 @@ class Topology(Planned):
         >>> driver.pipe(orders, {"id": 1, "amount": 40, "note": "new"}, timestamp=1)
         [<id=1: note='new', total=40 @1>]
         """
-        return type(self)(views.selected(self.plan, columns, named, errors))
+        return type(self)(views.select_columns(self.plan, columns, named, errors))
 
     @validated
     def with_columns(self, *, errors: Errors = "fail", **named: Item) -> Self:
@@ -1073,7 +1075,7 @@ class Topology(Planned):
         >>> orders.drop("note").schema.names
         ['id', 'amount', '_change', '_timestamp', '_position']
         """
-        return type(self)(views.dropped(self.plan, columns))
+        return type(self)(views.drop_columns(self.plan, columns))
 
     @validated
     def rename(self, names: Mapping[str, Text]) -> Self:
@@ -1109,7 +1111,7 @@ class Topology(Planned):
         >>> orders.rename({"id": "order", "amount": "total"}).schema.names
         ['order', 'total', '_change', '_timestamp', '_position']
         """
-        return type(self)(views.renamed(self.plan, names))
+        return type(self)(views.rename_columns(self.plan, names))
 
     @property
     def schema(self) -> StructType:

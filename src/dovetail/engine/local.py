@@ -64,7 +64,7 @@ from dovetail.physical.specs.delta_join import DeltaJoinLaw
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.physical.stage import Port, Stage
 from dovetail.plan.joins.lookup import Lookup
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.types.arrow import arrow_schema
@@ -258,7 +258,7 @@ class LocalRun:
             assert self._expressions is not None
             view_rows, which, letters = self._expressions.apply_view(view, rows)
             if reports:
-                self._report_rows(metric(view.name, "failed"), letters.column(LETTER), letters)
+                self._report_rows(metric_name(view.name, "failed"), letters.column(LETTER), letters)
             carried = rows.drop_columns([*view.node.row.names, DELETED]).take(which)
             return append_columns(view_rows, carried)
         return apply_plain_view(rows, view)
@@ -289,7 +289,7 @@ class LocalRun:
             for records, values in answering.join_records(rows, live)
         ]
         if reports and answering.dropped:
-            self.failed.add(metric(view.label or view.name, "dropped"), answering.dropped)
+            self.failed.add(metric_name(view.label or view.name, "dropped"), answering.dropped)
         columns = [*carried, *view.values.names]
         types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         types |= {field.name: field.type for field in arrow_schema(view.values)}

@@ -31,7 +31,7 @@ from dovetail.engine.bucket_report import BucketReport
 from dovetail.errors import DataError
 from dovetail.operators.counts import Counts, example_of, first_row_as_text
 from dovetail.physical.source import SourceSpec
-from dovetail.plan.metrics import Kind, metric
+from dovetail.plan.metrics import MetricKind, metric_name
 from dovetail.state.ipc import COMPRESSED, from_ipc, to_ipc
 
 if TYPE_CHECKING:
@@ -180,12 +180,12 @@ class Packer(Packing):
         self._count_rows(counts, "dropped", batch.filter(pc.invert(usable)))
         return batch if self.source.meaning.keeps_time else batch.filter(usable)
 
-    def _count_rows(self, counts: Counts, kind: Kind, rows: pa.RecordBatch) -> None:
+    def _count_rows(self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch) -> None:
         """Add the number of ``rows``, at least one, to the metric of this source and ``kind``, with
         the first row as the example.
         """
         first = pa.Table.from_batches([rows.slice(0, 1)])
-        counts.add(metric(self.source.name, kind), len(rows), example_of(first, self.source))
+        counts.add(metric_name(self.source.name, kind), len(rows), example_of(first, self.source))
 
     def _usable_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return for each row of ``batch`` whether a join can use it: bool[rows], None if all can.

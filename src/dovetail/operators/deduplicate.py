@@ -22,7 +22,7 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.emission import event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, subtract_span, take_rows
 from dovetail.physical.specs.by_key import DeduplicateLaw
-from dovetail.plan.metrics import Kind, metric
+from dovetail.plan.metrics import MetricKind, metric_name
 from dovetail.state.history import HistoryState
 
 
@@ -46,9 +46,9 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     event = fresh[find_first_records(group[fresh], time_us[fresh], law.within_us)]
     counts, source, rows = Counts(), job.sources[0], job.batches[0].rows
     comes_out = np.isin(asked, event, assume_unique=True)
-    left_out: dict[Kind, Ints] = {"late": np.flatnonzero(late), "repeated": asked[~comes_out]}
+    left_out: dict[MetricKind, Ints] = {"late": np.flatnonzero(late), "repeated": asked[~comes_out]}
     for kind, which in left_out.items():
-        counts.add_rows(metric(source.name, kind), source, rows, events.row[which])
+        counts.add_rows(metric_name(source.name, kind), source, rows, events.row[which])
     _store_records(store, events, event)
     event = np.append(event, np.flatnonzero(null))
     event = event[events.by_arrival(event)]

@@ -44,7 +44,7 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Job, OperatorOutcome, output_table
 from dovetail.operators.tables import Pool, queued_keys
 from dovetail.physical.specs.by_key import ExpireLaw, expiry_store_name
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.state.queue import QueueState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -73,7 +73,7 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
         store.expire(store.horizon_us)
     stores = {name: store.runs, expiry_store_name(name): queue.runs}
     counts, source = Counts(), job.sources[0]
-    counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
+    counts.add_rows(metric_name(source.name, "late"), source, job.batches[0].rows, late)
     return OperatorOutcome(table, stores, counts=counts)
 
 

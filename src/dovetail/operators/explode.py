@@ -19,7 +19,7 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, OperatorOutcome, output_table
 from dovetail.operators.row_changes import RowChanges
 from dovetail.physical.specs.by_key import ExplodeLaw
-from dovetail.plan.metrics import Kind, metric
+from dovetail.plan.metrics import MetricKind, metric_name
 
 
 def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
@@ -42,10 +42,10 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
     if not law.position:
         null = value.is_null().to_numpy(zero_copy_only=False)
         repeated = element_changes.repeated & ~null
-        left_out: dict[Kind, Mask] = {"null_element": null, "repeated": repeated}
+        left_out: dict[MetricKind, Mask] = {"null_element": null, "repeated": repeated}
         for kind, mask in left_out.items():
             lost = changes.event[element_changes.change[mask & element_changes.is_new]]
-            name = metric(source.name, kind)
+            name = metric_name(source.name, kind)
             counts.add_rows(name, source, rows_of_batch, changes.events.row[lost])
         element_changes, value = _select_elements(
             element_changes, value, np.flatnonzero(~(null | repeated))

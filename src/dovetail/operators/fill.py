@@ -27,7 +27,7 @@ from dovetail.operators.emission import changes_of, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.tables import Pool, locate_last_rows
 from dovetail.physical.specs.by_key import FillLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 
 
 def run(job: Job, law: FillLaw) -> OperatorOutcome:
@@ -73,7 +73,7 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
     values = [filled[column_index].take(pa.array(event)) for column_index in others]
     counts = Counts()
     if law.column >= 0:
-        counts.add(metric(job.sources[0].name, "unsent"), missing)
+        counts.add(metric_name(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
     changes = event_output_table(job, events, changes_of(events, event), [values])
     return OperatorOutcome(changes, stores, counts=counts)

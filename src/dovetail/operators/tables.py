@@ -31,7 +31,7 @@ from dovetail.base.columns import HASH
 from dovetail.laws.versioning import LATEST, batch_versions, within_retention
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, combine_chunks, take_rows
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.state.history import HistoryState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
@@ -152,10 +152,10 @@ def count_ignored(
     of_table = events.source == source
     if spec.meaning.loose:
         of_table &= ~events.deleted
-    counts.add_rows(metric(spec.name, "too_old"), spec, rows, events.row[of_table & ~taken])
+    counts.add_rows(metric_name(spec.name, "too_old"), spec, rows, events.row[of_table & ~taken])
     if current is not None:
         counts.add_rows(
-            metric(spec.name, "late"), spec, rows, events.row[of_table & taken & ~current]
+            metric_name(spec.name, "late"), spec, rows, events.row[of_table & taken & ~current]
         )
 
 

@@ -18,7 +18,7 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.emission import changes_of, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
 from dovetail.physical.specs.by_key import TransactLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
@@ -60,7 +60,7 @@ def run(job: Job, law: TransactLaw) -> OperatorOutcome:
     others = [n for place, n in enumerate(shape.value_columns) if place != law.column]
     values = take_rows(rows.select(others).columns, events.row[event])
     counts = Counts()
-    counts.add_rows(metric(source.name, "repeated"), source, rows, events.row[made.repeated])
+    counts.add_rows(metric_name(source.name, "repeated"), source, rows, events.row[made.repeated])
     changes = event_output_table(job, events, changes_of(events, event), [values])
     return OperatorOutcome(changes, {name: store.runs}, counts=counts)
 

@@ -14,8 +14,8 @@ from dovetail.base.validation import Rule
 from dovetail.physical.source import SourceSpec, number_repeated_names
 from dovetail.physical.specs.law import Law, Store, Wait, table_store
 from dovetail.plan import metrics
-from dovetail.plan.metrics import metric
-from dovetail.plan.types.spans import written
+from dovetail.plan.metrics import metric_name
+from dovetail.plan.types.spans import span_as_text
 from dovetail.plan.types.windows import Windows
 
 Emit: TypeAlias = Annotated[
@@ -234,7 +234,7 @@ class Fragment:
         ]
         names = number_repeated_names([source.name for source in self.sources])
         ahead = [
-            Wait(alignment_store_name(name), metrics.waiting(source.name, "ahead"), store)
+            Wait(alignment_store_name(name), metrics.waiting_metric(source.name, "ahead"), store)
             for source, name in zip(self.sources, names, strict=True)
             if (store := self._alignment_stores.get(alignment_store_name(name))) is not None
         ]
@@ -279,7 +279,7 @@ class Fragment:
         """The stores of rows that wait for another input; empty without ``align_us``."""
         if self.align_us is None:
             return {}
-        holds = f"what is ahead of another input, for up to {written(self.align_us)}"
+        holds = f"what is ahead of another input, for up to {span_as_text(self.align_us)}"
         names = number_repeated_names([source.name for source in self.sources])
         rows = {
             alignment_store_name(name): table_store(self.sources, n) for n, name in enumerate(names)
@@ -326,9 +326,9 @@ def log_store_name(name: str) -> str:
 
 def replaced_metric(source: SourceSpec) -> str:
     """Return the metric of an input's rows that are older than their key's row from another log."""
-    return metric(source.name, "replaced")
+    return metric_name(source.name, "replaced")
 
 
 def no_window_metric(source: SourceSpec) -> str:
     """Return the metric of an input's rows that name no window, or one that is no longer kept."""
-    return metric(source.name, "no_window")
+    return metric_name(source.name, "no_window")

@@ -36,7 +36,7 @@ from dovetail.physical.source import (
 )
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.plan.types.checks import signature
+from dovetail.plan.types.checks import columns_as_text
 from dovetail.plan.views import View
 
 
@@ -72,7 +72,7 @@ class Input:
         source's key.
         """
         is_own_key = self.key == tuple(self.source.key.names)
-        return ("key " if is_own_key else "") + signature(StructType(self.key_fields))
+        return ("key " if is_own_key else "") + columns_as_text(StructType(self.key_fields))
 
     @property
     def foreign_fields(self) -> list[StructField]:

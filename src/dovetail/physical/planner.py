@@ -54,15 +54,15 @@ from dovetail.physical.windows import plan_windowed_fragment
 from dovetail.plan.fingerprint import fingerprint
 from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
-from dovetail.plan.joins.join_call import materialized
+from dovetail.plan.joins.join_call import materialize
 from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.repeat_checks import refuse_random_state
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
-from dovetail.plan.types.checks import signature
-from dovetail.plan.views import View, at_rest, sees_each_change
+from dovetail.plan.types.checks import columns_as_text
+from dovetail.plan.views import View, sees_each_change, split_result_views
 
 
 def plan_of(
@@ -95,7 +95,7 @@ def plan_of(
             )
     for node in nodes:
         refuse_random_state(node)
-    resting = [_materialize_union(*at_rest(node), emit) for node in nodes]
+    resting = [_materialize_union(*split_result_views(node), emit) for node in nodes]
     readers = count_readers([node for node, _ in resting])
     planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
@@ -118,7 +118,7 @@ def _materialize_union(
     ``PlanError`` for a union that corrects the past.
     """
     keeps = emit == "batch" and isinstance(node, Union) and not node.stream
-    return (materialized(node) if keeps else node), views
+    return (materialize(node) if keeps else node), views
 
 
 @dataclass(frozen=True)
@@ -462,7 +462,7 @@ class _Planner:
             buckets=self.buckets,
         )
         fragment = self._fragment_of_operator(node, topology, aggregating, key_names=node.by)
-        group = signature(StructType([entry.fields[name] for name in node.by]))
+        group = columns_as_text(StructType([entry.fields[name] for name in node.by]))
         return Stage(node, fragment, (port,), f"group {group}", leaves)
 
     @plan_stage.register
@@ -500,7 +500,7 @@ class _Planner:
                 node,
                 self._fragment_of_operator(node, "", settling),
                 (replace(left, by=tuple(node.left.key.names)),),
-                f"key {signature(node.left.key)}, the last change of each",
+                f"key {columns_as_text(node.left.key)}, the last change of each",
             )
             left = Port(meeting, first, hash_column=HASH)
         joining = Operator(

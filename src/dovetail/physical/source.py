@@ -24,8 +24,8 @@ from dovetail.base.columns import (
     SEQUENCE,
     WINDOW_START,
 )
-from dovetail.plan.metrics import Kind, metric
-from dovetail.plan.types.spans import written
+from dovetail.plan.metrics import MetricKind, metric_name
+from dovetail.plan.types.spans import span_as_text
 
 ROW_COLUMNS = (HASH, EVENT_TIME, DELETED)
 """The first columns of every input."""
@@ -139,9 +139,9 @@ class RowMeaning:
         time, or the last row of each key.
         """
         if self.retention_us is not None:
-            return f"rows per key and window, for {written(self.retention_us)}"
+            return f"rows per key and window, for {span_as_text(self.retention_us)}"
         if self.versioned_us is not None:
-            return f"every version per key for {written(self.versioned_us)}"
+            return f"every version per key for {span_as_text(self.versioned_us)}"
         return "last row per key"
 
 
@@ -229,8 +229,10 @@ class SourceSpec:
         """The metrics of rows that are left out during packing: ``dropped`` and, if the foreign key
         may fail, ``failed``.
         """
-        kinds: tuple[Kind, ...] = ("dropped", "failed") if self.shape.fallible else ("dropped",)
-        return [metric(self.name, kind) for kind in kinds]
+        kinds: tuple[MetricKind, ...] = (
+            ("dropped", "failed") if self.shape.fallible else ("dropped",)
+        )
+        return [metric_name(self.name, kind) for kind in kinds]
 
     @property
     def title(self) -> str:

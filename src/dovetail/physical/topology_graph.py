@@ -16,10 +16,10 @@ from dovetail.physical.routing import Result
 from dovetail.physical.source import number_repeated_names
 from dovetail.physical.specs.lookup import stage_lookups, store_lookup
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.fingerprint import in_one_order
+from dovetail.plan.fingerprint import in_checkpoint_order
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import Derived, Entry, Node, Source
-from dovetail.plan.transforms.unwindow import as_table
+from dovetail.plan.transforms.unwindow import windows_as_table
 from dovetail.plan.views import View
 
 GraphKind: TypeAlias = Literal["input", "view", "operator", "result", "sink"]
@@ -110,9 +110,9 @@ def topology_graph(
             builder.add_entry(node, None)
     if not run:
         return builder.graph()
-    tables = [as_table(node, "on_change") if node.windows else node for node in run]
+    tables = [windows_as_table(node, "on_change") if node.windows else node for node in run]
     builder.hidden.update(set(tables) - set(run))
-    results = in_one_order(tables) if len(tables) > 1 else tables
+    results = in_checkpoint_order(tables) if len(tables) > 1 else tables
     plan = plan_of(results, buckets=1, emit="change")
     builder.steps.update(Counter(stage.node for stage in plan.stages))
     computing = [result.stage for result in plan.results] if len(results) > 1 else []

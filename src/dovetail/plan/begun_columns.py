@@ -18,16 +18,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
-from dovetail.plan.fingerprint import fingerprint, origins_of, sources_in
+from dovetail.plan.fingerprint import described_sources, fingerprint, sources_of
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import JoinNode, Node, Selected, Source
-from dovetail.plan.select import SIDES, computed_field, row_columns
+from dovetail.plan.select import SIDES, computed_field, joined_row_columns
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
-from dovetail.plan.views import View, seen_by
+from dovetail.plan.views import View, expression_row
 
 
-def as_began(
+def without_new_columns(
     nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
 ) -> tuple[dict[Node, Node], list[str]]:
     """Return for each result the same result without new columns, and the names ``source.column``
@@ -40,36 +40,38 @@ def as_began(
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
         return same, []
-    former = [described for described in sources_in(dict(then)) if "values" in described]
+    former = [described for described in described_sources(dict(then)) if "values" in described]
     narrowed, new = dict[Node, Node](), list[str]()
-    for source in origins_of(nodes):
+    for source in sources_of(nodes):
         kind = "stream" if source.stream else "table"
         matching = (
             [described for described in former if described.get(kind) == source.name]
             if source.grows
             else []
         )
-        values = _former(source.values, matching[0]["values"]) if len(matching) == 1 else None
+        values = (
+            _former_columns(source.values, matching[0]["values"]) if len(matching) == 1 else None
+        )
         if values is not None and values != source.values:
-            narrowed[source] = _source(source, values)
-            new += [f"{source.name}.{name}" for name in _added(source.values, values)]
+            narrowed[source] = _narrow_source(source, values)
+            new += [f"{source.name}.{name}" for name in _new_column_names(source.values, values)]
     if not narrowed:
         return same, []
-    narrowing = _Narrowing(narrowed)
+    narrowing = _NodeNarrower(narrowed)
     try:
         rebuilt = {node: narrowing(node) for node in nodes}
-        fits = _ordered(rebuilt.values()) == topology
+        fits = _fingerprint_in_order(rebuilt.values()) == topology
     except (PlanError, AnalysisException):
         fits = False
     return (rebuilt, new) if fits else (same, [])
 
 
-def _ordered(nodes: Any) -> str:
+def _fingerprint_in_order(nodes: Any) -> str:
     """Return the fingerprint of results in the order that a checkpoint knows them by."""
     return fingerprint(*sorted(nodes, key=fingerprint))
 
 
-def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
+def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
     """Return the columns ``now`` as they were, in their former order, or None. It is None if a
     former column is gone, or if its type is not the former one with fields added.
 
@@ -85,34 +87,34 @@ def _former(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None
                 was = DataType.fromDDL(text)
             except Exception:
                 return None
-            if not _has_more(data_type, was):
+            if not _is_extension_of(data_type, was):
                 return None
             data_type = was
         former_fields.append(StructField(name, data_type, now[name].nullable))
     return StructType(former_fields)
 
 
-def _has_more(now: DataType, then: DataType) -> bool:
+def _is_extension_of(now: DataType, then: DataType) -> bool:
     """Return True if the type ``now`` is the type ``then``, or has more fields at any depth."""
     if isinstance(now, StructType) and isinstance(then, StructType):
         return all(
-            f.name in now.names and _has_more(now[f.name].dataType, f.dataType) for f in then
+            f.name in now.names and _is_extension_of(now[f.name].dataType, f.dataType) for f in then
         )
     if isinstance(now, ArrayType) and isinstance(then, ArrayType):
-        return _has_more(now.elementType, then.elementType)
+        return _is_extension_of(now.elementType, then.elementType)
     if isinstance(now, MapType) and isinstance(then, MapType):
-        return now.keyType == then.keyType and _has_more(now.valueType, then.valueType)
+        return now.keyType == then.keyType and _is_extension_of(now.valueType, then.valueType)
     return now.simpleString() == then.simpleString()
 
 
-def _added(now: StructType, then: StructType) -> list[str]:
+def _new_column_names(now: StructType, then: StructType) -> list[str]:
     """Return the names of columns of ``now`` that ``then`` does not have, or has with another
     type.
     """
     return [f.name for f in now if f.name not in then.names or then[f.name].dataType != f.dataType]
 
 
-def _source(source: Source, values: StructType) -> Source:
+def _narrow_source(source: Source, values: StructType) -> Source:
     """Return a source with only the value columns ``values``, and with their former types. Its
     frames are narrowed in the same way; a source without frames stays without.
     """
@@ -123,7 +125,7 @@ def _source(source: Source, values: StructType) -> Source:
         for field in values:
             data_type = source.values[field.name].dataType
             if data_type.simpleString() != field.dataType.simpleString():
-                column = _narrowed(F.col(quoted(field.name)), data_type, field.dataType)
+                column = _narrow_value(F.col(quoted(field.name)), data_type, field.dataType)
                 frame = frame.withColumn(field.name, column)
         return frame
 
@@ -135,24 +137,24 @@ def _source(source: Source, values: StructType) -> Source:
     )
 
 
-def _narrowed(value: Column, now: DataType, then: DataType) -> Column:
+def _narrow_value(value: Column, now: DataType, then: DataType) -> Column:
     """Return a value of type ``now`` without the fields that the type ``then`` lacks, at any depth.
     A null stays null.
     """
     if isinstance(now, StructType) and isinstance(then, StructType):
-        parts = (_narrowed(value[f.name], now[f.name].dataType, f.dataType) for f in then)
+        parts = (_narrow_value(value[f.name], now[f.name].dataType, f.dataType) for f in then)
         named = (field.alias(name) for field, name in zip(parts, then.names, strict=True))
         return F.when(value.isNotNull(), F.struct(*named))
     if isinstance(now, ArrayType) and isinstance(then, ArrayType):
         inner = (now.elementType, then.elementType)
-        return F.transform(value, lambda item: _narrowed(item, *inner))
+        return F.transform(value, lambda item: _narrow_value(item, *inner))
     if isinstance(now, MapType) and isinstance(then, MapType):
         of_values = (now.valueType, then.valueType)
-        return F.transform_values(value, lambda _, item: _narrowed(item, *of_values))
+        return F.transform_values(value, lambda _, item: _narrow_value(item, *of_values))
     return value
 
 
-class _Narrowing:
+class _NodeNarrower:
     """Callback that rebuilds nodes over narrowed sources, each once.
 
     ``narrowed``: the rebuilt source of each narrowed one. Raises ``PlanError`` if a node names a
@@ -160,18 +162,20 @@ class _Narrowing:
     """
 
     def __init__(self, narrowed: Mapping[Node, Node]) -> None:
-        self._made = {id(node): rebuilt for node, rebuilt in narrowed.items()}
+        self._rebuilt = {id(node): rebuilt for node, rebuilt in narrowed.items()}
 
     def __call__(self, node: Node) -> Node:
-        if id(node) not in self._made:
-            self._made[id(node)] = self._narrowed(node)
-        return self._made[id(node)]
+        if id(node) not in self._rebuilt:
+            self._rebuilt[id(node)] = self._narrow_node(node)
+        return self._rebuilt[id(node)]
 
-    def _narrowed(self, node: Node) -> Node:
+    def _narrow_node(self, node: Node) -> Node:
         """Return a node over narrowed inputs, without the columns that are gone; the node itself if
         its inputs are unchanged. Raises ``PlanError`` if it needs a column that is gone.
         """
-        parts = {field.name: self._part(getattr(node, field.name)) for field in fields(node)}
+        parts = {
+            field.name: self._narrow_field(getattr(node, field.name)) for field in fields(node)
+        }
         changed = {
             name: part
             for name, part in parts.items()
@@ -181,16 +185,16 @@ class _Narrowing:
             return node
         over = replace(node, **changed)
         if isinstance(over, Lookup):
-            return _lookup(over)
+            return _narrow_lookup(over)
         if isinstance(over, (View, Unwindowed)):
-            return _columns(node, over)
+            return _narrow_columns(node, over)
         if isinstance(over, JoinNode):
-            return _join(node, over)
+            return _narrow_join(node, over)
         if isinstance(over, Aggregation):
-            _refuse_changed(node, over)
+            _refuse_changed_inputs(node, over)
         return over
 
-    def _part(self, value: Any) -> Any:
+    def _narrow_field(self, value: Any) -> Any:
         """Return the value of a node's field, with the nodes in it rebuilt over narrowed sources. A
         value without nodes is returned as it is.
         """
@@ -201,18 +205,18 @@ class _Narrowing:
         return value
 
 
-def _refuse_changed(before: Node, over: Aggregation) -> None:
+def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
     """Raise ``PlanError`` for an aggregation that reads a new column, or one of another type.
 
     ``before``: the aggregation over the unnarrowed input; ``over``: over the narrowed one.
     """
     names, was = [*over.by, *over.used], before.inputs[0].fields
-    _refuse_missing(over, names)
+    _refuse_new_names(over, names)
     if any(over.input.fields[name].dataType != was[name].dataType for name in names):
         raise PlanError(over.name, "it aggregates what is new", "Go on in a new checkpoint")
 
 
-def _refuse_missing(node: Node, names: Sequence[str]) -> None:
+def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
     """Raise ``PlanError`` for a name that is no column of the node's narrowed input: it is new."""
     row = node.inputs[0].row.names
     for name in names:
@@ -220,7 +224,7 @@ def _refuse_missing(node: Node, names: Sequence[str]) -> None:
             raise PlanError(node.name, f"{name!r} is new", "Go on in a new checkpoint: initial=")
 
 
-def _columns(before: Node, over: Any) -> Node:
+def _narrow_columns(before: Node, over: Any) -> Node:
     """Return a view or unwindowed table without the columns that are gone, with the present types
     of others.
 
@@ -235,12 +239,12 @@ def _columns(before: Node, over: Any) -> Node:
     for column_index, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
         narrowed_field = field
         if not isinstance(item, str):
-            seen = seen_by(source) if isinstance(over, View) else source.row
+            seen = expression_row(source) if isinstance(over, View) else source.row
             computed = computed_field(over.name, "columns", seen, item.alias(field.name), "")
             narrowed_field = StructField(field.name, computed.dataType, field.nullable)
         elif item not in source.row.names:
             if chosen or column_index < keys or field.name != item:
-                _refuse_missing(over, [item])
+                _refuse_new_names(over, [item])
             continue
         elif column_index != exploded:
             narrowed_field = StructField(field.name, source.fields[item].dataType, field.nullable)
@@ -261,7 +265,7 @@ def _columns(before: Node, over: Any) -> Node:
     return view
 
 
-def _lookup(over: Lookup) -> Lookup:
+def _narrow_lookup(over: Lookup) -> Lookup:
     """Return a lookup without the value columns whose column of the stream is gone.
 
     The key and the types of the stream's other columns become those of the narrowed stream. Columns
@@ -269,7 +273,7 @@ def _lookup(over: Lookup) -> Lookup:
     not changed.
     """
     columns = [
-        (StructField(field.name, _side_type(over, field, ref)), ref)
+        (StructField(field.name, _lookup_column_type(over, field, ref)), ref)
         for field, ref in zip(over.values, over.refs, strict=True)
         if ref[0] != SIDES[0] or ref[1] is None or ref[1] in over.node.row.names
     ]
@@ -281,7 +285,7 @@ def _lookup(over: Lookup) -> Lookup:
     )
 
 
-def _side_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
+def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
     """Return the type that a value column of a lookup has now.
 
     ``ref``: the side that the column is of and its name there; None for that side's whole row.
@@ -291,7 +295,7 @@ def _side_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) ->
     return over.node.row if ref[1] is None else over.node.fields[ref[1]].dataType
 
 
-def _join(before: Any, over: Any) -> Node:
+def _narrow_join(before: Any, over: Any) -> Node:
     """Return a join without the columns that are gone. ``before``: the join over unnarrowed inputs;
     ``over``: the same over narrowed ones.
 
@@ -301,7 +305,7 @@ def _join(before: Any, over: Any) -> Node:
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     every = [*before.left.values.names, *before.right.values.names]
     whole = [selected.name for selected in before.select if selected.ref is not None] == every
-    row, _ = row_columns(over.left, over.right)
+    row, _ = joined_row_columns(over.left, over.right)
     select, values = list[Selected](), list[StructField]()
     for selected, field in zip(over.select, over.values, strict=True):
         if selected.column is not None:

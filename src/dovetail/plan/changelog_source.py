@@ -28,7 +28,7 @@ from dovetail.plan.nodes import RowOrder, Source
 from dovetail.plan.spark_sources import is_limited
 from dovetail.plan.types.analysis import file_metadata, random_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
-from dovetail.plan.types.expressions import AGAIN, REMEDY, field_of, refuse_random
+from dovetail.plan.types.expressions import RANDOM_REMEDY, REPEATED_PROBLEM, field_of, refuse_random
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform.sessions import is_stopped
 
@@ -84,7 +84,7 @@ def source_of(
     kind = "stream" if stream else "table"
     label = name or f"{kind}[{', '.join(keys)}]"
     operator = f"{kind} {label}"
-    columns = _Columns(operator, frame)
+    columns = _FrameColumns(operator, frame)
     for column in keys:
         columns.require(column, "key=")
     refuse_duplicates(operator, keys, "Name it once in key=")
@@ -120,7 +120,7 @@ def source_of(
         log_partition = F.lit(0)
     random = random_of(frame) if frame.isStreaming else None
     if random is not None:
-        raise PlanError(operator, f"its frame has {random}, {AGAIN}", REMEDY)
+        raise PlanError(operator, f"its frame has {random}, {REPEATED_PROBLEM}", RANDOM_REMEDY)
     schema = frame.schema.toNullable()
     partitioned = roles["log_partition="] is not None
     return Source(
@@ -133,7 +133,7 @@ def source_of(
         order=RowOrder(
             sequence=columns.expression(sequence, "sequence=", *_WHOLE_NUMBERS),
             log_partition=columns.expression(log_partition, "log_partition=", *_WHOLE_NUMBERS),
-            by_files=sequence is None and not static and _is_of_files(frame),
+            by_files=sequence is None and not static and _is_read_from_files(frame),
             partitioned=partitioned,
             limited=partitioned and not stream and is_limited(frame),
         ),
@@ -152,18 +152,18 @@ def expression_of(
     ``types``: the allowed types, at least one. Raises ``PlanError`` if the column is unknown,
     occurs twice, is random, or is of another type.
     """
-    column = _Columns(operator, frame).expression(value, argument, *types)
+    column = _FrameColumns(operator, frame).expression(value, argument, *types)
     assert column is not None
     return column
 
 
-def _is_of_files(frame: DataFrame) -> bool:
+def _is_read_from_files(frame: DataFrame) -> bool:
     """Say whether Spark knows the file and the offset that each row was read from."""
     places = ("file_modification_time", "file_path", "file_block_start")
     return file_metadata(frame, *places) == [TimestampType(), StringType(), LongType()]
 
 
-class _Columns:
+class _FrameColumns:
     """The columns of a frame, as a reader's arguments name them."""
 
     def __init__(self, operator: str, frame: DataFrame) -> None:

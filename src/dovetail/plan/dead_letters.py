@@ -25,7 +25,7 @@ class DeadLetters(Node):
     stream = True
 
 
-def leaving_out(node: Node) -> Iterator[View | ForeignKeyJoin]:
+def nodes_with_dead_letters(node: Node) -> Iterator[View | ForeignKeyJoin]:
     """Yield each node that leaves out rows on which an expression fails, or that an expectation
     makes dead letters, once, inputs first: ``node`` and those below it. Yield nothing if there is
     none.

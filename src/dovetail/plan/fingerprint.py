@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.plan.nodes import Derived, JoinNode, Node, Source
-from dovetail.plan.select import row_columns
+from dovetail.plan.select import joined_row_columns
 from dovetail.plan.types.expressions import text_of
-from dovetail.plan.views import View, at_rest
+from dovetail.plan.views import View, split_result_views
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def fingerprint(*nodes: Node) -> str:
     """Return a hash of the topology's description: 16 hexadecimal digits. ``nodes``: the results,
-    at least one; their order counts (``in_one_order``). Expressions need a Spark session.
+    at least one; their order counts (``in_checkpoint_order``). Expressions need a Spark session.
     """
-    return _hash(describe(*nodes))
+    return _description_hash(describe(*nodes))
 
 
 def describe(*nodes: Node) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def describe(*nodes: Node) -> dict[str, Any]:
     emitted. Nor are the length of ``align=``, lookup sources, caches, and the steps within an
     input's frame.
     """
-    description = _Description(origins_of(nodes))
-    described = [description(at_rest(node)[0]) for node in nodes]
+    description = _Description(sources_of(nodes))
+    described = [description(split_result_views(node)[0]) for node in nodes]
     data = described[0] if len(described) == 1 else {"results": described}
     return json.loads(json.dumps(data))  # type: ignore[no-any-return]
 
@@ -56,10 +56,10 @@ def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
     ``nodes``: the results of the input's topology. ``entry``: the input, a source, another stage's
     result or a view of either.
     """
-    return _with_hashes(_Description(origins_of(nodes))(entry))
+    return _hash_stage_results(_Description(sources_of(nodes))(entry))
 
 
-def identity(described: Mapping[str, Any]) -> dict[str, Any]:
+def input_identity(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an input's description by which another topology recognizes that input.
 
     ``described``: what ``describe_input`` returned. A source is recognized by its name and the
@@ -67,14 +67,14 @@ def identity(described: Mapping[str, Any]) -> dict[str, Any]:
     description.
     """
     if "view" in described:
-        return {**described, "view": identity(described["view"])}
+        return {**described, "view": input_identity(described["view"])}
     if "result" in described:
         return dict(described)
     kind = "stream" if "stream" in described else "table"
     return {kind: described[kind], "key": [name for name, _ in described["key"]]}
 
 
-def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
+def described_sources(described: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the descriptions of sources within ``described``, which ``describe`` returned, outer
     ones first. A source that is read twice comes twice.
     """
@@ -85,28 +85,28 @@ def sources_in(described: Any) -> Iterator[Mapping[str, Any]]:
     elif not isinstance(described, list):
         return
     for part in described:
-        yield from sources_in(part)
+        yield from described_sources(part)
 
 
-def origins_of(nodes: Sequence[Node]) -> list[Source]:
+def sources_of(nodes: Sequence[Node]) -> list[Source]:
     """Return the sources of a topology with these results, each once, in the order of first use."""
     return list(dict.fromkeys(source for node in nodes for source in node.origins))
 
 
-def in_one_order(nodes: Sequence[Node]) -> list[Node]:
+def in_checkpoint_order(nodes: Sequence[Node]) -> list[Node]:
     """Return several results in the order that a checkpoint knows them by, whatever
     their order is.
     """
     return sorted(nodes, key=fingerprint)
 
 
-def refuse_other(
+def refuse_other_topology(
     nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
 ) -> None:
     """Raise ``CheckpointError`` with the differences if a checkpoint belongs to another topology
     than these nodes.
 
-    ``nodes``: the results in the order that the checkpoint knows them by (``in_one_order``).
+    ``nodes``: the results in the order that the checkpoint knows them by (``in_checkpoint_order``).
     ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
     ``title``: the subject of the error.
     """
@@ -124,7 +124,7 @@ def refuse_other(
             "Start with a new checkpoint, which may go on with this one's state (initial=), or "
             "restore the topology that wrote it",
         )
-    were, are = (", ".join(map(_short, results)) for results in (before, here))
+    were, are = (", ".join(map(_part_in_words, results)) for results in (before, here))
     raise CheckpointError(
         title,
         f"the checkpoint is of a query with {len(before)} results, {were}, and this one has "
@@ -134,25 +134,25 @@ def refuse_other(
     )
 
 
-def refuse_none_of(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
+def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
     """Raise ``CheckpointError`` if a node is none of the results of a checkpoint's topology.
 
     ``fingerprint_then``, ``then``: fingerprint and description of that topology.
     """
     results = then.get("results")
     if results is None:
-        refuse_other([node], node.name, fingerprint_then, then)
-    elif _numbered_anew(describe(node)) not in map(_numbered_anew, results):
+        refuse_other_topology([node], node.name, fingerprint_then, then)
+    elif _renumber_inputs(describe(node)) not in map(_renumber_inputs, results):
         raise CheckpointError(
             node.name,
             f"the checkpoint is of a query with {len(results)} results, "
-            f"{', '.join(map(_short, results))}, and this one, {_short(describe(node))}, is none "
-            "of them",
+            f"{', '.join(map(_part_in_words, results))}, and this one, "
+            f"{_part_in_words(describe(node))}, is none of them",
             "Give one of these results, built as the query builds it",
         )
 
 
-def _numbered_anew(described: Mapping[str, Any]) -> Any:
+def _renumber_inputs(described: Mapping[str, Any]) -> Any:
     """Return the description of a result with its inputs numbered from 0, in the order in which the
     sorted description names them.
     """
@@ -168,13 +168,13 @@ def _numbered_anew(described: Mapping[str, Any]) -> Any:
     return anew(described)
 
 
-def refuse_alike(*nodes: Node) -> None:
+def refuse_equal_inputs(*nodes: Node) -> None:
     """Raise ``PlanError`` if two inputs have the same name and columns, so a checkpoint could not
     tell them apart.
 
     If two such inputs were exchanged, each would continue with the state of the other.
     """
-    sources = origins_of(nodes)
+    sources = sources_of(nodes)
     description = _Description(sources)
     described = [{**description(source)} | {"input": 0} for source in sources]
     for source_index, source in enumerate(sources):
@@ -187,14 +187,14 @@ def refuse_alike(*nodes: Node) -> None:
             )
 
 
-def _with_hashes(described: Mapping[str, Any]) -> dict[str, Any]:
+def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return a description in which the result of another stage is its hash."""
     if "view" in described:
-        return {**described, "view": _with_hashes(described["view"])}
-    return {"result": _hash(described)} if "result" in described else dict(described)
+        return {**described, "view": _hash_stage_results(described["view"])}
+    return {"result": _description_hash(described)} if "result" in described else dict(described)
 
 
-def _hash(described: Mapping[str, Any]) -> str:
+def _description_hash(described: Mapping[str, Any]) -> str:
     """Return the first 16 hexadecimal digits of a description's SHA-256 hash."""
     text = json.dumps(described, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -222,7 +222,11 @@ class _Description:
             return node.described(self, whole=whole, needed=needed)
         if isinstance(node, Derived):
             result = self(node.node, whole=True)
-            return {"result": result, "key": _columns(node.key), "values": _columns(node.values)}
+            return {
+                "result": result,
+                "key": _names_and_types(node.key),
+                "values": _names_and_types(node.values),
+            }
         return (
             self._join(node, whole)
             if isinstance(node, JoinNode)
@@ -240,8 +244,8 @@ class _Description:
         described: dict[str, Any] = {
             "stream" if source.stream else "table": source.name,
             "input": self._inputs.index(source) + 1,
-            "key": _columns(source.key),
-            "values": _columns(values),
+            "key": _names_and_types(source.key),
+            "values": _names_and_types(values),
             "versioned_us": source.versioned_us,
         }
         read = {
@@ -251,7 +255,11 @@ class _Description:
             "log_partition": source.order.log_partition,
         }
         for name, column in read.items():
-            text = None if column is None else text_of(source, column, lambda: _frame(source))
+            text = (
+                None
+                if column is None
+                else text_of(source, column, lambda: _frame_of_source(source))
+            )
             described[name] = text
         if source.time_text is not None:
             described["timestamp"] = source.time_text
@@ -270,7 +278,7 @@ class _Description:
             "right": self(node.right, whole=whole),
         }
         if whole:
-            row, _ = row_columns(node.left, node.right)
+            row, _ = joined_row_columns(node.left, node.right)
             described["select"] = [
                 [s.name, s.ref if s.column is None else self.text(node, s.column, row)]
                 for s in node.select
@@ -279,9 +287,9 @@ class _Description:
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
         """Return the text of a column name, or of an expression over a row of schema ``row``."""
-        return text_of(node, item, lambda: self._empty(row))
+        return text_of(node, item, lambda: self._empty_frame(row))
 
-    def _empty(self, row: StructType) -> DataFrame:
+    def _empty_frame(self, row: StructType) -> DataFrame:
         """Return an empty frame with the columns ``row``. It needs a Spark session."""
         frame = self._inputs[0].frame
         session = SparkSession.getActiveSession() if frame is None else frame.sparkSession
@@ -289,13 +297,13 @@ class _Description:
         return session.createDataFrame([], row)
 
 
-def _frame(source: Source) -> DataFrame:
+def _frame_of_source(source: Source) -> DataFrame:
     """Return the frame of a source, which must have one."""
     assert source.frame is not None
     return source.frame
 
 
-def _columns(fields: StructType) -> list[list[str]]:
+def _names_and_types(fields: StructType) -> list[list[str]]:
     """Return columns as pairs of a name and a type."""
     return [[f.name, f.dataType.simpleString()] for f in fields]
 
@@ -309,15 +317,15 @@ def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
         for part in then:
             yield from _differences(then[part], now[part], f"{where}.{part}")
     elif then != now:
-        yield f"{where} was {_short(then)} and is {_short(now)}"
+        yield f"{where} was {_part_in_words(then)} and is {_part_in_words(now)}"
 
 
-_MADE = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
-_MADE["expired"] = "{} with rows that expire"
-_MADE["transacted"] = "{} with transactions=True"
+_WORDS_OF_PARTS = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
+_WORDS_OF_PARTS["expired"] = "{} with rows that expire"
+_WORDS_OF_PARTS["transacted"] = "{} with transactions=True"
 
 
-def _short(part: Any) -> str:
+def _part_in_words(part: Any) -> str:
     """Return a part of a description in a few words, as JSON if no words exist for it."""
     if not isinstance(part, dict):
         return json.dumps(part)
@@ -329,7 +337,7 @@ def _short(part: Any) -> str:
     for kind in ("stream", "table"):
         if kind in part:
             return f"{kind} {part[kind]}"
-    for entry, template in _MADE.items():
+    for entry, template in _WORDS_OF_PARTS.items():
         if entry in part:
-            return template.format(_short(part[entry]))
+            return template.format(_part_in_words(part[entry]))
     return json.dumps(part)

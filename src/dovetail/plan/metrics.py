@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal[
+MetricKind: TypeAlias = Literal[
     "dropped",
     "failed",
     "late",
@@ -26,15 +26,15 @@ Kind: TypeAlias = Literal[
 ]
 
 
-Reason: TypeAlias = Literal["ahead", "grace", "on_close", "open"]
+WaitReason: TypeAlias = Literal["ahead", "grace", "on_close", "open"]
 """The reasons for which stored rows wait: docs/metrics.md explains them."""
 
 
-def waiting(name: str, reason: Reason) -> str:
+def waiting_metric(name: str, reason: WaitReason) -> str:
     """Return the name of the number of an input's rows that wait: ``<name>.<reason>``."""
     return f"{name}.{reason}"
 
 
-def metric(name: str, kind: Kind) -> str:
+def metric_name(name: str, kind: MetricKind) -> str:
     """Return the name of a metric of a table, a stream or a join: ``<name>.<kind>``."""
     return f"{name}.{kind}"

@@ -29,7 +29,7 @@ from dovetail.plan.types.checks import (
     refuse_names,
     refuse_value_type,
 )
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 from dovetail.plan.types.windows import Windows
 
 if TYPE_CHECKING:
@@ -510,7 +510,7 @@ class JoinNode(Node):
     @property
     def summary(self) -> str:
         """The line of text that describes the join in ``explain``."""
-        align = "" if self.align_us is None else f", aligned up to {written(self.align_us)}"
+        align = "" if self.align_us is None else f", aligned up to {span_as_text(self.align_us)}"
         return f"{self.how} join {self.manner}{align}"
 
     @property
@@ -572,16 +572,16 @@ def join_name(how: How, left: Node, right: Node) -> str:
     return f"{how} join of {left.name} and {right.name}"
 
 
-def right_key(name: str) -> str:
+def right_key_name(name: str) -> str:
     """Return the name of the right key column ``name`` within the key of a join's result."""
     return f"right_{name}"
 
 
 def with_right_key(left: StructType, right: StructType) -> StructType:
     """Return a key of both sides: the left columns, then the right columns renamed by
-    ``right_key``. The right columns are nullable.
+    ``right_key_name``. The right columns are nullable.
     """
-    theirs = (StructField(right_key(f.name), f.dataType, True) for f in right)
+    theirs = (StructField(right_key_name(f.name), f.dataType, True) for f in right)
     return StructType([*left.fields, *theirs])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.types.expressions import refuse_random
-from dovetail.plan.views import at_rest, views_of
+from dovetail.plan.views import split_result_views, views_of
 
 
 def refuse_random_state(result: Node) -> None:
@@ -19,8 +19,8 @@ def refuse_random_state(result: Node) -> None:
 
     Values computed after all state may be random, since each emission of a row writes them anew.
     """
-    computed, views = at_rest(result)
-    last = set(_after_state(computed))
+    computed, views = split_result_views(result)
+    last = set(_nodes_after_state(computed))
     for node in dict.fromkeys(computed.walk()):
         for field in () if node in last else node.values:
             refuse_random(node.name, f"column {field.name!r}", field)
@@ -29,7 +29,7 @@ def refuse_random_state(result: Node) -> None:
             refuse_random(view.name, f"key column {field.name!r}", field)
 
 
-def _after_state(node: Node) -> Iterator[Node]:
+def _nodes_after_state(node: Node) -> Iterator[Node]:
     """Yield the nodes whose values are computed after all state.
 
     These are the nodes of the last stage without its inputs, and views of a stream that no stage
@@ -38,6 +38,6 @@ def _after_state(node: Node) -> Iterator[Node]:
     if not isinstance(node, Entry):
         yield node
         for part in node.inputs:
-            yield from _after_state(part)
+            yield from _nodes_after_state(part)
     elif node.stream and isinstance(node.base, Source):
         yield from views_of(node)

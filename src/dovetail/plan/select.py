@@ -19,7 +19,7 @@ from dovetail.base.validation import Rule, Text
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.plan.nodes import Node, Selected
-from dovetail.plan.types.checks import meant, refuse_duplicates, refuse_names
+from dovetail.plan.types.checks import refuse_duplicates, refuse_names, unknown_name_advice
 from dovetail.plan.types.expressions import field_of
 
 Selection: TypeAlias = Annotated[
@@ -54,7 +54,7 @@ def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
     )
 
 
-def resolve(
+def resolve_selection(
     operator: str,
     left: Node,
     right: Node,
@@ -82,13 +82,15 @@ def resolve(
     )
     hides = how if one_key else "inner"
     selected = tuple(
-        _named(operator, left, right, hides, name, item)
+        _column_by_text(operator, left, right, hides, name, item)
         if isinstance(item, str)
         else Selected(name or "", None, item)
         for name, item in items
     )
     if any(item.column is not None for item in selected):
-        selected, computed = _analysed(operator, left, right, selected, repeatable=repeatable)
+        selected, computed = _resolve_expressions(
+            operator, left, right, selected, repeatable=repeatable
+        )
     else:
         computed = {}
     selected = tuple(s for s in selected if not _is_key(s, left, right, one_key=one_key))
@@ -98,7 +100,7 @@ def resolve(
         [*left.key.names, *(s.name for s in selected)],
         "Give each its own name in select=",
     )
-    fields = [computed.get(s.name) or _field(left, right, s) for s in selected]
+    fields = [computed.get(s.name) or _plain_column_field(left, right, s) for s in selected]
     return selected, StructType(fields)
 
 
@@ -115,7 +117,7 @@ def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bo
     return one_key and key_index < len(right.key) and column == right.key.names[key_index]
 
 
-def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
+def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
     """Return the schema of the joined row, and the side and column behind each of its plain names.
 
     The row has the key of ``left``, a struct for each side, then the plain names, left ones first.
@@ -132,11 +134,11 @@ def row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[st
     fields = [*left.key.fields]
     for side, node in zip(SIDES, (left, right), strict=True):
         fields.append(StructField(side, node.row, True))
-    fields += [_field(left, right, Selected(name, ref)) for name, ref in plain.items()]
+    fields += [_plain_column_field(left, right, Selected(name, ref)) for name, ref in plain.items()]
     return StructType(fields), plain
 
 
-def _named(
+def _column_by_text(
     operator: str, left: Node, right: Node, how: How, name: str | None, text: str
 ) -> Selected:
     """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``name``: the result's
@@ -152,7 +154,7 @@ def _named(
     if dot and side in nodes:
         columns = nodes[side].row.names
         if column not in columns:
-            raise _unknown(operator, text, [f"{side}.{k}" for k in columns])
+            raise _unknown_column_error(operator, text, [f"{side}.{k}" for k in columns])
         other_is_preserved = sides_preserved(how)[side == "left"]
         if column in nodes[side].key.names and other_is_preserved:
             session_for(operator, "select=")
@@ -168,11 +170,11 @@ def _named(
             f"Write 'left.{text}' or 'right.{text}'",
         )
     if not holders:
-        raise _unknown(operator, text, [*left.values.names, *right.values.names])
+        raise _unknown_column_error(operator, text, [*left.values.names, *right.values.names])
     return Selected(name or text, (holders[0], text))
 
 
-def _analysed(
+def _resolve_expressions(
     operator: str,
     left: Node,
     right: Node,
@@ -187,7 +189,7 @@ def _analysed(
     that depend on chance or the time. Raises ``PlanError`` with Spark's complaint, and if there is
     no Spark session.
     """
-    row, _ = row_columns(left, right)
+    row, _ = joined_row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
     named, computed = [], {}
     for item in selected:
@@ -236,7 +238,7 @@ def session_for(operator: str, argument: str) -> SparkSession:
     return spark
 
 
-def _field(left: Node, right: Node, selected: Selected) -> StructField:
+def _plain_column_field(left: Node, right: Node, selected: Selected) -> StructField:
     """Return the field of a selected plain column, nullable."""
     assert selected.ref is not None
     side, name = selected.ref
@@ -257,12 +259,12 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
         )
 
 
-def _unknown(operator: str, text: str, columns: Sequence[str]) -> PlanError:
+def _unknown_column_error(operator: str, text: str, columns: Sequence[str]) -> PlanError:
     """Return the error for a column in ``select=`` that is not among ``columns``, with the nearest
     name.
     """
     return PlanError(
         operator,
         f"select= names an unknown column {text!r}",
-        f"Known are {', '.join(columns)}{meant('select=', text, columns)}",
+        f"Known are {', '.join(columns)}{unknown_name_advice('select=', text, columns)}",
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _V1, _V2 = ".StreamingRelation", ".StreamingRelationV2"
-_NO_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
+_FORMATS_WITHOUT_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class SparkSource:
     @property
     def of_files(self) -> bool:
         """True if the source reads each file of a folder once."""
-        return self.folder is not None and self.format not in _NO_FILES
+        return self.folder is not None and self.format not in _FORMATS_WITHOUT_FILES
 
 
-def leaves_of(frame: DataFrame) -> list[SparkSource]:
+def spark_sources_of(frame: DataFrame) -> list[SparkSource]:
     """Return the streaming sources of a frame, in the order of its plan; none for a frame that does
     not stream.
     """
     if is_remote(frame.sparkSession):
         untyped_frame: Any = frame
-        return [*_of_remote(untyped_frame._plan)]  # noqa: SLF001 -- no public face
+        return [*_sources_of_connect_plan(untyped_frame._plan)]  # noqa: SLF001 -- no public face
     leaves = jvm.items(jvm.analyzed_plan(frame).collectLeaves())
-    return [_of_classic(leaf) for leaf in leaves if leaf.isStreaming()]
+    return [_source_of_relation(leaf) for leaf in leaves if leaf.isStreaming()]
 
 
-def all_leaves(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
+def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
     """Yield each streaming source of the inputs, with its input; one that several inputs read comes
     with each. Inputs that are static or without a frame are skipped.
     """
     for source in sources:
         if source.frame is not None and not source.static:
-            for leaf in leaves_of(source.frame):
+            for leaf in spark_sources_of(source.frame):
                 yield source, leaf
 
 
@@ -67,10 +67,10 @@ def is_limited(frame: DataFrame) -> bool:
     if not frame.isStreaming:
         return False
     limits = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
-    return any(limit in leaf.options for leaf in leaves_of(frame) for limit in limits)
+    return any(limit in leaf.options for leaf in spark_sources_of(frame) for limit in limits)
 
 
-def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
+def source_folder_numbers(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
     """Return the numbers of the folders in which Spark keeps what each leaf has read: a list per
     read, a number per leaf.
 
@@ -78,14 +78,14 @@ def numbered(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
     as they first come, and equal leaves share a number.
 
     >>> a, b = SparkSource("a", "json", {}), SparkSource("b", "json", {})
-    >>> numbered([[a, b], [a], [b]])
+    >>> source_folder_numbers([[a, b], [a], [b]])
     [[0, 1], [0], [1]]
     """
     numbers: dict[SparkSource, int] = {}
     return [[numbers.setdefault(leaf, len(numbers)) for leaf in leaves] for leaves in reads]
 
 
-def _of_classic(relation: Any) -> SparkSource:
+def _source_of_relation(relation: Any) -> SparkSource:
     """Return the source of a streaming relation in the plan of a classic session. Names of options
     are in lower case; a relation of another kind has no options.
     """
@@ -99,16 +99,18 @@ def _of_classic(relation: Any) -> SparkSource:
             option_values = dict(relation.extraOptions().asCaseSensitiveMap())
             name = str(relation.sourceName())
     return SparkSource(
-        relation, _short(name), {str(n).lower(): str(value) for n, value in option_values.items()}
+        relation,
+        _short_format_name(name),
+        {str(n).lower(): str(value) for n, value in option_values.items()},
     )
 
 
-def _short(name: str) -> str:
+def _short_format_name(name: str) -> str:
     """Return a format's name in lower case; for a class, the last part of its name."""
     return name.rpartition(".")[2].lower()
 
 
-def _of_remote(plan: Any) -> Iterator[SparkSource]:
+def _sources_of_connect_plan(plan: Any) -> Iterator[SparkSource]:
     """Yield the streaming sources in a plan of Spark Connect, in its order; nothing if there are
     none. Names of options are in lower case.
     """
@@ -116,9 +118,9 @@ def _of_remote(plan: Any) -> Iterator[SparkSource]:
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001
         for path in plan._paths or ():  # noqa: SLF001
             options.setdefault("path", str(path))
-        yield SparkSource(id(plan), _short(plan._format or "parquet"), options)  # noqa: SLF001
+        yield SparkSource(id(plan), _short_format_name(plan._format or "parquet"), options)  # noqa: SLF001
         return
     for part in vars(plan).values():
         for child in part if isinstance(part, (list, tuple)) else (part,):
             if type(child).__module__ == type(plan).__module__ and hasattr(child, "plan"):
-                yield from _of_remote(child)
+                yield from _sources_of_connect_plan(child)

@@ -46,13 +46,13 @@ class FieldOf:
         return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
 
 
-Made: TypeAlias = str | Column | Constant | FieldOf
+ColumnItem: TypeAlias = str | Column | Constant | FieldOf
 """The origin of a view's column: a column by name, an expression over the row, or an object that
 needs no Spark session.
 """
 
 
-def column_of(item: Made) -> Column:
+def column_of(item: ColumnItem) -> Column:
     """Return the Spark expression for the origin of a view's column: a name, an expression, or
     another origin.
     """
@@ -61,7 +61,7 @@ def column_of(item: Made) -> Column:
     return item if isinstance(item, Column) else item.column()
 
 
-def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
+def array_of(rows: pa.Table, item: ColumnItem) -> pa.ChunkedArray | pa.Array:
     """Return the values of ``item``, one for each row: a column of ``rows`` by name, a constant, or
     a field of a struct. It must not be an expression, and needs no Spark session.
     """
@@ -69,7 +69,7 @@ def array_of(rows: pa.Table, item: Made) -> pa.ChunkedArray | pa.Array:
     return rows.column(item) if isinstance(item, str) else item.array(rows)
 
 
-def said(item: Made) -> str:
+def item_as_text(item: ColumnItem) -> str:
     """Return the origin of a view's column in words, for ``explain``: a name or a text as it is, an
     expression as Spark shows it.
     """

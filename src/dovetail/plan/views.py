@@ -21,12 +21,12 @@ from pyspark.sql.types import (
 from dovetail.base.columns import TIMESTAMP, quoted
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_changes, as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_changes, side_as_input
 from dovetail.plan.nodes import Derived, Describe, Entry, JoinNode, Node, Selected, Source
-from dovetail.plan.select import SIDES, computed_field, row_columns, session_for
+from dovetail.plan.select import SIDES, computed_field, joined_row_columns, session_for
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.types.expressions import refuse_random
-from dovetail.plan.view_columns import Constant, FieldOf, Made, said
+from dovetail.plan.view_columns import ColumnItem, Constant, FieldOf, item_as_text
 
 Item: TypeAlias = Annotated[str | Column, Rule("the name of a column or a Spark expression")]
 Condition: TypeAlias = Annotated[
@@ -53,7 +53,7 @@ class View(Entry):
     """The key columns."""
     values: StructType
     """The value columns."""
-    columns: tuple[Made, ...]
+    columns: tuple[ColumnItem, ...]
     """The origin of each key column and then of each value column."""
     stream: bool = False
     """True for a stream, False for a table."""
@@ -96,20 +96,22 @@ class View(Entry):
     @property
     def summary(self) -> str:
         """The line of text that describes the view in ``explain``."""
-        return self._made + ("" if self.letters is None else ", dead letters where it fails")
+        return self._operation_in_words + (
+            "" if self.letters is None else ", dead letters where it fails"
+        )
 
     @property
-    def _made(self) -> str:
+    def _operation_in_words(self) -> str:
         """The view's operation in words, for ``explain``. Of several operations it names the first:
         a condition, an array, stream or table, another key, else the columns.
         """
         if self.condition is not None:
-            return f"where {said(self.condition)}"
+            return f"where {item_as_text(self.condition)}"
         if self.exploded is not None:
             return f"explode {self.columns[self.exploded]}"
         if self.stream != self.node.stream:
             return f"as a {'stream' if self.stream else 'table'}"
-        keys = [said(column) for column in self.columns[: len(self.key)]]
+        keys = [item_as_text(column) for column in self.columns[: len(self.key)]]
         if keys != self.node.key.names:
             return f"key by {', '.join(keys)}"
         computed = any(not isinstance(column, str) for column in self.columns)
@@ -158,7 +160,7 @@ class View(Entry):
         """The schema of the row that expressions see: the viewed node's key, its values and
         ``_timestamp``.
         """
-        return seen_by(self.node)
+        return expression_row(self.node)
 
     @property
     def computed(self) -> bool:
@@ -176,7 +178,7 @@ class View(Entry):
         """
         where = None if self.condition is None else describe.text(self, self.condition, self.seen)
         columns = [
-            ([field.name, _text(describe, self, item)], item)
+            ([field.name, _item_text(describe, self, item)], item)
             for field, item in zip(self.row, self.columns, strict=True)
         ]
         if needed is not None and self.letters is None:
@@ -187,7 +189,7 @@ class View(Entry):
         items += [] if where is None or self.condition is None else [(where, self.condition)]
         read = {item for _, item in items if isinstance(item, str)}
         texts = [text for text, item in items if not isinstance(item, str)]
-        read |= {name for text in texts for name in read_by(text, self.node)}
+        read |= {name for text in texts for name in columns_read_by(text, self.node)}
         return {
             "view": describe(self.node, whole=True, needed=read),
             "stream": self.stream,
@@ -197,7 +199,7 @@ class View(Entry):
         }
 
 
-def _text(describe: Describe, view: View, item: Made) -> str:
+def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
     """Return the text of one column of a view, for fingerprints. ``item``: the origin of the
     column.
     """
@@ -213,12 +215,12 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
 
     ``condition``: a boolean column, an expression, or SQL. ``errors``: the effect of a row on which
     it fails. Raises ``PlanError`` if the condition is random, not boolean or not resolved, and for
-    a node that ``viewed_entry`` refuses.
+    a node that ``view_input`` refuses.
     """
     name = f"where of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     column = condition_over(name, source, condition)
-    return _lenient(name, _same(source, condition=column), errors)
+    return _with_dead_letters(name, _unchanged_view(source, condition=column), errors)
 
 
 def condition_over(name: str, source: Entry, condition: str | Column) -> str | Column:
@@ -234,7 +236,7 @@ def condition_over(name: str, source: Entry, condition: str | Column) -> str | C
     else:
         session_for(name, "condition=")
         column = F.expr(condition) if isinstance(condition, str) else condition
-        field = _resolved(name, "condition=", source, column)
+        field = _expression_field(name, "condition=", source, column)
         refuse_random(name, "condition=", field)
         data_type = field.dataType
     if not isinstance(data_type, BooleanType):
@@ -246,7 +248,7 @@ def condition_over(name: str, source: Entry, condition: str | Column) -> str | C
     return column
 
 
-def selected(
+def select_columns(
     node: Node,
     columns: Sequence[str | Column],
     named: Mapping[str, str | Column],
@@ -259,15 +261,15 @@ def selected(
     fails.
 
     Raises ``PlanError`` for unknown, reserved and repeated names, for an expression that Spark does
-    not resolve, and for a node that ``viewed_entry`` refuses.
+    not resolve, and for a node that ``view_input`` refuses.
     """
     name = f"select of {node.name}"
-    source = viewed_entry(name, node)
-    values = [_named(name, "one of columns", source, None, item) for item in columns]
-    values += [_named(name, f"{new}=", source, new, item) for new, item in named.items()]
+    source = view_input(name, node)
+    values = [_field_and_item(name, "one of columns", source, None, item) for item in columns]
+    values += [_field_and_item(name, f"{new}=", source, new, item) for new, item in named.items()]
     non_key = [(field, item) for field, item in values if not _is_key(source, field, item)]
-    view = replace(_view(name, source, _key_of(source), non_key), chosen=True)
-    return _lenient(name, view, errors)
+    view = replace(_build_view(name, source, _key_items(source), non_key), chosen=True)
+    return _with_dead_letters(name, view, errors)
 
 
 def with_columns(
@@ -282,10 +284,10 @@ def with_columns(
 
     ``errors``: ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
     query. ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be
-    replaced, and else as ``selected`` does.
+    replaced, and else as ``select_columns`` does.
     """
     name = f"{call} of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     for new in named:
         if new in source.key.names:
             remedy = "Give it another name, or another key with key_by()"
@@ -293,46 +295,51 @@ def with_columns(
     columns: dict[str, tuple[StructField, str | Column]] = {
         f.name: (f, f.name) for f in source.values
     }
-    columns |= {new: _named(name, f"{new}=", source, new, item) for new, item in named.items()}
-    return _lenient(name, _view(name, source, _key_of(source), [*columns.values()]), errors)
+    columns |= {
+        new: _field_and_item(name, f"{new}=", source, new, item) for new, item in named.items()
+    }
+    return _with_dead_letters(
+        name, _build_view(name, source, _key_items(source), [*columns.values()]), errors
+    )
 
 
-def dropped(node: Node, names: Sequence[str]) -> View:
+def drop_columns(node: Node, names: Sequence[str]) -> View:
     """Return a view of all columns but ``names``, in their order. No names give all columns.
 
-    Raises ``PlanError`` for key columns and unknown names, and for a node that ``viewed_entry``
+    Raises ``PlanError`` for key columns and unknown names, and for a node that ``view_input``
     refuses.
     """
     name = f"drop of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     for column in names:
         if column in source.key.names:
             problem = f"one of columns is {column!r}, a key column"
             raise PlanError(name, problem, "Keep it: rows are known by their key")
         known_field(name, "one of columns", column, source.values)
     remaining = [(field, field.name) for field in source.values if field.name not in names]
-    return _view(name, source, _key_of(source), remaining)
+    return _build_view(name, source, _key_items(source), remaining)
 
 
-def renamed(node: Node, names: Mapping[str, str]) -> View:
+def rename_columns(node: Node, names: Mapping[str, str]) -> View:
     """Return a view of all columns, key columns included, with new names by the mapping ``names``
     from old ones. Columns that it lacks keep their names.
 
     Raises ``PlanError`` for unknown, reserved and repeated names, and for a node that
-    ``viewed_entry`` refuses.
+    ``view_input`` refuses.
     """
     name = f"rename of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     for column in names:
         known_field(name, "names=", column, source.row)
     columns = [
-        (_called(field, names.get(field.name, field.name)), field.name) for field in source.row
+        (_rename_field(field, names.get(field.name, field.name)), field.name)
+        for field in source.row
     ]
     keys = len(source.key)
-    return _view(name, source, columns[:keys], columns[keys:])
+    return _build_view(name, source, columns[:keys], columns[keys:])
 
 
-def keyed_by(
+def rows_under_key(
     node: Node,
     columns: Sequence[str],
     named: Mapping[str, str | Column],
@@ -345,48 +352,48 @@ def keyed_by(
     behind these. ``errors``: the effect of a row on which an expression fails.
 
     Raises ``PlanError`` if no column is named, or one twice. So it does for key columns that are
-    random or of an unsuitable type, and else as ``selected`` does.
+    random or of an unsuitable type, and else as ``select_columns`` does.
     """
     name = f"key_by of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     key_items = {**{column: column for column in columns}, **named}
     if not key_items or len(key_items) < len(columns) + len(named):
         raise PlanError(name, "key_by() names no column or one twice", "Name each once")
     key = [
-        _named(name, f"{new}=" if new in named else "one of columns", source, new, item)
+        _field_and_item(name, f"{new}=" if new in named else "one of columns", source, new, item)
         for new, item in key_items.items()
     ]
     used = [item for _, item in key if isinstance(item, str)]
     values = [(field, field.name) for field in source.row if field.name not in used]
-    return _lenient(name, _view(name, source, key, values), errors)
+    return _with_dead_letters(name, _build_view(name, source, key, values), errors)
 
 
-def as_records(node: Node) -> View:
+def changes_as_stream(node: Node) -> View:
     """Return the changes of a table as a stream: each is a record, a deletion one without a value.
     Late changes of a versioned table are left out. Raises ``PlanError`` for a table that corrects
     the past.
     """
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
-    return _same(as_changes(name, node), stream=True)
+    return _unchanged_view(side_as_changes(name, node), stream=True)
 
 
-def as_rows(node: Node) -> View:
+def last_records_as_table(node: Node) -> View:
     """Return the last record of each key of a stream as a table. Raises ``PlanError`` for a stream
     that takes records back.
     """
-    return _same(viewed_entry(f"to_table of {node.name}", node), stream=False)
+    return _unchanged_view(view_input(f"to_table of {node.name}", node), stream=False)
 
 
-def exploded(node: Node, column: str) -> View:
+def explode_records(node: Node, column: str) -> View:
     """Return a view of a stream with a record for each element of the array ``column``, in the
     array's place.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, and for a node that
-    ``viewed_entry`` refuses.
+    ``view_input`` refuses.
     """
     name = f"explode of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     array_field = known_field(name, "column=", column, source.values)
     if not isinstance(array_field.dataType, ArrayType):
         raise PlanError(
@@ -400,42 +407,44 @@ def exploded(node: Node, column: str) -> View:
     ]
     values = [(field, field.name) for field in fields]
     column_index = len(source.key) + source.values.names.index(column)
-    return _view(name, source, _key_of(source), values, exploded=column_index)
+    return _build_view(name, source, _key_items(source), values, exploded=column_index)
 
 
-_Fields: TypeAlias = Sequence[tuple[StructField, Made]]
+_FieldItems: TypeAlias = Sequence[tuple[StructField, ColumnItem]]
 """Columns of a view, each with what it is made of."""
 
 
-def viewed_entry(name: str, node: Node) -> Entry:
+def view_input(name: str, node: Node) -> Entry:
     """Return a node as the input of a view. Raises ``PlanError`` for a table that corrects the
     past, and for a stream that takes records back.
     """
     refuse_corrected(name, node)
-    return as_entry(name, node)
+    return side_as_input(name, node)
 
 
-def of_join(join: JoinNode, errors: Errors) -> Node:
+def join_with_dead_letters(join: JoinNode, errors: Errors) -> Node:
     """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``: the join
     returns its whole joined row, and a view of it computes the selection.
 
     With ``"fail"``, or if it selects by names only, which cannot fail, the join is returned
-    unchanged. Else ``PlanError`` is raised for a join that ``viewed_entry`` refuses.
+    unchanged. Else ``PlanError`` is raised for a join that ``view_input`` refuses.
     """
     if errors == "fail" or all(item.column is None for item in join.select):
         return join
-    row, plain = row_columns(join.left, join.right)
+    row, plain = joined_row_columns(join.left, join.right)
     sides = [Selected(side, None, F.col(side)) for side in SIDES]
     whole = replace(
         join,
         select=(*sides, *(Selected(name, ref) for name, ref in plain.items())),
         values=StructType(row.fields[len(join.left.key) :]),
     )
-    view = of_joined_row(join.name, viewed_entry(join.name, whole), plain, join.select, join.values)
+    view = selection_of_joined_row(
+        join.name, view_input(join.name, whole), plain, join.select, join.values
+    )
     return replace(view, letters=join.name)
 
 
-def of_joined_row(
+def selection_of_joined_row(
     name: str,
     joined: Entry,
     plain: Mapping[str, tuple[str, str]],
@@ -449,11 +458,11 @@ def of_joined_row(
     for each of ``select``. Raises ``PlanError`` if they have reserved or repeated names.
     """
     names = {ref: column for column, ref in plain.items()}
-    items = [names.get(item.ref or ("", "")) or _computed(item) for item in select]
-    return _view(name, joined, _key_of(joined), [*zip(values, items, strict=True)])
+    items = [names.get(item.ref or ("", "")) or _item_of_selected(item) for item in select]
+    return _build_view(name, joined, _key_items(joined), [*zip(values, items, strict=True)])
 
 
-def _computed(selected: Selected) -> Column:
+def _item_of_selected(selected: Selected) -> Column:
     """Return a value column of a join as an expression over the joined row.
 
     It is the user's expression, or the field of a side, which is null without a row there.
@@ -465,43 +474,43 @@ def _computed(selected: Selected) -> Column:
     return F.col(side).getField(name)
 
 
-def labelled(node: Node, column: str) -> View:
+def with_name_in_key(node: Node, column: str) -> View:
     """Return a view of a table with the table's name, as text, in a new last key column ``column``.
     Values stay as they are. Raises ``PlanError`` if ``column`` is reserved or the name of a column.
     """
     name = f"union of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     label = (StructField(column, StringType(), True), Constant(node.name))
     values = [(field, field.name) for field in source.values]
-    return _view(name, source, [*_key_of(source), label], values)
+    return _build_view(name, source, [*_key_items(source), label], values)
 
 
-def fields_of(name: str, node: Node, struct: str) -> View:
+def struct_fields(name: str, node: Node, struct: str) -> View:
     """Return a view of the key and, as values, the fields of the column ``struct``, which must be a
     struct. ``name``: the operator in errors. Raises ``PlanError`` if a field has a reserved name or
     that of a key column.
     """
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     row = source.values[struct].dataType
     assert isinstance(row, StructType)
     values = [(field, FieldOf(struct, field.name)) for field in row]
-    return _view(name, source, _key_of(source), values)
+    return _build_view(name, source, _key_items(source), values)
 
 
-def read_by(text: str, node: Node) -> set[str]:
+def columns_read_by(text: str, node: Node) -> set[str]:
     """Return the names of the columns of ``node`` that an expression with this text may read;
     perhaps too many.
     """
-    return {name for name in node.row.names if in_text(name, text)}
+    return {name for name in node.row.names if is_named_in(name, text)}
 
 
-def in_text(name: str, text: str) -> bool:
+def is_named_in(name: str, text: str) -> bool:
     """Return True if a column's name occurs as a word in an expression's text, ignoring case."""
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
 
-def _same(
+def _unchanged_view(
     source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
 ) -> View:
     """Return a view with all columns unchanged. ``stream``: None for what the source is.
@@ -517,8 +526,8 @@ def _same(
     )
 
 
-def _view(
-    name: str, source: Entry, key: _Fields, values: _Fields, *, exploded: int | None = None
+def _build_view(
+    name: str, source: Entry, key: _FieldItems, values: _FieldItems, *, exploded: int | None = None
 ) -> View:
     """Return a view of ``source`` with the given key and values, each a field and its origin.
 
@@ -542,7 +551,7 @@ def _view(
     )
 
 
-def _lenient(name: str, view: View, errors: Errors) -> View:
+def _with_dead_letters(name: str, view: View, errors: Errors) -> View:
     """Return the view in a form that leaves out failing rows, if ``errors`` is ``"dead_letter"``
     and it has expressions. Otherwise return it unchanged. ``name``: the operator in dead letters.
     """
@@ -550,7 +559,7 @@ def _lenient(name: str, view: View, errors: Errors) -> View:
     return replace(view, letters=name) if lenient else view
 
 
-def _key_of(source: Entry) -> list[tuple[StructField, Made]]:
+def _key_items(source: Entry) -> list[tuple[StructField, ColumnItem]]:
     """Return the key columns of an input with their fields, each made of the column of the same
     name.
     """
@@ -564,7 +573,7 @@ def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
     return isinstance(item, str) and item in source.key.names and item == field.name
 
 
-def _named(
+def _field_and_item(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
     """Return a column's field and its origin.
@@ -575,24 +584,24 @@ def _named(
     """
     if isinstance(item, str):
         field = known_field(name, argument, item, source.row)
-        return _called(field, new or item), item
-    return _resolved(name, argument, source, item if new is None else item.alias(new)), item
+        return _rename_field(field, new or item), item
+    return _expression_field(name, argument, source, item if new is None else item.alias(new)), item
 
 
-def _called(field: StructField, name: str) -> StructField:
+def _rename_field(field: StructField, name: str) -> StructField:
     """Return a nullable field with the type and metadata of ``field`` and the name ``name``."""
     return StructField(name, field.dataType, True, field.metadata)
 
 
-def _resolved(name: str, argument: str, source: Entry, column: Column) -> StructField:
+def _expression_field(name: str, argument: str, source: Entry, column: Column) -> StructField:
     """Return the field of an expression over the rows of an input, as Spark resolves it. Raises
     ``PlanError`` if it cannot, and without a Spark session. ``argument``: the argument in errors.
     """
-    seen = seen_by(source)
+    seen = expression_row(source)
     return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")
 
 
-def at_rest(node: Node) -> tuple[Node, tuple[View, ...]]:
+def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     """Return the node that the last stage computes, and the views of its result, innermost first.
 
     The views need no state and apply to what the stage emits. The result is ``(node, ())`` if a
@@ -624,13 +633,13 @@ def sees_each_change(node: Node) -> bool:
     return any(view.checks for view in views_of(node))
 
 
-def parts_of(entry: Entry) -> tuple[Entry, ...]:
+def views_to_base(entry: Entry) -> tuple[Entry, ...]:
     """Return an input, all views below it from the outermost, and last the source or result below
     them.
     """
     return (*reversed(views_of(entry)), entry.base)
 
 
-def seen_by(node: Node) -> StructType:
+def expression_row(node: Node) -> StructType:
     """Return the schema of the row that expressions see: key, values and ``_timestamp``."""
     return StructType([*node.row.fields, StructField(TIMESTAMP, TimestampType())])

@@ -14,7 +14,7 @@ from dovetail.base.columns import EVENT_TIME, WINDOW_END, WINDOW_START
 from dovetail.base.text_cells import microseconds_of
 from dovetail.plan.nodes import Entry
 from dovetail.plan.transforms.aggregation import Aggregation
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 from dovetail.provenance.stored_rows import StoredRow, matching
 
 _LATE = "_late_us"
@@ -45,8 +45,8 @@ class GroupRecords(NamedTuple):
         if not self.late_us:
             return ""
         if len(self.late_us) == 1:
-            return f"a record arrived {written(self.late_us[0])} after its window had closed"
-        last = written(self.late_us[-1])
+            return f"a record arrived {span_as_text(self.late_us[0])} after its window had closed"
+        last = span_as_text(self.late_us[-1])
         return (
             f"{len(self.late_us):,} records arrived after their window had closed, the last one "
             f"{last} after"

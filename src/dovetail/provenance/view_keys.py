@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.plan.view_columns import Constant, FieldOf, said
+from dovetail.plan.view_columns import Constant, FieldOf, item_as_text
 from dovetail.plan.views import View
 
 
@@ -53,4 +53,4 @@ def excluded(view: View, columns: Mapping[str, Any]) -> bool:
 
 def condition_of(view: View) -> str:
     """Return the view's condition in words; an empty text without one."""
-    return "" if view.condition is None else said(view.condition)
+    return "" if view.condition is None else item_as_text(view.condition)

@@ -32,7 +32,7 @@ from dovetail.plan.joins.stream_join import StreamJoin
 from dovetail.plan.joins.stream_table_join import StreamTableJoin
 from dovetail.plan.joins.table_join import TableJoin
 from dovetail.plan.joins.window_join import WindowJoin
-from dovetail.plan.nodes import Derived, Entry, Node, Source, right_key
+from dovetail.plan.nodes import Derived, Entry, Node, Source, right_key_name
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.expire import Expired
 from dovetail.plan.transforms.explode import Exploded
@@ -129,7 +129,9 @@ class Walk(StreamResults):
         to.
         """
         primary = {name: key[name] for name in node.left.key.names}
-        theirs = {n: key[right_key(n)] for n in node.right.key.names if right_key(n) in key}
+        theirs = {
+            n: key[right_key_name(n)] for n in node.right.key.names if right_key_name(n) in key
+        }
         if not stages or not isinstance(stages[-1].fragment.last.law, InOrderLaw):
             return self._of_star(node, key, stages)
         answering = _before(stages[-1])

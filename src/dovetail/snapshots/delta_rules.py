@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import DELETED, foreign_name, key_name, quoted, value_name
-from dovetail.plan.select import row_columns
+from dovetail.plan.select import joined_row_columns
 from dovetail.snapshots.plan import (
     LEFT_AGE,
     RIGHT_AGE,
@@ -367,7 +367,7 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
         column.alias(names[c.name]) for c, column in zip(node.key_columns, keys, strict=True)
     ]
     named_columns += [column.alias(names[name]) for name, column in plain.items()]
-    row, shortcuts = row_columns(*(shell(side) for side in node.sides))
+    row, shortcuts = joined_row_columns(*(shell(side) for side in node.sides))
     whole = {}
     for side_index, (side, name) in enumerate(zip(node.sides, ("left", "right"), strict=True)):
         fields = [F.col(places[side_index][column]).alias(column) for column in side.columns]

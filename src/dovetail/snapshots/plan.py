@@ -24,11 +24,16 @@ from dovetail.errors import PlanError
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.plan.joins.join_keys import On, pairs_of
-from dovetail.plan.nodes import Selected, Source, right_key
-from dovetail.plan.select import Selection, resolve, select_all, session_for
+from dovetail.plan.nodes import Selected, Source, right_key_name
+from dovetail.plan.select import Selection, resolve_selection, select_all, session_for
 from dovetail.plan.types.analysis import names_moment
 from dovetail.plan.types.arrow import nullable
-from dovetail.plan.types.checks import keyed, known_field, refuse_duplicates, refuse_key_type
+from dovetail.plan.types.checks import (
+    known_field,
+    refuse_duplicates,
+    refuse_key_type,
+    split_key_and_values,
+)
 from dovetail.platform.spark_errors import reason
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
@@ -124,9 +129,9 @@ class SnapshotJoin:
         if not (self.one_each(1) and not sides_preserved(self.how)[1]):
             taken = {name.lower() for name in left}
             for name in right:
-                free = right_key(name)
+                free = right_key_name(name)
                 while free.lower() in taken:
-                    free = right_key(free)
+                    free = right_key_name(free)
                 taken.add(free.lower())
                 columns.append(KeyColumn(free, None, name))
         return tuple(columns)
@@ -242,7 +247,7 @@ def source(
     that cannot be keys.
     """
     operator = f"snapshot {name}"
-    key_fields, values = keyed(operator, key, schema)
+    key_fields, values = split_key_and_values(operator, key, schema)
     if not key_fields:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
     _refuse_own_names(operator, schema.names, "Rename it in the table")
@@ -280,7 +285,9 @@ def join(
         selected = select_all(label, *shells)
         values = StructType([*left.values.fields, *right.values.fields])
     else:
-        selected, values = resolve(label, *shells, how, select, one_key=one_key, repeatable=True)
+        selected, values = resolve_selection(
+            label, *shells, how, select, one_key=one_key, repeatable=True
+        )
     node = SnapshotJoin(
         left=left, right=right, on=pairs, how=how, select=selected, values=values, name=label
     )

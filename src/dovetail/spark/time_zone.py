@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.checkpoint import TIMEZONE
@@ -37,7 +37,7 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
     if zone == now or is_remote(run.session):
         return zone  # Spark Connect resolves a frame only when its query starts
-    for source in origins_of(run.nodes):
+    for source in sources_of(run.nodes):
         for expression, expression_zone in (
             () if source.frame is None or source.static else _zoned(source.frame)
         ):

@@ -27,9 +27,15 @@ from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import describe, fingerprint, origins_of, refuse_alike, refuse_other
+from dovetail.plan.fingerprint import (
+    describe,
+    fingerprint,
+    refuse_equal_inputs,
+    refuse_other_topology,
+    sources_of,
+)
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.transforms.unwindow import as_table
+from dovetail.plan.transforms.unwindow import windows_as_table
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.state.ipc import from_ipc, to_ipc
@@ -155,7 +161,7 @@ class Driver(ExplainingDriver, HintedDriver):
             arrival=Arrival.of(*nodes, one_log=all(wait is None for wait in waits)),
             dead_letters=len(nodes) < len(plans),
         )
-        self._sources = {source: columns_of(source) for source in origins_of(nodes)}
+        self._sources = {source: columns_of(source) for source in sources_of(nodes)}
         evaluator = None if spark is None else Evaluator(spark)
         self._root = LocalRun(plan, stable_hash if key_hash is None else key_hash, evaluator)
         if idle is not None:
@@ -806,7 +812,7 @@ class Driver(ExplainingDriver, HintedDriver):
                 "Ask before snapshot(), or feed a new driver from the start",
             )
         if node not in self._views:
-            plan = as_table(node, "on_change") if node.windows else node
+            plan = windows_as_table(node, "on_change") if node.windows else node
             topology, hash_ = Table(plan), self._root.hash
             self._views[node] = _View(topology, key_hash=hash_, spark=self._spark)
         return self._views[node].rows(self._log, self._root.idle)
@@ -951,9 +957,9 @@ class Driver(ExplainingDriver, HintedDriver):
         if not nodes:
             problem = "topology= has no table and no stream"
             raise PlanError("restore", problem, "Give the results, as before")
-        refuse_alike(*nodes)
+        refuse_equal_inputs(*nodes)
         title = " and ".join(node.name for node in nodes)
-        refuse_other(nodes, title, header["topology"], header["plan"])
+        refuse_other_topology(nodes, title, header["topology"], header["plan"])
         buckets = header["buckets"]
         first, *others = results
         assert isinstance(first, Topology)

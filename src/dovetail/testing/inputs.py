@@ -19,7 +19,7 @@ from dovetail.base.validation import ColumnNames, Rule, Text, validated
 from dovetail.errors import DataError
 from dovetail.plan.nodes import Node, RowOrder, Source
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.plan.types.checks import keyed
+from dovetail.plan.types.checks import split_key_and_values
 from dovetail.plan.types.schemas import schema_of
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.testing.changes import Change
@@ -167,7 +167,7 @@ def _source(
     as ``table`` says.
     """
     operator = f"{'stream' if stream else 'table'} {name}"
-    key_fields, values = keyed(operator, key, schema_of(operator, "schema=", schema))
+    key_fields, values = split_key_and_values(operator, key, schema_of(operator, "schema=", schema))
     return Source(
         name=name,
         key=key_fields,

@@ -14,7 +14,7 @@ from dovetail.base.text_cells import cell_text, instant
 from dovetail.operators.job import END_OF_TIME
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 from dovetail.testing.changes import Change
 from dovetail.testing.driver_explanations import MicroBatch
 from dovetail.testing.timeline_layout import Lane, Mark, TimelineColumn
@@ -88,7 +88,9 @@ def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineCol
     if batch.beat_us is not None:
         return TimelineColumn(number, f"time to {_time(batch.beat_us)}", None, batch.beat_us)
     passed_us = batch.now_us - before_us
-    return TimelineColumn(number, f"clock +{written(passed_us)}" if passed_us else "no records")
+    return TimelineColumn(
+        number, f"clock +{span_as_text(passed_us)}" if passed_us else "no records"
+    )
 
 
 def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:

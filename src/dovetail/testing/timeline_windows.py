@@ -12,7 +12,7 @@ from dovetail.base.text_cells import instant, microseconds_of
 from dovetail.laws.windows.fixed import assign_windows
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.transforms.aggregation import Aggregation
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 from dovetail.plan.types.windows import Windows
 from dovetail.testing.changes import Change
 from dovetail.testing.driver_explanations import MicroBatch
@@ -136,5 +136,5 @@ def _bar(
     state = "closed" if closed < len(clocks_us) else "not closed"
     span = f"{instant(start_us)} to {instant(end_us)}"
     title = f"{aggregation.name}, {windows}: window {span}, {state}"
-    label = f"{instant(start_us)}, {written(end_us - start_us)}"
+    label = f"{instant(start_us)}, {span_as_text(end_us - start_us)}"
     return WindowBar(label, title, first, max(first, reached(last_us + 1)), closed)

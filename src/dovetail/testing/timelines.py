@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dovetail.base.validation import Positive, validated
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.testing.driver import Driver
 from dovetail.testing.timeline_layout import TimelineLayout
 from dovetail.testing.timeline_steps import records_of, shown_batches, steps_of
@@ -171,7 +171,7 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
     """
     batches, results = driver.micro_batches, driver.results
     first = shown_batches(batches, limit)
-    sources = origins_of(results)
+    sources = sources_of(results)
     columns, lanes = steps_of(batches, sources, results, first=first, limit=limit)
     bars = bars_of(columns, batches, results, first)
     records = [*map(records_of, batches)]

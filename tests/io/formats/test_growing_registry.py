@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from test_avro import avro_spark, encoded, records
 
 import dovetail as dt
-from dovetail.plan.begun_columns import as_began
+from dovetail.plan.begun_columns import without_new_columns
 from dovetail.plan.fingerprint import describe, fingerprint
 
 __all__ = ["avro_spark"]
@@ -92,7 +92,7 @@ def test_an_unchanged_program_is_what_its_checkpoint_began_with(
 ) -> None:
     former, latter, other = tables
     then, now = (UNCHANGED[name](table, other).plan for table in (former, latter))
-    made, new = as_began([now], fingerprint(then), describe(then))
+    made, new = without_new_columns([now], fingerprint(then), describe(then))
     assert fingerprint(made[now]) == fingerprint(then)
     assert made[now].row == then.row
     assert new == NEW
@@ -105,7 +105,7 @@ def test_a_program_that_asks_for_what_is_new_is_refused(
     former, latter, other = tables
     then = former.materialize().plan
     now = ASKED[name](latter, other).plan
-    assert as_began([now], fingerprint(then), describe(then)) == ({now: now}, [])
+    assert without_new_columns([now], fingerprint(then), describe(then)) == ({now: now}, [])
 
 
 def test_narrowed_rows_have_the_values_of_the_columns_that_are_left(
@@ -113,7 +113,7 @@ def test_narrowed_rows_have_the_values_of_the_columns_that_are_left(
 ) -> None:
     former, latter, _ = tables
     then, now = former.plan, latter.plan
-    made, _ = as_began([now], fingerprint(then), describe(then))
+    made, _ = without_new_columns([now], fingerprint(then), describe(then))
     (row,) = dt.Table(made[now]).changelog().collect()
     assert row.asDict(recursive=True)["lines"] == [{"n": 7}]
     assert "email" not in row

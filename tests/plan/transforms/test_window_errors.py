@@ -296,10 +296,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 
 def window_join_of(left: dt.WindowedTable, right: dt.WindowedTable) -> Any:
     """``WindowedTable.join`` itself has no ``window_of``."""
-    from dovetail.plan.joins.join_call import Call
+    from dovetail.plan.joins.join_call import JoinCall
     from dovetail.plan.joins.window_join import window_join
 
-    return window_join(Call(left.plan, right.plan, None, "left", None), window_of="clicks")
+    return window_join(JoinCall(left.plan, right.plan, None, "left", None), window_of="clicks")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

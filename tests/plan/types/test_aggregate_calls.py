@@ -146,7 +146,7 @@ def test_as_spark_aggregates(answers: dict[str, Any], function: str, name: str) 
     values = [rows.column(name).combine_chunks()]
     for retracts in (False, True):
         try:
-            field, kernel = agg.resolve(
+            field, kernel = agg.resolve_aggregate(
                 "agg", "x", CASES[function][0](name), schema, retracts=retracts
             )
         except PlanError:
@@ -239,7 +239,9 @@ def test_decimals_round_as_in_spark(spark: SparkSession, function: str) -> None:
         table = frame.toArrow()
         group = table.column("group").to_numpy()
         groups = int(group.max()) + 1
-        _, kernel = agg.resolve("agg", "x", getattr(agg, function)("x"), schema, retracts=False)
+        _, kernel = agg.resolve_aggregate(
+            "agg", "x", getattr(agg, function)("x"), schema, retracts=False
+        )
         updates = GroupUpdates(group, groups, np.zeros(len(group), np.bool_))
         state = kernel.fold(
             updates, null_accumulators(kernel.state, groups), [table.column("x").combine_chunks()]
@@ -290,7 +292,7 @@ SCHEMA = SCHEMA.add("lower", StringType("UTF8_LCASE"))
 )
 def test_refused(call: agg.AggregateCall, retracts: bool, message: str) -> None:
     with pytest.raises(PlanError) as raised:
-        agg.resolve("orders.group_by(region)", "x", call, SCHEMA, retracts=retracts)
+        agg.resolve_aggregate("orders.group_by(region)", "x", call, SCHEMA, retracts=retracts)
     assert raised.value.operator == "orders.group_by(region)"
     assert message in raised.value.problem
     assert len(raised.value.remedy) > 20
@@ -320,7 +322,9 @@ def test_own_aggregates() -> None:
         {"returns": DoubleType(), "state": {"total": pa.float64()}},
         {"returns": pa.float64(), "state": {"total": "double"}},
     ):
-        field, kernel = agg.resolve("agg", "x", own(**types)("double"), SCHEMA, retracts=False)
+        field, kernel = agg.resolve_aggregate(
+            "agg", "x", own(**types)("double"), SCHEMA, retracts=False
+        )
         assert field == StructField("x", DoubleType(), True)
         kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
         updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
@@ -353,9 +357,9 @@ def test_own_aggregates_refused(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.usefixtures("spark")
 def test_an_own_aggregate_without_retract_is_for_streams() -> None:
     with pytest.raises(PlanError, match="retract=, a function that takes rows back"):
-        agg.resolve("agg", "x", own()("double"), SCHEMA, retracts=True)
+        agg.resolve_aggregate("agg", "x", own()("double"), SCHEMA, retracts=True)
     taking = own(retract=lambda a, b: {"total": pc.subtract(a["total"], b["total"])})
-    _, kernel = agg.resolve("agg", "x", taking("double"), SCHEMA, retracts=True)
+    _, kernel = agg.resolve_aggregate("agg", "x", taking("double"), SCHEMA, retracts=True)
     assert kernel.retracts
 
 
@@ -363,7 +367,9 @@ def test_every_kernel_of_a_table_retracts() -> None:
     for function, (call, _, columns) in CASES.items():
         for name in columns:
             try:
-                _, kernel = agg.resolve("agg", function, call(name), SCHEMA, retracts=True)
+                _, kernel = agg.resolve_aggregate(
+                    "agg", function, call(name), SCHEMA, retracts=True
+                )
             except PlanError:
                 continue
             assert kernel.retracts
@@ -374,7 +380,7 @@ def test_overflow_says_what_to_cast_to() -> None:
         ("long", [2**63 - 1, 1], r"decimal\(20,0\)"),
         ("wide", [Decimal(10**28 - 1), Decimal(1)], "decimal"),
     ):
-        _, kernel = agg.resolve("agg", "x", agg.sum(name), SCHEMA, retracts=False)
+        _, kernel = agg.resolve_aggregate("agg", "x", agg.sum(name), SCHEMA, retracts=False)
         updates = GroupUpdates(np.zeros(2, np.int64), 1, np.zeros(2, np.bool_))
         column = pa.array(values, pa.int64() if name == "long" else pa.decimal128(38, 10))
         with pytest.raises(AggregateOverflowError, match=message):

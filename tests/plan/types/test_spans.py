@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import PlanError
-from dovetail.plan.types.spans import microseconds, written
+from dovetail.plan.types.spans import microseconds, span_as_text
 
 SECOND, MINUTE, HOUR, DAY = 10**6, 60 * 10**6, 3_600 * 10**6, 86_400 * 10**6
 
@@ -112,10 +112,10 @@ def test_a_negative_span_is_for_windows_only(span: str | timedelta) -> None:
     ],
 )
 def test_a_span_is_written_in_its_largest_whole_unit(length_us: int, text: str) -> None:
-    assert written(length_us) == text
+    assert span_as_text(length_us) == text
 
 
 @given(st.integers(-(10**5), 10**5), st.sampled_from([1, 1_000, SECOND, MINUTE, HOUR, DAY]))
 def test_what_is_written_is_read_back(count: int, unit_us: int) -> None:
     span_us = count * unit_us
-    assert microseconds("within", "after=", written(span_us), negative=True) == span_us
+    assert microseconds("within", "after=", span_as_text(span_us), negative=True) == span_us

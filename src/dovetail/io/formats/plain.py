@@ -37,7 +37,7 @@ from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, json_absent, json_wrapped
 from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
 from dovetail.plan.types.checks import map_without_text_keys, refuse_duplicates, types_within
-from dovetail.plan.types.schemas import parsed
+from dovetail.plan.types.schemas import parse_columns
 
 Part: TypeAlias = Literal["key", "value"]
 
@@ -228,7 +228,7 @@ def struct_of(operator: str, schema: Schema) -> StructType:
     elif isinstance(schema, Mapping):
         columns = StructType([StructField(name, kind) for name, kind in schema.items()])
     else:
-        columns = parsed(operator, "schema=", schema)
+        columns = parse_columns(operator, "schema=", schema)
     for column in columns:
         for type_ in types_within(column.dataType):
             _refuse_type(operator, column.name, type_)

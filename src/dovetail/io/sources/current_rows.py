@@ -12,7 +12,7 @@ from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, quoted
 from dovetail.base.validation import ColumnNames, Path, validated
 from dovetail.errors import PlanError
 from dovetail.io.sinks.spark_sinks import KEY
-from dovetail.plan.types.checks import keyed
+from dovetail.plan.types.checks import split_key_and_values
 from dovetail.platform.spark_errors import refused
 
 _READER = "read_current"
@@ -109,7 +109,7 @@ def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
     Raises ``PlanError`` if there are none, and for a column that the files lack.
     """
     if key is not None:
-        key_columns, _ = keyed(_READER, key, schema)
+        key_columns, _ = split_key_and_values(_READER, key, schema)
         if not key_columns.names:
             raise PlanError(_READER, "key= names no column", "Name the table's key columns")
         return key_columns.names

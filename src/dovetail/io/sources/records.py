@@ -38,7 +38,7 @@ from dovetail.base.columns import (
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import Format, Part, Place, kept
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
 from dovetail.plan.types.analysis import file_metadata
 from dovetail.plan.types.checks import refuse_duplicates
@@ -496,7 +496,7 @@ def _sound(
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
         return kept(rows, checked), None
-    counted = rows.observe(metric(name, "malformed"), F.count_if(~fits).alias("records"))
+    counted = rows.observe(metric_name(name, "malformed"), F.count_if(~fits).alias("records"))
     with_unread = None
     if malformed == "dead_letter":
         letter = F.struct(

@@ -45,7 +45,7 @@ from dovetail.operators.groups.long_lists import ListsRead, Parts
 from dovetail.operators.job import Job, output_table, subtract_span, take_rows
 from dovetail.operators.tables import Pool
 from dovetail.physical.specs.groups import WINDOW_TYPE, AggregationLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.state.table_state import TableState
 
 Columns: TypeAlias = Sequence[pa.Array]
@@ -451,5 +451,5 @@ def count_late(job: Job, law: AggregationLaw, late: Ints) -> Counts:
     """
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:
-        counts.add_rows(metric(source.name, "late"), source, job.batches[0].rows, late)
+        counts.add_rows(metric_name(source.name, "late"), source, job.batches[0].rows, late)
     return counts

@@ -18,7 +18,7 @@ from dovetail.laws.retract import SILENT, retract_messages
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.row_changes import RowChanges, old_or_new
 from dovetail.physical.specs.groups import RetractLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 
 
 def run(job: Job, _: RetractLaw) -> OperatorOutcome:
@@ -59,6 +59,6 @@ def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     counts = changes.store_rows(job, store)
     lost = changes.event[(changes.new != ABSENT) & nowhere]
     rows_lost = changes.events.row[lost]
-    counts.add_rows(metric(source.name, "null_group"), source, job.batches[0].rows, rows_lost)
+    counts.add_rows(metric_name(source.name, "null_group"), source, job.batches[0].rows, rows_lost)
     stores = {job.operator.names[0]: store.runs}
     return OperatorOutcome(pa.table(rows) if len(event) else None, stores, counts=counts)

@@ -34,7 +34,7 @@ from dovetail.operators.job import (
 )
 from dovetail.operators.joins.stream_join_side import Meeting, Side, SideStores
 from dovetail.physical.specs.by_key import StreamJoinLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 
 
 def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
@@ -107,7 +107,7 @@ def _count_records(
         lost = np.logical_and.reduce([side.lost_records for side in sides if side.source == source])
         spec, rows = job.sources[source], job.batches[source].rows
         row = events.row[event[law.sides.index(source)][lost]]
-        counts.add_rows(metric(spec.name, "late"), spec, rows, row)
+        counts.add_rows(metric_name(spec.name, "late"), spec, rows, row)
     return counts
 
 

@@ -41,7 +41,7 @@ from dovetail.operators.tables import (
     store_rows,
 )
 from dovetail.physical.specs.by_key import StreamTableJoinLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.state.history import HistoryState
 from dovetail.state.queue import QueueState
 
@@ -93,7 +93,7 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
         runs[names[source]] = store.runs
     if past.any():
         spec, lost = job.sources[stream], np.setdiff1d(asked[past], changes.event)
-        too_old = metric(spec.name, "too_old")
+        too_old = metric_name(spec.name, "too_old")
         ignored.add_rows(too_old, spec, job.batches[stream].rows, events.row[lost])
     return OperatorOutcome(result, runs, numbered, counts=ignored)
 

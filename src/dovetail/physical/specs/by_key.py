@@ -26,9 +26,9 @@ from dovetail.physical.specs.law import (
     too_old_metrics,
 )
 from dovetail.plan import metrics
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Entry
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class StreamTableJoinLaw(Law):
         if self.grace_us is None:
             del stores[stream]
         else:
-            holds = f"records that wait, for {written(self.grace_us)}"
+            holds = f"records that wait, for {span_as_text(self.grace_us)}"
             stores[stream] = replace(stores[stream], holds=holds, kind="queue", span_us=0)
         return stores
 
@@ -114,7 +114,7 @@ class StreamTableJoinLaw(Law):
         Empty if no table is versioned.
         """
         old = too_old_metrics(sources)
-        return [metric(sources[self.leaves[0]].name, "too_old"), *old] if old else []
+        return [metric_name(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the name of the stream, the only input whose matches are counted."""
@@ -129,7 +129,7 @@ class StreamTableJoinLaw(Law):
         stream = self.leaves[0]
         name = number_repeated_names([source.name for source in sources])[stream]
         store = self.stores(sources)[name]
-        return [Wait(name, metrics.waiting(sources[stream].name, "grace"), store)]
+        return [Wait(name, metrics.waiting_metric(sources[stream].name, "grace"), store)]
 
     def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True if records of other inputs depend on the stream time of the input ``entry``.
@@ -184,7 +184,7 @@ class StreamJoinLaw(Law):
         ``"on_close"`` only. The other marks the records that have found a match.
         """
         span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
-        holds = f"records of the last {written(span_us)}"
+        holds = f"records of the last {span_as_text(span_us)}"
         stores = {
             name: replace(store, holds=holds, kind="records", clocks=clocks, span_us=span_us)
             for name, store in super().stores(sources).items()
@@ -227,13 +227,13 @@ class StreamJoinLaw(Law):
         if self.how == "inner" or self.unmatched != "on_close":
             return None
         left, right = (sources[side].name for side in self.sides)
-        return metric(f"{left}-{right}", "too_late")
+        return metric_name(f"{left}-{right}", "too_late")
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the metrics of late records of the inputs in ``lossy_inputs``. That of pairs not
         made (``too_late``) follows if there may be any.
         """
-        late = [metric(sources[source].name, "late") for source in self.lossy_inputs]
+        late = [metric_name(sources[source].name, "late") for source in self.lossy_inputs]
         pairs = self.too_late_metric(sources)
         return late if pairs is None else [*late, pairs]
 
@@ -250,7 +250,7 @@ class StreamJoinLaw(Law):
         """
         stores = self.stores(sources)
         return [
-            Wait(name, metrics.waiting(sources[source].name, "on_close"), stores[name])
+            Wait(name, metrics.waiting_metric(sources[source].name, "on_close"), stores[name])
             for side, source in enumerate(self.sides)
             if (name := waiting_store_name(side)) in stores
         ]
@@ -354,7 +354,7 @@ class DeduplicateLaw(Law):
         (source,), span_us = sources, 2 * self.within_us
         store = replace(
             table_store(sources, 0),
-            holds=f"keys and times of records of the last {written(span_us)}",
+            holds=f"keys and times of records of the last {span_as_text(span_us)}",
             kind="records",
             fields=tuple(source.shape.key_fields),
             span_us=span_us,
@@ -363,7 +363,7 @@ class DeduplicateLaw(Law):
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of late records, then that of repeated ones. Both kinds are dropped."""
-        return [metric(sources[0].name, "late"), metric(sources[0].name, "repeated")]
+        return [metric_name(sources[0].name, "late"), metric_name(sources[0].name, "repeated")]
 
 
 @dataclass(frozen=True)
@@ -381,7 +381,7 @@ class ExpireLaw(Law):
         they may expire.
         """
         (name,) = super().stores(sources)
-        holds = f"last row per key, for {written(self.after_us)}"
+        holds = f"last row per key, for {span_as_text(self.after_us)}"
         rows = replace(table_store(sources, 0), holds=holds, span_us=self.after_us, whole=False)
         return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
@@ -391,7 +391,7 @@ class ExpireLaw(Law):
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return one name: the counter of rows that had already expired when they were read."""
-        return [metric(sources[0].name, "late")]
+        return [metric_name(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)
@@ -463,7 +463,10 @@ class ExplodeLaw(Law):
             return not_latest_metrics(sources)
         return [
             *not_latest_metrics(sources),
-            *[metric(sources[0].name, "null_element"), metric(sources[0].name, "repeated")],
+            *[
+                metric_name(sources[0].name, "null_element"),
+                metric_name(sources[0].name, "repeated"),
+            ],
         ]
 
 
@@ -508,7 +511,7 @@ class FillLaw(WithoutColumnLaw):
 
         Empty if nulls stand for values that were not sent, since such a value is null then.
         """
-        return [] if self.column < 0 else [metric(sources[0].name, "unsent")]
+        return [] if self.column < 0 else [metric_name(sources[0].name, "unsent")]
 
 
 @dataclass(frozen=True)
@@ -527,7 +530,7 @@ class TransactLaw(WithoutColumnLaw):
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the metric of events that repeat an earlier event."""
-        return [metric(sources[0].name, "repeated")]
+        return [metric_name(sources[0].name, "repeated")]
 
 
 def expiry_store_name(name: str) -> str:

@@ -23,7 +23,7 @@ from dovetail.physical.specs.law import (
     table_store,
 )
 from dovetail.plan import metrics
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.types.windows import Windows
 
 WINDOW_TYPE = pa.timestamp("us", "UTC")
@@ -63,7 +63,7 @@ class RetractLaw(Law):
         """Return the metrics of rows that change no latest version, if the table is versioned; then
         that of rows with a null in their group.
         """
-        return [*not_latest_metrics(sources), metric(sources[0].name, "null_group")]
+        return [*not_latest_metrics(sources), metric_name(sources[0].name, "null_group")]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class AggregationLaw(Law):
         """Return the metric of records that came after their window had closed; empty without
         windows.
         """
-        return [] if self.windows is None else [metric(sources[0].name, "late")]
+        return [] if self.windows is None else [metric_name(sources[0].name, "late")]
 
 
 @dataclass(frozen=True)
@@ -212,4 +212,4 @@ class FinalLaw(Law):
     def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the store of windows that are not closed yet, as the only element."""
         store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
-        return [Wait(self.CLOSING, metrics.waiting(sources[0].name, "open"), store)]
+        return [Wait(self.CLOSING, metrics.waiting_metric(sources[0].name, "open"), store)]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.base.columns import EVENT_TIME, is_reserved
 from dovetail.physical.source import SourceSpec, number_repeated_names
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 
 if TYPE_CHECKING:
     # Readers of a checkpoint need stores without plans, and so without pyspark.
@@ -139,7 +139,7 @@ def too_old_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     """Return the metric ``too_old`` of each versioned table among ``sources``, in order: records
     older than its history.
     """
-    return [metric(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
+    return [metric_name(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
 def not_latest_metrics(sources: Sequence[SourceSpec]) -> list[str]:
@@ -148,7 +148,7 @@ def not_latest_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     First those that are too old for the history, one per versioned table, then the late ones. Empty
     without versioned tables.
     """
-    late = [metric(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
+    late = [metric_name(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
     return [*too_old_metrics(sources), *late]
 
 

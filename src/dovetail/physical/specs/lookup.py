@@ -12,7 +12,7 @@ from dovetail.lookup_sources.source import Index, LookupSource, covering
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.lookup import Lookup, Ref
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.plan.types.spans import written
+from dovetail.plan.types.spans import span_as_text
 from dovetail.plan.views import views_of
 
 
@@ -55,7 +55,7 @@ class StoreLookup:
         """
         cached = "none"
         if self.rows_max:
-            cached = f"{self.rows_max:,} rows a process, for {written(self.age_max_us)}"
+            cached = f"{self.rows_max:,} rows a process, for {span_as_text(self.age_max_us)}"
         columns = ", ".join(self.schema.names)
         return f"{self.lookup.title} by {self.index.summary}: {columns}; cache {cached}"
 

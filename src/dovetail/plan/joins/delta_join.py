@@ -22,7 +22,7 @@ from dovetail.plan.nodes import (
     JoinNode,
     Source,
     Text,
-    right_key,
+    right_key_name,
     with_right_key,
 )
 from dovetail.plan.types.arrow import arrow_schema
@@ -41,7 +41,7 @@ class DeltaJoin(JoinNode):
     on: tuple[tuple[str, str], ...]
     """The join key: a left and a right column for each part."""
     form: Form
-    """The form of the result's key, as ``delta_options.form_of`` returns it."""
+    """The form of the result's key, as ``delta_options.key_form`` returns it."""
     cache: tuple[int, int]
     """The number of rows of each side that a task keeps between batches."""
 
@@ -92,7 +92,9 @@ def lookup_of(entry: Entry) -> LookupSource | None:
         return None
     sources = (left, right)
     columns = held_columns(node)
-    leading = {name: location for name, location in columns.items() if _leads(node, name)}
+    leading = {
+        name: location for name, location in columns.items() if _can_start_lookup(node, name)
+    }
     indexes = []
     for side, source in enumerate(sources):
         primary = Index("PRIMARY KEY", source.key)
@@ -128,14 +130,14 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
     """
     columns = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
-        columns |= {right_key(name): (1, name) for name in node.right.key.names}
+        columns |= {right_key_name(name): (1, name) for name in node.right.key.names}
     for selected in node.select:
         assert selected.ref is not None
         columns[selected.name] = (int(selected.ref[0] == "right"), selected.ref[1])
     return columns
 
 
-def _leads(node: DeltaJoin, name: str) -> bool:
+def _can_start_lookup(node: DeltaJoin, name: str) -> bool:
     """Say whether a lookup by a result column can start at that column's side.
 
     The results with a value of the column must all stem from that side's rows with the value.

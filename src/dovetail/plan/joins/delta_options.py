@@ -24,7 +24,7 @@ from dovetail.laws.joins.table_join import How, sides_preserved
 from dovetail.lookup_sources.source import LookupSource, covering
 from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin, foreign_key_join
-from dovetail.plan.joins.join_call import TWICE, Call
+from dovetail.plan.joins.join_call import TWICE_REMEDY, JoinCall
 from dovetail.plan.joins.join_keys import pairs_of
 from dovetail.plan.joins.table_join import TableJoin, table_join
 from dovetail.plan.nodes import ChangeKinds, Derived, Entry, Late, Node, Source
@@ -39,7 +39,7 @@ join, or an error that names the broken limitations. ``"none"``: the stateful jo
 NamedPairs: TypeAlias = tuple[tuple[str, str], ...]
 """The join key: a left and a right column for each part."""
 
-_STEPS = {
+_ROW_KEEPING_STEPS = {
     "Project",
     "SubqueryAlias",
     "View",
@@ -217,10 +217,10 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
             "row out of the table unseen",
             "Restrict columns of the key, or say changes='insert' of rows that never change",
         )
-    return replace(table, frame=_restricted(table, lookup), lookup=lookup, changes=changes)
+    return replace(table, frame=_frame_with_filters(table, lookup), lookup=lookup, changes=changes)
 
 
-def _restricted(table: Source, lookup: LookupSource) -> Any:
+def _frame_with_filters(table: Source, lookup: LookupSource) -> Any:
     """Return the table's frame with the filters of its lookup source, one after the other. Without
     filters it is the frame itself, perhaps None. Raises ``PlanError`` for filters and no frame.
     """
@@ -240,8 +240,8 @@ def _restricted(table: Source, lookup: LookupSource) -> Any:
     return frame
 
 
-def tables_joined(
-    call: Call, late: Late, options: DeltaJoinOptions
+def join_tables(
+    call: JoinCall, late: Late, options: DeltaJoinOptions
 ) -> TableJoin | ForeignKeyJoin | DeltaJoin:
     """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
@@ -254,7 +254,7 @@ def tables_joined(
     by ``pairs_of``, ``table_join`` and ``foreign_key_join``.
     """
     name, left, right = call.name, call.left, call.right
-    sides = _entry(left), _entry(right)
+    sides = _side_as_input(left), _side_as_input(right)
     tried = options.strategy == "force" or (
         options.strategy == "auto" and any(lookup_of(side) is not None for side in sides)
     )
@@ -262,9 +262,9 @@ def tables_joined(
     verdicts: tuple[Verdict, ...] = ()
     if tried:
         named = tuple((a, b) for a, b in pairs if isinstance(a, str))
-        verdicts = tuple(_options(late, call.align))
+        verdicts = tuple(_options_verdict(late, call.align))
         if len(named) < len(pairs):
-            verdicts += (_COMPUTED,)
+            verdicts += (_EXPRESSION_VERDICT,)
         else:
             verdicts += tuple(limitations(*sides, named, call.how))
         broken = any(verdict.broken for verdict in verdicts)
@@ -284,13 +284,13 @@ def tables_joined(
 
 
 def _delta_join(
-    call: Call, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
+    call: JoinCall, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
     """Return the delta join of two tables that meet all limitations. ``on``: the pairs of equal
     columns. Raises ``PlanError`` for column names that occur twice, and for columns that cannot be
     selected.
     """
-    form = form_of(left, right, on)
+    form = key_form(left, right, on)
     same = {b for a, b in on if a == b}
     if call.select is None and same & set(right.values.names):
         # A join column with one name on both sides is the left one, as in a join of frames.
@@ -298,13 +298,13 @@ def _delta_join(
         values += [f"right.{n}" for n in right.values.names if n not in same]
         call = replace(call, select=values)
     cache = (options.left_cache, options.right_cache)
-    chosen = call.chosen(left, right, one_key=form == "key")
+    chosen = call.join_fields(left, right, one_key=form == "key")
     node = DeltaJoin(left=left, right=right, on=on, form=form, cache=cache, **chosen)
-    refuse_duplicates(call.name, node.row.names, TWICE)
+    refuse_duplicates(call.name, node.row.names, TWICE_REMEDY)
     return node
 
 
-def form_of(left: Node, right: Node, pairs: NamedPairs) -> Form:
+def key_form(left: Node, right: Node, pairs: NamedPairs) -> Form:
     """Return the form of a delta join's key.
 
     ``"key"``: ``pairs`` are both keys in order. ``"left"``: the left key, as ``pairs`` have the
@@ -322,22 +322,22 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
     is not ``broken`` says how the join meets it. ``pairs``: the equal columns; ``how``: the kind of
     join.
     """
-    form = form_of(left, right, pairs)
+    form = key_form(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
     yield Verdict("eventual consistency", None, how="with_lookup and the strategy accept it")
     for side, columns in sides:
-        yield _index(side, columns)
+        yield _index_verdict(side, columns)
     for side, _ in sides:
-        yield _source(side)
+        yield _source_verdict(side)
     for side, _ in sides:
-        yield _steps(side)
+        yield _steps_verdict(side)
     for side_index, (side, columns) in enumerate(sides):
-        yield _updates(side, columns, form, how, side_index)
+        yield _updates_verdict(side, columns, form, how, side_index)
     yield Verdict("no update-before rows", None, how="a changelog has upserts and tombstones only")
-    yield _deletes(left, right, form)
+    yield _deletes_verdict(left, right, form)
 
 
-def _index(side: Entry, columns: Sequence[str]) -> Verdict:
+def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
     """Return the verdict on an index that finds a side's rows by ``columns``: broken without a
     store or a covering index.
     """
@@ -356,7 +356,7 @@ def _index(side: Entry, columns: Sequence[str]) -> Verdict:
     return Verdict(limit, None, how=index.summary)
 
 
-def _source(side: Entry) -> Verdict:
+def _source_verdict(side: Entry) -> Verdict:
     """Return the verdict on a side's lookup source: broken if the side has none."""
     limit = f"lookup source of {side.name}"
     source = lookup_of(side)
@@ -375,7 +375,7 @@ def _source(side: Entry) -> Verdict:
     return Verdict(limit, None, how=source.title)
 
 
-def _steps(side: Entry) -> Verdict:
+def _steps_verdict(side: Entry) -> Verdict:
     """Return the verdict on the steps between a side's changelog and the join, which a lookup
     skips: broken if any step drops or changes rows, or keeps state.
     """
@@ -415,12 +415,14 @@ def _offending_step(source: Source) -> str | None:
             # dovetail's own filters, by columns that begin with _, drop records that are no rows.
             if not all(column.startswith("_") or column in allowed for column in columns):
                 return f"filter on {', '.join(columns)}"
-        elif name not in _STEPS and not name.startswith(_RELATIONS):
+        elif name not in _ROW_KEEPING_STEPS and not name.startswith(_RELATIONS):
             return name
     return None
 
 
-def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_index: int) -> Verdict:
+def _updates_verdict(
+    side: Entry, columns: Sequence[str], form: Form, how: How, side_index: int
+) -> Verdict:
     """Return the verdict on updates of a side, whose join key is ``columns``: broken if a row's
     former join key is needed and not known.
 
@@ -444,7 +446,7 @@ def _updates(side: Entry, columns: Sequence[str], form: Form, how: How, side_ind
     )
 
 
-def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
+def _deletes_verdict(left: Entry, right: Entry, form: Form) -> Verdict:
     """Return the verdict on deletions: broken if both sides delete rows and results have both keys,
     as in form ``"pair"``.
     """
@@ -464,12 +466,12 @@ def _deletes(left: Entry, right: Entry, form: Form) -> Verdict:
     return Verdict(limit, None, how=f"only {deleting[0]} has them, by key")
 
 
-_COMPUTED = Verdict(
+_EXPRESSION_VERDICT = Verdict(
     "join key", "on= has an expression, which no index finds", "Name columns in on="
 )
 
 
-def _options(late: Late, align: Span | None) -> Iterator[Verdict]:
+def _options_verdict(late: Late, align: Span | None) -> Iterator[Verdict]:
     """Yield one broken verdict if ``late=`` or ``align=`` are given, because they need state; else
     nothing.
     """
@@ -494,6 +496,6 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
     raise PlanError(name, f"{count} broken: {problems}", "; ".join(remedies))
 
 
-def _entry(side: Node) -> Entry:
+def _side_as_input(side: Node) -> Entry:
     """Return a side as an input of the join's stage: itself, or the result of a stage."""
     return side if isinstance(side, Entry) else Derived(side)

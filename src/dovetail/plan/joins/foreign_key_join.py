@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from dovetail.laws.joins.table_join import sides_preserved
-from dovetail.plan.joins.join_call import TWICE, Call, as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import TWICE_REMEDY, JoinCall, refuse_corrected, side_as_input
 from dovetail.plan.nodes import Entry, JoinNode, Text, with_right_key
 from dovetail.plan.types.checks import refuse_duplicates
 
@@ -64,7 +64,7 @@ class ForeignKeyJoin(JoinNode):
         return {"on": [text(item, self.left.row) for item in self.on]}
 
 
-def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
+def foreign_key_join(call: JoinCall, on: tuple[str | Column, ...]) -> ForeignKeyJoin:
     """Join the two tables of ``call`` by the foreign key ``on``: left columns, or expressions over
     the left row, one for each column of the right key, in its order.
 
@@ -74,7 +74,12 @@ def foreign_key_join(call: Call, on: tuple[str | Column, ...]) -> ForeignKeyJoin
     """
     for side in (call.left, call.right):
         refuse_corrected(call.name, side)
-    left, right = as_entry(call.name, call.left), as_entry(call.name, call.right, exact=True)
-    node = ForeignKeyJoin(left=left, right=right, on=on, **call.chosen(left, right, one_key=False))
-    refuse_duplicates(call.name, node.row.names, TWICE)
+    left, right = (
+        side_as_input(call.name, call.left),
+        side_as_input(call.name, call.right, exact=True),
+    )
+    node = ForeignKeyJoin(
+        left=left, right=right, on=on, **call.join_fields(left, right, one_key=False)
+    )
+    refuse_duplicates(call.name, node.row.names, TWICE_REMEDY)
     return node

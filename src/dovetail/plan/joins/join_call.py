@@ -14,15 +14,15 @@ from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.joins.join_keys import OnComputed
 from dovetail.plan.nodes import Derived, Describe, Entry, Node, RowsNode, Selected, join_name
-from dovetail.plan.select import Selection, resolve, select_all
+from dovetail.plan.select import Selection, resolve_selection, select_all
 from dovetail.plan.types.checks import refuse_given
 from dovetail.plan.types.spans import Span, microseconds
 
-TWICE = "Leave it out or give it another name with select="
+TWICE_REMEDY = "Leave it out or give it another name with select="
 """Advice on a column that a join's result has twice."""
 
 
-class Chosen(TypedDict):
+class JoinFields(TypedDict):
     """The fields of a join node that follow from a call's arguments."""
 
     how: How
@@ -44,7 +44,7 @@ class Materialized(RowsNode):
 
 
 @dataclass(frozen=True)
-class Call:
+class JoinCall:
     """The arguments that all joins take."""
 
     left: Node
@@ -74,7 +74,7 @@ class Call:
         """The name of the join in errors: the user's, or one made of the sides."""
         return self.label or join_name(self.how, self.left, self.right)
 
-    def chosen(self, left: Node, right: Node, *, one_key: bool = True) -> Chosen:
+    def join_fields(self, left: Node, right: Node, *, one_key: bool = True) -> JoinFields:
         """Return the fields of the join's node that follow from the call: kind, selection, values,
         wait and label. By default all value columns are selected, the left ones first.
 
@@ -87,7 +87,9 @@ class Call:
             values = StructType([*left.values.fields, *right.values.fields])
         else:
             how = self.how
-            selected, values = resolve(self.name, left, right, how, self.select, one_key=one_key)
+            selected, values = resolve_selection(
+                self.name, left, right, how, self.select, one_key=one_key
+            )
         align = self.align
         return {
             "how": self.how,
@@ -106,7 +108,7 @@ class Call:
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
 
-def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
+def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
     """Return a side as an input of the join's own stage: an entry as it is, another node as the
     result of its stage.
 
@@ -124,24 +126,24 @@ def as_entry(name: str, side: Node, *, exact: bool = False) -> Entry:
     return Derived(side)
 
 
-def as_changes(name: str, side: Node) -> Entry:
+def side_as_changes(name: str, side: Node) -> Entry:
     """Return a side as an input of a node that stores no rows and passes on each change. Tombstones
-    of keys that had no row are excluded (``as_entry``).
+    of keys that had no row are excluded (``side_as_input``).
 
     A versioned table gets a stage of its own, which drops late changes, as these change no current
     row. Raises ``PlanError`` for a stream that takes records back.
     """
     if isinstance(side, Entry) and side.versioned_us is not None:
         return Derived(Materialized(side))
-    return as_entry(name, side, exact=True)
+    return side_as_input(name, side, exact=True)
 
 
-def materialized(node: Node) -> Materialized:
+def materialize(node: Node) -> Materialized:
     """Return the table with its rows stored. Raises ``PlanError`` for a table that corrects the
     past. ``node``: a table.
     """
     refuse_corrected(node.name, node)
-    return Materialized(as_entry(node.name, node))
+    return Materialized(side_as_input(node.name, node))
 
 
 def table_side(side: Node) -> Node:

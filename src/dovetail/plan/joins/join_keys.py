@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.plan.select import computed_field
-from dovetail.plan.types.checks import KeyedNode, known_field, refuse_key_type, signature
+from dovetail.plan.types.checks import KeyedNode, columns_as_text, known_field, refuse_key_type
 from dovetail.plan.types.expressions import refuse_random
 
 On: TypeAlias = Annotated[
@@ -48,7 +48,9 @@ def pairs_of(
     key = right.key.names
     if on is None:
         if left.key.names != key:
-            raise PlanError(name, f"without on= {_keys(left, right)}", _to_write(left, right))
+            raise PlanError(
+                name, f"without on= {_keys_in_words(left, right)}", _advice_for_on(left, right)
+            )
         pairs: list[tuple[str | Column, str]] = [(column, column) for column in key]
     elif isinstance(on, Mapping):
         pairs = [*on.items()]
@@ -59,7 +61,7 @@ def pairs_of(
             raise PlanError(
                 name,
                 f"on= names {', '.join(named)} of {right.name}, whose key is "
-                f"{signature(right.key)}",
+                f"{columns_as_text(right.key)}",
                 "Name each column of its key once; only delta joins, of tables with lookup "
                 "sources, find rows by others",
             )
@@ -68,18 +70,19 @@ def pairs_of(
         if len(items) != len(key):
             raise PlanError(
                 name,
-                f"on= has {len(items)} parts, the key of {right.name} is {signature(right.key)}",
+                f"on= has {len(items)} parts, "
+                f"the key of {right.name} is {columns_as_text(right.key)}",
                 "Give as many, in the key's order, or write pairs: on={'left column': 'right "
                 "column'}",
             )
         pairs = [*zip(items, key, strict=True)]
     for a, b in pairs:
-        right_type = known_field(name, "on=", b, _row(right), input_name=right.name).dataType
+        right_type = known_field(name, "on=", b, _row_schema(right), input_name=right.name).dataType
         if isinstance(a, Column):
             left_type, shown = expression_type(name, "on=", left, a), "an expression in on="
         else:
             left_type, shown = (
-                known_field(name, "on=", a, _row(left), input_name=left.name).dataType,
+                known_field(name, "on=", a, _row_schema(left), input_name=left.name).dataType,
                 f"{left.name}.{a}",
             )
             refuse_key_type(name, StructField(a, left_type))
@@ -103,7 +106,7 @@ def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComput
     if not alike or [a if isinstance(a, str) else None for a, _ in pairs] != left.key.names:
         raise PlanError(
             name,
-            f"its sides meet by their whole keys, in the same order: {_keys(left, right)}",
+            f"its sides meet by their whole keys, in the same order: {_keys_in_words(left, right)}",
             "Give both sides such keys, or group them so, and pair these in on=",
         )
 
@@ -114,26 +117,27 @@ def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -
 
     Raises ``PlanError`` if it does not resolve or is random, and if there is no Spark session.
     """
-    row = _row(left)
+    row = _row_schema(left)
     remedy = f"Its columns are those of {left.name}: {', '.join(row.names)}"
     field = computed_field(name, argument, row, column, remedy)
     refuse_random(name, f"an expression in {argument}", field)
     return field.dataType
 
 
-def _row(side: KeyedNode) -> StructType:
+def _row_schema(side: KeyedNode) -> StructType:
     """Return the key columns of a side, then its value columns."""
     return StructType([*side.key.fields, *side.values.fields])
 
 
-def _keys(left: KeyedNode, right: KeyedNode) -> str:
+def _keys_in_words(left: KeyedNode, right: KeyedNode) -> str:
     """Return the names and types of both sides' keys in words, for errors."""
     return (
-        f"the key of {left.name} is {signature(left.key)}, of {right.name} {signature(right.key)}"
+        f"the key of {left.name} is {columns_as_text(left.key)}, "
+        f"of {right.name} {columns_as_text(right.key)}"
     )
 
 
-def _to_write(left: KeyedNode, right: KeyedNode) -> str:
+def _advice_for_on(left: KeyedNode, right: KeyedNode) -> str:
     """Return advice on what to write in ``on=``: a mapping of the left key to the right one if the
     types fit, else words only.
     """

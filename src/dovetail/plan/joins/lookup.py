@@ -12,14 +12,14 @@ from dovetail.base.validation import Positive, Rule, validated
 from dovetail.errors import PlanError
 from dovetail.laws.joins.lookup import HowAnswered
 from dovetail.lookup_sources.source import LookupSource, covering
-from dovetail.plan.joins.join_call import as_entry
+from dovetail.plan.joins.join_call import side_as_input
 from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Describe, Node, Source
-from dovetail.plan.select import SIDES, Selection, resolve, row_columns, select_all
-from dovetail.plan.types.checks import keyed, refuse_duplicates, refuse_names
+from dovetail.plan.select import SIDES, Selection, joined_row_columns, resolve_selection, select_all
+from dovetail.plan.types.checks import refuse_duplicates, refuse_names, split_key_and_values
 from dovetail.plan.types.schemas import Columns, schema_of
 from dovetail.plan.types.spans import Span, microseconds
-from dovetail.plan.views import Errors, View, of_joined_row
+from dovetail.plan.views import Errors, View, selection_of_joined_row
 
 Ref: TypeAlias = tuple[str, str | None]
 """The side of a value, ``"left"`` or ``"right"``, and its column. None for the whole side as a
@@ -170,23 +170,24 @@ def lookup(
 
     If the selection has expressions, a second view computes it from the joined row. Raises
     ``PlanError`` for unusable ``columns``, and if no index of the store covers those in ``on``. It
-    refuses a stream that takes records back, and what ``pairs_of`` and ``resolve`` refuse.
+    refuses a stream that takes records back, and what ``pairs_of`` and ``resolve_selection``
+    refuse.
     """
     name = label or f"lookup of {node.name}"
-    source, row = as_entry(name, node), _row(name, lookup, columns)
-    pairs = pairs_of(name, source, _store(name, lookup, row, lookup.key), on, whole=False)
+    source, row = side_as_input(name, node), _store_schema(name, lookup, columns)
+    pairs = pairs_of(name, source, _store_side(name, lookup, row, lookup.key), on, whole=False)
     named_pairs = tuple((str(a), b) for a, b in pairs)
     store_columns = [b for _, b in named_pairs]
     _refuse_unindexed(name, lookup, store_columns)
     # The right side of the join: the lookup columns are its key, all others its values.
-    store = _store(name, lookup, row, store_columns)
+    store = _store_side(name, lookup, row, store_columns)
     if select is None:
         selected = select_all(name, source, store)
         values = StructType([*source.values.fields, *store.values.fields])
     else:
-        selected, values = resolve(name, source, store, how, select, one_key=False)
+        selected, values = resolve_selection(name, source, store, how, select, one_key=False)
     computed = any(item.column is not None for item in selected)
-    joined_row, plain = row_columns(source, store)
+    joined_row, plain = joined_row_columns(source, store)
     joined = Lookup(
         node=source,
         key=source.key,
@@ -205,11 +206,11 @@ def lookup(
     )
     if not computed:
         return joined
-    view = of_joined_row(name, joined, plain, selected, values)
+    view = selection_of_joined_row(name, joined, plain, selected, values)
     return view if errors == "fail" else replace(view, letters=name)
 
 
-def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
+def _store_schema(name: str, lookup: LookupSource, columns: Columns) -> StructType:
     """Return the columns of the store ``lookup`` as a schema. Raises ``PlanError`` for a text that
     is no list of columns, for reserved or repeated names, and if the store's key is not among them.
     """
@@ -226,11 +227,11 @@ def _row(name: str, lookup: LookupSource, columns: Columns) -> StructType:
     return row
 
 
-def _store(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
+def _store_side(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
     """Return the store as a side of a join, with the columns ``key`` as its key. Raises
     ``PlanError`` if ``row`` lacks one of them, or for types that cannot be kept.
     """
-    key_fields, values = keyed(name, key, row)
+    key_fields, values = split_key_and_values(name, key, row)
     return Source(name=lookup.title, key=key_fields, values=values)
 
 

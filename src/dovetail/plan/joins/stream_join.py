@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from dovetail.base.validation import Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.joins.stream_join import Unmatched
-from dovetail.plan.joins.join_call import Call, as_entry, refuse_how
+from dovetail.plan.joins.join_call import JoinCall, refuse_how, side_as_input
 from dovetail.plan.joins.join_keys import refuse_other_keys
 from dovetail.plan.nodes import JoinNode, Text
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 
 
 @validated_fields
@@ -140,7 +140,7 @@ class StreamJoin(JoinNode):
         """A few words for ``explain`` on how rows of both sides match: the window and, unless the
         join is inner, when unmatched rows come out.
         """
-        before, after, grace = map(written, asdict(self.within).values())
+        before, after, grace = map(span_as_text, asdict(self.within).values())
         alone = "" if self.how == "inner" else f", unmatched {self.unmatched}"
         return f"of streams, before {before}, after {after}, grace {grace}{alone}"
 
@@ -156,7 +156,7 @@ class StreamJoin(JoinNode):
         return {**asdict(self.within), "unmatched": self.unmatched}
 
 
-def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> StreamJoin:
+def stream_join(call: JoinCall, within: Within | None, unmatched: Unmatched) -> StreamJoin:
     """Return the join of the two streams of ``call``, or of one with itself, within a window of
     time. ``unmatched``: when a record without a match comes out.
 
@@ -172,6 +172,6 @@ def stream_join(call: Call, within: Within | None, unmatched: Unmatched) -> Stre
             'Give one, for instance within=dt.within(before="5 min", after="1 min")',
         )
     refuse_other_keys(name, call.left, call.right, call.on)
-    left, right = as_entry(name, call.left), as_entry(name, call.right)
-    chosen = call.chosen(left, right)
+    left, right = side_as_input(name, call.left), side_as_input(name, call.right)
+    chosen = call.join_fields(left, right)
     return StreamJoin(left=left, right=right, within=within, unmatched=unmatched, **chosen)

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import Call, as_entry, refuse_corrected, refuse_how, table_side
+from dovetail.plan.joins.join_call import (
+    JoinCall,
+    refuse_corrected,
+    refuse_how,
+    side_as_input,
+    table_side,
+)
 from dovetail.plan.joins.join_keys import pairs_of
 from dovetail.plan.nodes import Entry, JoinNode, Node, Source, Text
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 
 Load: TypeAlias = Literal["first"]
 """``"first"`` lets the stream's records wait until the table has been read to the end that it had
@@ -37,7 +43,7 @@ class StreamTableJoin(JoinNode):
     @property
     def manner(self) -> str:
         """A few words for ``explain`` on how rows of both sides match."""
-        grace = "" if self.grace_us is None else f", grace {written(self.grace_us)}"
+        grace = "" if self.grace_us is None else f", grace {span_as_text(self.grace_us)}"
         load = "" if self.load is None else f", load {self.load}"
         return f"of a stream with a table on {', '.join(self.on)}{grace}{load}"
 
@@ -57,7 +63,7 @@ class StreamTableJoin(JoinNode):
         return {"on": list(self.on), "grace_us": self.grace_us}
 
 
-def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> StreamTableJoin:
+def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> StreamTableJoin:
     """Return the join of the stream and the table of ``call``. ``grace``: the stream time for which
     a record waits, None for no waiting. ``load``: the way in which a query begins.
 
@@ -70,22 +76,22 @@ def stream_table_join(call: Call, grace: Span | None, load: Load | None) -> Stre
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
     refuse_corrected(name, right)
     columns = tuple(str(column) for column, _ in pairs_of(name, left, right, call.on))
-    if grace is not None or not _same_lookup(left, columns):
-        left = as_entry(name, left)
+    if grace is not None or not _has_same_lookup(left, columns):
+        left = side_as_input(name, left)
     right = table_side(right)
     grace_us = None
     if grace is not None:
         grace_us = microseconds(name, "grace=", grace)
         _refuse_short_history(name, right, grace, grace_us)
-    chosen = call.chosen(left, right)
+    chosen = call.join_fields(left, right)
     join = StreamTableJoin(
         left=left, right=right, on=columns, grace_us=grace_us, load=load, **chosen
     )
-    waiting(join)
+    sources_that_wait(join)
     return join
 
 
-def waiting(*nodes: Node) -> dict[Source, None]:
+def sources_that_wait(*nodes: Node) -> dict[Source, None]:
     """Return the sources of the streams whose records wait for a table to be loaded, through all
     stages below ``nodes``: the keys of a dict, in order.
 
@@ -108,7 +114,7 @@ def waiting(*nodes: Node) -> dict[Source, None]:
     return held
 
 
-def _same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
+def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
     """Say whether the left side is a join that looked up its own table by the same columns, without
     a wait.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import Call, refuse_corrected, refuse_how, table_side
+from dovetail.plan.joins.join_call import JoinCall, refuse_corrected, refuse_how, table_side
 from dovetail.plan.nodes import JoinNode, Late, Node, Text
 
 
@@ -36,7 +36,7 @@ class HistoryJoin(TableJoin):
     corrects = True
 
 
-def table_join(call: Call, late: Late) -> TableJoin:
+def table_join(call: JoinCall, late: Late) -> TableJoin:
     """Return the join of the two tables of ``call`` by key. ``late``: ``"history"`` joins all of
     their history. ``call.on`` is not read: the keys must have been checked (``pairs_of``).
 
@@ -51,7 +51,7 @@ def table_join(call: Call, late: Late) -> TableJoin:
     if late == "history":
         _refuse_without_histories(call.name, left, right)
     kind = HistoryJoin if late == "history" else TableJoin
-    return kind(left=left, right=right, **call.chosen(left, right))
+    return kind(left=left, right=right, **call.join_fields(left, right))
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:

@@ -11,11 +11,11 @@ from pyspark.sql.types import TimestampType
 
 from dovetail.errors import PlanError
 from dovetail.laws.joins.table_join import How
-from dovetail.plan.joins.join_call import Call, as_entry
+from dovetail.plan.joins.join_call import JoinCall, side_as_input
 from dovetail.plan.joins.join_keys import expression_type, refuse_other_keys
 from dovetail.plan.nodes import Entry, JoinNode, Node, Text
 from dovetail.plan.types.checks import known_field
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 from dovetail.plan.types.windows import Windows
 
 
@@ -82,7 +82,7 @@ class WindowJoin(JoinNode):
             return "of windows with their key's row"
         if self.shift_us:
             way = "later" if self.shift_us > 0 else "earlier"
-            return f"of windows with those {written(abs(self.shift_us))} {way}"
+            return f"of windows with those {span_as_text(abs(self.shift_us))} {way}"
         return "of the same windows"
 
     def options(self, text: Text) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ class _Partitioned:
 
 
 def window_join(
-    call: Call,
+    call: JoinCall,
     *,
     shift: Span | None = None,
     window_of: str | Column | None = None,
@@ -148,11 +148,11 @@ def window_join(
             name, "window_of= is for a left side without windows", "Leave it out, or use shift="
         )
     return WindowJoin(
-        left=as_entry(name, left),
-        right=as_entry(name, right, exact=True),
+        left=side_as_input(name, left),
+        right=side_as_input(name, right, exact=True),
         shift_us=shift_us,
         window_of=window_of,
-        **call.chosen(left, right, one_key=same or left.stream),
+        **call.join_fields(left, right, one_key=same or left.stream),
     )
 
 
@@ -188,8 +188,8 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
     if shift_us and shift_us % left.advance_us:
         raise PlanError(
             name,
-            f"shift={written(abs(shift_us))} falls between windows that begin every "
-            f"{written(left.advance_us)}",
+            f"shift={span_as_text(abs(shift_us))} falls between windows that begin every "
+            f"{span_as_text(left.advance_us)}",
             "Shift by a multiple of that",
         )
     # A window that changes must find the other side's window, so that must be retained as long.
@@ -201,9 +201,9 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
         if other.retention_us < needed_us:
             raise PlanError(
                 name,
-                f"the {what} side keeps windows for {written(other.retention_us)}, and they are "
-                f"asked for after {written(needed_us)}",
-                f"Give its windows retention={written(needed_us)!r} or more",
+                f"the {what} side keeps windows for {span_as_text(other.retention_us)}, "
+                f"and they are asked for after {span_as_text(needed_us)}",
+                f"Give its windows retention={span_as_text(needed_us)!r} or more",
             )
 
 

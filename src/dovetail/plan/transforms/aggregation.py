@@ -11,21 +11,21 @@ from pyspark.sql.types import DataType, StructField, StructType
 from dovetail.aggregates.aggregate import Aggregate
 from dovetail.aggregates.user_defined import UserDefined
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import WINDOW_FIELDS, Describe, Entry, Node
-from dovetail.plan.types.aggregates import AggregateCall, resolve
+from dovetail.plan.types.aggregates import AggregateCall, resolve_aggregate
 from dovetail.plan.types.arrow import nullable
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 from dovetail.plan.types.windows import Windows
 
-_ONE_GROUP = (
+_ONE_GROUP_REMEDY = (
     "Name at least one. For one group of all rows, make a column for it: "
     "with_columns(all=F.lit(1)).group_by('all')"
 )
 
 
 @dataclass(frozen=True)
-class Aggregated:
+class AggregatedColumn:
     """One result column of an aggregation. ``kernel`` computes it from ``columns`` of each row."""
 
     name: str
@@ -49,7 +49,7 @@ class Aggregation(Node):
     """The table or the stream that is aggregated."""
     by: tuple[str, ...]
     """The columns that rows are grouped by."""
-    columns: tuple[Aggregated, ...]
+    columns: tuple[AggregatedColumn, ...]
     """The aggregates, one for each value column."""
     windows: Windows | None = None
     """The windows of time, or None for groups alone."""
@@ -95,7 +95,7 @@ class Aggregation(Node):
         input. ``whole`` changes nothing: all of it decides what is stored.
         """
         return {
-            "aggregate": [[c.name, list(c.columns), _described(c.kernel)] for c in self.columns],
+            "aggregate": [[c.name, list(c.columns), _kernel_text(c.kernel)] for c in self.columns],
             "by": list(self.by),
             "over": None if self.windows is None else asdict(self.windows),
             "of": describe(self.input),
@@ -120,7 +120,7 @@ def aggregation(
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
     if not by:
-        raise PlanError(name, "group_by() names no column", _ONE_GROUP)
+        raise PlanError(name, "group_by() names no column", _ONE_GROUP_REMEDY)
     refuse_duplicates(name, by, "Name it once in group_by()")
     for column in by:
         refuse_key_type(
@@ -131,12 +131,12 @@ def aggregation(
     refuse_names(name, list(calls), "Use another")
     columns = []
     for result, call in calls.items():
-        field, kernel = resolve(name, result, call, node.row, retracts=not node.stream)
-        columns.append(Aggregated(result, call.columns, kernel, nullable(field.dataType)))
+        field, kernel = resolve_aggregate(name, result, call, node.row, retracts=not node.stream)
+        columns.append(AggregatedColumn(result, call.columns, kernel, nullable(field.dataType)))
     taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
     refuse_duplicates(name, [*taken, *calls], "Give the aggregate another name")
     return Aggregation(
-        input=as_entry(name, node),
+        input=side_as_input(name, node),
         by=tuple(by),
         columns=tuple(columns),
         windows=windows,
@@ -144,7 +144,7 @@ def aggregation(
     )
 
 
-def _described(kernel: Aggregate) -> str:
+def _kernel_text(kernel: Aggregate) -> str:
     """Return the text of a kernel for fingerprints: its ``repr`` or, for a user's aggregate, the
     names of the functions with the types of its state and result.
     """

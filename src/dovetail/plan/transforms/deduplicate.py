@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Deduplicated(RowsNode):
     @property
     def summary(self) -> str:
         """The line of text that describes the node in ``explain``."""
-        return f"deduplicate within {written(self.within_us)}"
+        return f"deduplicate within {span_as_text(self.within_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the stream and the span within which records repeat each other.
@@ -38,7 +38,7 @@ class Deduplicated(RowsNode):
         }
 
 
-def deduplicated(node: Node, within: Span) -> Deduplicated:
+def deduplicate(node: Node, within: Span) -> Deduplicated:
     """Return a stream without records that repeat one of their key ``within`` a span of event time.
 
     Raises ``PlanError`` if ``within`` is no span or negative, and for a stream that takes records
@@ -46,4 +46,4 @@ def deduplicated(node: Node, within: Span) -> Deduplicated:
     """
     name = f"deduplicate of {node.name}"
     refuse_corrected(name, node)
-    return Deduplicated(as_entry(name, node), microseconds(name, "within=", within))
+    return Deduplicated(side_as_input(name, node), microseconds(name, "within=", within))

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pyspark.sql import Column
 
 from dovetail.base.validation import Rule
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Describe, Node
-from dovetail.plan.view_columns import said
-from dovetail.plan.views import View, condition_over, read_by, viewed_entry
+from dovetail.plan.view_columns import item_as_text
+from dovetail.plan.views import View, columns_read_by, condition_over, view_input
 
 OnFail: TypeAlias = Literal["fail", "drop", "dead_letter", "warn"]
 """Treatment of a row that does not meet an expectation. ``"fail"`` stops the query. ``"drop"``
@@ -58,7 +58,7 @@ class Expectation(View):
     @property
     def counter(self) -> str:
         """The metric that counts the rows that do not meet the condition."""
-        return metric(f"{self.name}.{self.label}", "unmet")
+        return metric_name(f"{self.name}.{self.label}", "unmet")
 
     @property
     def problem(self) -> str:
@@ -73,16 +73,16 @@ class Expectation(View):
         return "Mend the row where it comes from, or give expect() another on_fail="
 
     @property
-    def _made(self) -> str:
+    def _operation_in_words(self) -> str:
         """The view's operation in words, for ``explain``."""
-        condition = said(self.expected)
+        condition = item_as_text(self.expected)
         named = "" if self.label == condition else f" {self.label!r}:"
         return f"expect{named} {condition}, else {self.on_fail.replace('_', ' ')}"
 
     @property
     def summary(self) -> str:
         """The line of text that describes the view in ``explain``."""
-        return self._made
+        return self._operation_in_words
 
     def described(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
@@ -92,7 +92,7 @@ class Expectation(View):
         ``needed``: the columns that are read, or None for all. ``whole`` changes nothing.
         """
         text = describe.text(self, self.expected, self.seen)
-        read = None if needed is None else {*needed, *read_by(text, self.node)}
+        read = None if needed is None else {*needed, *columns_read_by(text, self.node)}
         return {
             "view": describe(self.node, whole=True, needed=read),
             "expect": text,
@@ -104,11 +104,11 @@ def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str
     """Return a view of the rows that treats those that do not meet a condition as ``on_fail`` says.
 
     ``label``: the name of the expectation, None for the text of the condition. Raises ``PlanError``
-    if the condition is random, not boolean or not resolved, and for a node that ``viewed_entry``
+    if the condition is random, not boolean or not resolved, and for a node that ``view_input``
     refuses.
     """
     name = f"expect of {node.name}"
-    source = viewed_entry(name, node)
+    source = view_input(name, node)
     expected = condition_over(name, source, condition)
     return Expectation(
         node=source,
@@ -118,11 +118,11 @@ def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str
         stream=source.stream,
         letters=name if on_fail == "dead_letter" else None,
         expected=expected,
-        label=label or _label(condition),
+        label=label or _default_name(condition),
         on_fail=on_fail,
     )
 
 
-def _label(condition: str | Column) -> str:
+def _default_name(condition: str | Column) -> str:
     """Return the name of an expectation by default: its condition, without a # and line breaks."""
-    return " ".join(said(condition).replace("#", " ").split())
+    return " ".join(item_as_text(condition).replace("#", " ").split())

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Expired(RowsNode):
     @property
     def summary(self) -> str:
         """The line of text that describes the node in ``explain``."""
-        return f"expires after {written(self.after_us)}"
+        return f"expires after {span_as_text(self.after_us)}"
 
     def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the age at which rows expire. ``whole`` changes
@@ -34,7 +34,7 @@ class Expired(RowsNode):
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 
 
-def expired(node: Node, after: Span) -> Expired:
+def expire_rows(node: Node, after: Span) -> Expired:
     """Return the table with rows that expire ``after`` their last change, in stream time.
 
     Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
@@ -48,4 +48,4 @@ def expired(node: Node, after: Span) -> Expired:
             f"{node.name} is versioned: it keeps a history, of which no version leaves by itself",
             "Read it without versioned=, or let its materialize() expire",
         )
-    return Expired(as_entry(name, node), microseconds(name, "after=", after))
+    return Expired(side_as_input(name, node), microseconds(name, "after=", after))

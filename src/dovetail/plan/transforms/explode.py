@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
 
@@ -70,7 +70,7 @@ class Exploded(RowsNode):
         }
 
 
-def exploded(node: Node, column: str, position: str | None) -> Exploded:
+def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
     """Return a table with a row for each element of the array ``column``. Its key is the table's
     and the element or, if given, the ``position``.
 
@@ -92,7 +92,7 @@ def exploded(node: Node, column: str, position: str | None) -> Exploded:
     else:
         refuse_names(name, [position], "Give position= another name")
         refuse_duplicates(name, [*node.row.names, position], "Give position= another name")
-    return Exploded(as_entry(name, node), column, position)
+    return Exploded(side_as_input(name, node), column, position)
 
 
 def _refuse_element(name: str, element: StructField) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
@@ -53,7 +53,7 @@ class Filled(RowsNode):
         return {"filled": table, "unsent": self.unsent}
 
 
-def filled(node: Node, unsent: str, missing: Missing) -> Filled:
+def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
     """Return the table with omitted values filled in. ``unsent``: the column with the names of the
     omitted ones, an ``array<string>``. ``missing``: the effect of a row that has no former one.
 
@@ -74,7 +74,7 @@ def filled(node: Node, unsent: str, missing: Missing) -> Filled:
             "Let it have the names of the columns that a record leaves out",
         )
     _refuse_versioned(name, node)
-    return Filled(as_entry(name, node), unsent, missing)
+    return Filled(side_as_input(name, node), unsent, missing)
 
 
 def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
@@ -93,7 +93,7 @@ def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
     refuse_duplicates(name, names, "Name it once in columns=")
     if not names:
         raise PlanError(name, "no column is named", "Name value columns, or leave columns= out")
-    return Filled(as_entry(name, node), None, "null", tuple(names))
+    return Filled(side_as_input(name, node), None, "null", tuple(names))
 
 
 def _refuse_versioned(name: str, node: Node) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.aggregation import aggregation
 from dovetail.plan.types.aggregates import LastRowCall
-from dovetail.plan.views import Errors, View, fields_of, keyed_by, with_columns
+from dovetail.plan.views import Errors, View, rows_under_key, struct_fields, with_columns
 
 Duplicates: TypeAlias = Literal["fail", "last"]
 """Treatment of several rows with one new key: ``"fail"`` fails the query, ``"last"`` keeps the
@@ -30,11 +30,11 @@ def table_under_key(
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
     ``duplicates``: of several rows with one new key, keep the last or fail. This goes by the rows
     at the end of each micro-batch, not in between. ``errors``: what becomes of a row on which
-    ``named`` fails. Raises ``PlanError`` as ``views.keyed_by`` does, and for value columns whose
-    equal values may differ in their bytes, such as maps.
+    ``named`` fails. Raises ``PlanError`` as ``views.rows_under_key`` does, and for value columns
+    whose equal values may differ in their bytes, such as maps.
     """
     name = f"key_by of {node.name}"
-    view = keyed_by(node, columns, named)
+    view = rows_under_key(node, columns, named)
     values = tuple(view.values.names)
     row = "row"
     while row in view.row.names:
@@ -42,4 +42,4 @@ def table_under_key(
     source = with_columns(node, named, errors) if named else node
     keys = tuple(view.key.names)
     last = LastRowCall(columns=values, key=keys, unique=duplicates == "fail")
-    return fields_of(name, aggregation(source, keys, {row: last}, None, label=name), row)
+    return struct_fields(name, aggregation(source, keys, {row: last}, None, label=name), row)

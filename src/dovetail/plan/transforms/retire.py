@@ -18,22 +18,22 @@ from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan import views
 from dovetail.plan.joins.foreign_key_join import foreign_key_join
-from dovetail.plan.joins.join_call import Call
+from dovetail.plan.joins.join_call import JoinCall
 from dovetail.plan.nodes import Node
 from dovetail.plan.select import session_for
 from dovetail.plan.transforms.aggregation import aggregation
 from dovetail.plan.types.aggregates import collect_set
 from dovetail.plan.types.checks import known_field
 
-_FIRST: Final = ("first", "first_in_data_collection")
-_LAST: Final = ("last", "last_in_data_collection")
+_FIRST_MARKS: Final = ("first", "first_in_data_collection")
+_LAST_MARKS: Final = ("last", "last_in_data_collection")
 _COPIES: Final = 16
 """The number of copies of the aggregate. All rows that refer to one copy are in one bucket."""
 
 _COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
 
 
-def retired(node: Node, snapshot: str, at: str) -> Node:
+def retire_rows(node: Node, snapshot: str, at: str) -> Node:
     """Return the table's rows that were read since its latest complete snapshot began.
 
     ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
@@ -53,24 +53,26 @@ def retired(node: Node, snapshot: str, at: str) -> Node:
                 "Cast it with with_columns",
             )
     mark, moment = F.col(quoted(snapshot)), F.col(quoted(at))
-    marks = views.where(views.as_records(node), mark.isin(*_FIRST, *_LAST), "fail")
+    marks = views.where(
+        views.changes_as_stream(node), mark.isin(*_FIRST_MARKS, *_LAST_MARKS), "fail"
+    )
     copies = F.sequence(F.lit(0), F.lit(_COPIES - 1))
     # Twice the moment, plus 1 for a last row, so that it sorts after a first row.
-    coded = moment * 2 + F.when(mark.isin(*_LAST), F.lit(1)).otherwise(F.lit(0))
-    marks = views.selected(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
+    coded = moment * 2 + F.when(mark.isin(*_LAST_MARKS), F.lit(1)).otherwise(F.lit(0))
+    marks = views.select_columns(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
     snapshots = aggregation(
-        views.exploded(marks, _COPY), [_COPY], {_MOMENTS: collect_set(_MOMENTS)}, None
+        views.explode_records(marks, _COPY), [_COPY], {_MOMENTS: collect_set(_MOMENTS)}, None
     )
     keys = (F.col(quoted(name)) for name in node.key.names)
     copy = F.pmod(F.xxhash64(*keys), F.lit(_COPIES)).cast("int")
-    call = Call(node, snapshots, [copy], "left", None, label=operator)
+    call = JoinCall(node, snapshots, [copy], "left", None, label=operator)
     joined = foreign_key_join(call, (copy,))
-    begun = _begun(F.col(_MOMENTS))
+    begun = _latest_snapshot_start(F.col(_MOMENTS))
     shown = views.where(joined, F.coalesce(moment >= begun, F.lit(True)), "fail")
-    return views.dropped(shown, (_MOMENTS,))
+    return views.drop_columns(shown, (_MOMENTS,))
 
 
-def _begun(moments: Column) -> Column:
+def _latest_snapshot_start(moments: Column) -> Column:
     """Return the moment at which the latest complete snapshot began, or null if there is none.
 
     ``moments``: an array of moments in any order, each doubled, plus 1 for the end of a snapshot.

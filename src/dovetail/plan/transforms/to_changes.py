@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
 from dovetail.plan.types.checks import refuse_duplicates, refuse_names
 
@@ -72,4 +72,4 @@ def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
     refuse_duplicates(name, [*node.row.names, column], "Give column= another name")
     if len(set(kinds)) < len(kinds):
         raise PlanError(name, f"kinds= has a word twice: {', '.join(kinds)}", "Name four")
-    return ToChanges(as_entry(name, node), column, tuple(kinds))
+    return ToChanges(side_as_input(name, node), column, tuple(kinds))

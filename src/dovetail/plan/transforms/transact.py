@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_entry
+from dovetail.plan.joins.join_call import side_as_input
 from dovetail.plan.nodes import Describe, Node, RowsNode
 
 
@@ -38,7 +38,7 @@ class Transacted(RowsNode):
         return {"transacted": describe(self.node, whole=whole), "transaction": self.transaction}
 
 
-def transacted(node: Node, transaction: str) -> Transacted:
+def without_replaced_rows(node: Node, transaction: str) -> Transacted:
     """Return the table without events of rows that were replaced within their transaction.
 
     ``transaction``: a column of the fields ``op``, ``id``, ``total_order`` and ``place``, which is
@@ -52,4 +52,4 @@ def transacted(node: Node, transaction: str) -> Transacted:
             "share one",
             "Read it without versioned=",
         )
-    return Transacted(as_entry(name, node), transaction)
+    return Transacted(side_as_input(name, node), transaction)

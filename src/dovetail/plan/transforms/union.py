@@ -10,10 +10,10 @@ from pyspark.sql.types import StructType
 
 from dovetail.base.columns import is_reserved
 from dovetail.errors import PlanError
-from dovetail.plan.joins.join_call import as_changes, refuse_corrected
+from dovetail.plan.joins.join_call import refuse_corrected, side_as_changes
 from dovetail.plan.nodes import Describe, Entry, Node
-from dovetail.plan.types.checks import signature
-from dovetail.plan.views import labelled, selected
+from dovetail.plan.types.checks import columns_as_text
+from dovetail.plan.views import select_columns, with_name_in_key
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,26 +92,27 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
                 f"source= tells inputs apart by their names, which are {', '.join(names)}",
                 "Give each a name of its own with name=",
             )
-        nodes = [labelled(node, source) for node in nodes]
+        nodes = [with_name_in_key(node, source) for node in nodes]
         first = nodes[0]
     parts = []
     for node in nodes:
         refuse_corrected(name, node)
-        if _columns(node) != _columns(first):
+        if _comparable_columns(node) != _comparable_columns(first):
             raise PlanError(
                 name,
-                f"one of {argument}, {node.name}, has {_said(node)}, {first.name} {_said(first)}",
+                f"one of {argument}, {node.name}, has {_columns_in_words(node)}, "
+                f"{first.name} {_columns_in_words(first)}",
                 "Give both the same columns with select(), rename() or with_columns()",
             )
         same = node.values.names == first.values.names
-        part = node if same else replace(selected(node, first.values.names, {}), chosen=False)
-        parts.append(as_changes(name, part))
+        part = node if same else replace(select_columns(node, first.values.names, {}), chosen=False)
+        parts.append(side_as_changes(name, part))
     if len(set(parts)) < len(parts):
         raise PlanError(name, f"one of {argument} is there twice", "Leave it out")
     return Union(parts=tuple(parts), label=label)
 
 
-def _columns(node: Node) -> tuple[Any, ...]:
+def _comparable_columns(node: Node) -> tuple[Any, ...]:
     """Return a node's key columns in order, then its value columns sorted by name: (name, type)
     each.
     """
@@ -119,6 +120,6 @@ def _columns(node: Node) -> tuple[Any, ...]:
     return key, sorted(values, key=lambda column: column[0])
 
 
-def _said(node: Node) -> str:
+def _columns_in_words(node: Node) -> str:
     """Return the names and types of a node's key and values in words, for errors."""
-    return f"key {signature(node.key)} and values {signature(node.values)}"
+    return f"key {columns_as_text(node.key)} and values {columns_as_text(node.values)}"

@@ -70,7 +70,7 @@ class Unwindowed(Node):
         return described
 
 
-def as_table(node: Node, windows: WindowMode) -> Unwindowed:
+def windows_as_table(node: Node, windows: WindowMode) -> Unwindowed:
     """Return a windowed table as a table whose key includes the start and the end of the window.
 
     ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row.
@@ -85,7 +85,7 @@ def as_table(node: Node, windows: WindowMode) -> Unwindowed:
     )
 
 
-def as_stream(
+def windows_as_stream(
     node: Node,
     windows: WindowMode,
     key: str | Sequence[str] | None,
@@ -108,11 +108,11 @@ def as_stream(
     elif select is not None:
         refuse_duplicates(
             name,
-            [_name_of(name, columns, item) for item in select],
+            [_item_name(name, columns, item) for item in select],
             "Name each once, or give them names in a mapping",
         )
-        items = {_name_of(name, columns, item): item for item in select}
-    fields = {n: _field(name, columns, n, item) for n, item in items.items()}
+        items = {_item_name(name, columns, item): item for item in select}
+    fields = {n: _selected_field(name, columns, n, item) for n, item in items.items()}
     keys = node.base_key.names if key is None else [key] if isinstance(key, str) else [*key]
     for column in keys:
         if column not in fields:
@@ -138,28 +138,28 @@ def as_stream(
     )
 
 
-def _name_of(operator: str, columns: StructType, item: str | Column) -> str:
+def _item_name(operator: str, columns: StructType, item: str | Column) -> str:
     """Return the name of a selected column: ``item`` if it is a name, known or not, else the one
     that Spark gives the expression. Raises ``PlanError`` if Spark cannot resolve it.
     """
     if isinstance(item, str):
         return item
-    return _resolved(operator, columns, item).name
+    return _expression_field(operator, columns, item).name
 
 
-def _field(operator: str, columns: StructType, name: str, item: object) -> StructField:
+def _selected_field(operator: str, columns: StructType, name: str, item: object) -> StructField:
     """Return the field of a selected column, nullable, under the name ``name``.
 
     ``item``: a column's name or an expression. Raises ``PlanError`` for an unknown name, and for an
     expression that Spark cannot resolve.
     """
     if isinstance(item, Column):
-        resolved = _resolved(operator, columns, item)
+        resolved = _expression_field(operator, columns, item)
         return StructField(name, resolved.dataType, True, resolved.metadata)
     return StructField(name, known_field(operator, "select=", item, columns).dataType, True)
 
 
-def _resolved(operator: str, columns: StructType, item: Column) -> StructField:
+def _expression_field(operator: str, columns: StructType, item: Column) -> StructField:
     """Return the field of an expression over a row of ``columns``, as Spark resolves it. Raises
     ``PlanError`` if it cannot, or if there is no Spark session.
     """

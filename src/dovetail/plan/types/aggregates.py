@@ -51,7 +51,7 @@ _Column: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Taken:
+class TopRows:
     """The rows that ``top`` takes of a group."""
 
     n: int
@@ -101,7 +101,7 @@ class AggregateCall:
     """The functions of a user-defined aggregate, or None."""
     returns: DataType | None = None
     """The result type of a user-defined aggregate, or None."""
-    taken: Taken | None = None
+    taken: TopRows | None = None
     """The rows that ``top`` takes, or None for other aggregates."""
 
     def __str__(self) -> str:
@@ -452,7 +452,7 @@ def top(
             "top", "column= names no column", 'Name at least one, as in top(3, "id", …)'
         )
     refuse_duplicates("top", columns, "Name it once in column=")
-    return AggregateCall("top", (by, *columns), taken=Taken(n, descending, single))
+    return AggregateCall("top", (by, *columns), taken=TopRows(n, descending, single))
 
 
 @validated
@@ -876,7 +876,7 @@ def aggregate(
     return call
 
 
-def resolve(
+def resolve_aggregate(
     operator: str, name: str, call: AggregateCall, schema: StructType, *, retracts: bool
 ) -> tuple[StructField, Aggregate]:
     """Return the result column ``name`` of an aggregate over rows of ``schema``, nullable, and its
@@ -886,13 +886,13 @@ def resolve(
     for an unknown column, for a type that the aggregate does not take, and for an aggregate that
     needs rows to stay.
     """
-    columns = [_column(operator, name, call, column, schema) for column in call.columns]
+    columns = [_column_field(operator, name, call, column, schema) for column in call.columns]
     context = _Context(operator, name, call, tuple(columns), retracts)
     type_, aggregate = _FUNCTIONS[call.function](context)
     return StructField(name, type_, True), aggregate
 
 
-def _column(
+def _column_field(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
     """Return the field of a column that an aggregate reads. Raises ``PlanError`` if ``schema``
@@ -993,7 +993,7 @@ def _sum(context: _Context) -> _Resolved:
     """
     if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatSum()
-    return _exact(context, ExactSum(context.number), LongType())
+    return _resolve_exact(context, ExactSum(context.number), LongType())
 
 
 def _mean(context: _Context) -> _Resolved:
@@ -1002,10 +1002,12 @@ def _mean(context: _Context) -> _Resolved:
     """
     if isinstance(context.spark, FLOATS):
         return DoubleType(), FloatMean()
-    return _exact(context, ExactMean(context.number), DoubleType())
+    return _resolve_exact(context, ExactMean(context.number), DoubleType())
 
 
-def _exact(context: _Context, aggregate: ExactSum | ExactMean, of_integers: DataType) -> _Resolved:
+def _resolve_exact(
+    context: _Context, aggregate: ExactSum | ExactMean, of_integers: DataType
+) -> _Resolved:
     """Return the Spark type of an exact sum or mean, wide enough for it, and its kernel.
 
     ``of_integers``: the type for integers; decimals have the kernel's precision and scale.
@@ -1015,7 +1017,7 @@ def _exact(context: _Context, aggregate: ExactSum | ExactMean, of_integers: Data
     return of_integers, aggregate
 
 
-def _extreme(context: _Context) -> _Resolved:
+def _resolve_extreme(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``min`` or ``max``. Raises ``PlanError`` for a column
     without an order.
     """
@@ -1054,7 +1056,7 @@ def _top(context: _Context) -> _Resolved:
     return ArrayType(row, taken.single), kernel
 
 
-def _end(context: _Context) -> _Resolved:
+def _resolve_first_or_last(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``first`` or ``last``. Raises ``PlanError`` if rows
     may leave their groups.
     """
@@ -1132,11 +1134,11 @@ _FUNCTIONS: dict[str, Callable[[_Context], _Resolved]] = {
     "count": _count,
     "sum": _sum,
     "mean": _mean,
-    "min": _extreme,
-    "max": _extreme,
+    "min": _resolve_extreme,
+    "max": _resolve_extreme,
     "top": _top,
-    "first": _end,
-    "last": _end,
+    "first": _resolve_first_or_last,
+    "last": _resolve_first_or_last,
     "collect_list": _collect_list,
     "collect_set": _collect_set,
     "last_row": _last_row,

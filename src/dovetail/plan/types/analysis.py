@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Spark draws a seed for each random function that is written without one.
 _SEED = re.compile(r"\b(randn?)\(-?\d+L?\)")
 # SQL omits details of these expressions. Spark's own text has them, with numbers in names.
-_UNTOLD = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
-_NUMBERED = re.compile(r"(lambda \w+)?#\d+L?")
+_INCOMPLETE_SQL = re.compile(r"namedlambdavariable\(\)|update_fields\(|from_(json|csv|xml)\(")
+_COLUMN_NUMBER = re.compile(r"(lambda \w+)?#\d+L?")
 
 
 _UNRESOLVED = "DataFrameQueryContextLogger"
@@ -81,7 +81,7 @@ def analysis_of(frame: DataFrame, column: Column) -> Analysis:
     On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline that shows too few
     columns of a plan.
     """
-    return (_Shown if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
+    return (_ShownAnalysis if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
 
 
 def random_of(frame: DataFrame) -> str | None:
@@ -91,7 +91,7 @@ def random_of(frame: DataFrame) -> str | None:
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
     if is_remote(frame.sparkSession):
-        match = _RANDOM.search(_OF_ITS_OWN.sub("", " ".join(_analysed_lines(frame))))
+        match = _RANDOM.search(_READ_ONCE_CONDITION.sub("", " ".join(_analysed_lines(frame))))
         return None if match is None else _SEED.sub(r"\1()", match[0])
     return _random_within(jvm.analyzed_plan(frame))
 
@@ -127,7 +127,7 @@ class _PlannedAnalysis(Analysis):
     @property
     def random(self) -> str | None:
         """The part that makes another value each time, as SQL without seeds; None without one."""
-        return _random(self._plan.expressions().head())
+        return _random_part(self._plan.expressions().head())
 
     @property
     def text(self) -> str:
@@ -138,28 +138,34 @@ class _PlannedAnalysis(Analysis):
         while expression.getClass().getSimpleName() == "Alias":
             expression = expression.child()
         text = _SEED.sub(r"\1()", expression.sql())
-        if _UNTOLD.search(text) is None:
+        if _INCOMPLETE_SQL.search(text) is None:
             return text
         return f"{text}, {_without_numbers(expression.toString())}"
 
 
 # A repeated micro-batch reads the same files and rows, so these functions repeat their values.
-_OF_ITS_OWN = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
+_READ_ONCE_CONDITION = re.compile(r"spark_partition_id\(\) >= 0", re.IGNORECASE)
 """A condition that is always true. Readers of records use it to keep Spark from reading twice."""
-_REPEATED = re.compile(r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg")
+_REPEATED_EXPRESSIONS = re.compile(
+    r"InputFile\w+|Collect(List|Set)|First|Last|AnyValue|Mode|ListAgg"
+)
 
 
-def _random(expression: Any) -> str | None:
+def _random_part(expression: Any) -> str | None:
     """Return the part of an expression that makes another value each time, as SQL without seeds, or
     None. Parts that Spark repeats for one row, such as file names, do not count.
     """
-    if expression.deterministic() or _OF_ITS_OWN.fullmatch(str(expression.sql()).strip("()")):
+    if expression.deterministic() or _READ_ONCE_CONDITION.fullmatch(
+        str(expression.sql()).strip("()")
+    ):
         return None
     within = [child for child in jvm.items(expression.children()) if not child.deterministic()]
     if within:
-        return next(filter(None, map(_random, within)), None)
+        return next(filter(None, map(_random_part, within)), None)
     name = str(expression.getClass().getSimpleName())
-    return None if _REPEATED.fullmatch(name) else _SEED.sub(r"\1()", str(expression.sql()))
+    return (
+        None if _REPEATED_EXPRESSIONS.fullmatch(name) else _SEED.sub(r"\1()", str(expression.sql()))
+    )
 
 
 def _random_within(plan: Any) -> str | None:
@@ -169,7 +175,7 @@ def _random_within(plan: Any) -> str | None:
     if plan.deterministic():
         return None
     random_parts = (
-        *map(_random, jvm.items(plan.expressions())),
+        *map(_random_part, jvm.items(plan.expressions())),
         *map(_random_within, jvm.items(plan.children())),
     )
     return next(filter(None, random_parts), None)
@@ -197,8 +203,8 @@ def _planned_steps(frame: DataFrame) -> Iterator[FrameStep]:
 _ANALYSED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)\n\n== Optimized", re.DOTALL)
 # A ``~`` marks the steps of a streaming frame.
 _BRANCH = re.compile(r"^[ :|]*(?:\+- |:- )", re.MULTILINE)
-_NAME = re.compile(r"~?(\w+)")
-_READ = re.compile(r"(\w+)#\d+")
+_STEP_NAME = re.compile(r"~?(\w+)")
+_COLUMN_READ = re.compile(r"(\w+)#\d+")
 _ITEM = "_dovetail_item"
 _PROJECTED = re.compile(rf"~?Project \[(.*) AS {_ITEM}#\d+L?\]", re.DOTALL)
 _MOMENT = re.compile(
@@ -218,7 +224,7 @@ def names_moment(column: Column) -> bool:
     return _MOMENT.search(str(column)) is not None
 
 
-class _Shown(Analysis):
+class _ShownAnalysis(Analysis):
     """The analysis of an expression by the text of a plan in Spark Connect."""
 
     def __init__(self, frame: DataFrame, column: Column) -> None:
@@ -315,9 +321,9 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
 
 def _shown_step(line: str) -> FrameStep:
     """Return the step that a line of a plan's text shows. Only a filter has columns."""
-    named = _NAME.match(line)
+    named = _STEP_NAME.match(line)
     name = line if named is None else named[1]
-    return FrameStep(name, _READ.findall(line) if name == "Filter" else ())
+    return FrameStep(name, _COLUMN_READ.findall(line) if name == "Filter" else ())
 
 
 def _without_numbers(text: str) -> str:
@@ -331,7 +337,7 @@ def _without_numbers(text: str) -> str:
             return ""
         return numbers.setdefault(match[0], f"lambda {len(numbers)}")
 
-    return _NUMBERED.sub(anew, text)
+    return _COLUMN_NUMBER.sub(anew, text)
 
 
 def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:

@@ -100,15 +100,15 @@ def known_field(
             operator,
             f"{where} names an unknown column {name!r}",
             f"Known{f' in {input_name}' if input_name else ''} are {', '.join(schema.names)}{hint}"
-            f"{meant(where, name, schema.names)}",
+            f"{unknown_name_advice(where, name, schema.names)}",
         )
     return schema[name]
 
 
-_TAKES_EXPRESSIONS = ("timestamp=", "select=", "deleted=", "sequence=", "window_of=")
+_EXPRESSION_ARGUMENTS = ("timestamp=", "select=", "deleted=", "sequence=", "window_of=")
 
 
-def meant(where: str, name: object, names: Sequence[str]) -> str:
+def unknown_name_advice(where: str, name: object, names: Sequence[str]) -> str:
     """Return advice on an unknown name: the nearest known name, or how to write an expression.
 
     The text begins with ``;``, and is empty if there is no advice. ``where``: the argument with the
@@ -118,7 +118,7 @@ def meant(where: str, name: object, names: Sequence[str]) -> str:
         return ""
     if not name.replace("_", "a").replace(".", "a").isalnum():
         computed = f'F.expr("{name}")'
-        if where in _TAKES_EXPRESSIONS:
+        if where in _EXPRESSION_ARGUMENTS:
             return f"; for an expression write {computed}"
         return f"; make a column of an expression first: with_columns(name={computed})"
     lower = {candidate.lower(): candidate for candidate in names}
@@ -128,7 +128,7 @@ def meant(where: str, name: object, names: Sequence[str]) -> str:
     return ""
 
 
-def keyed(
+def split_key_and_values(
     operator: str, key: str | Sequence[str], schema: StructType
 ) -> tuple[StructType, StructType]:
     """Split a schema into key columns, in the order of ``key``, and value columns.
@@ -161,7 +161,9 @@ def refuse_value_type(operator: str, value: StructField) -> None:
     """Raise ``PlanError`` if a column has calendar intervals at any depth. Values travel as Arrow
     columns, which have no such type.
     """
-    offending = next((t for t in types_within(value.dataType) if isinstance(t, _CALENDAR)), None)
+    offending = next(
+        (t for t in types_within(value.dataType) if isinstance(t, _CALENDAR_TYPES)), None
+    )
     if offending is not None:
         raise PlanError(
             operator,
@@ -189,13 +191,13 @@ def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) 
             raise PlanError(operator, f"{argument}= {problem}", remedy)
 
 
-def signature(key: StructType) -> str:
+def columns_as_text(key: StructType) -> str:
     """Return columns with their types as errors show them, such as ``(id bigint, name string)``."""
     return "(" + ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in key) + ")"
 
 
 _TEXT_KEYS = (StringType, NumericType, BooleanType)
-_CALENDAR = (CalendarIntervalType, YearMonthIntervalType)
+_CALENDAR_TYPES = (CalendarIntervalType, YearMonthIntervalType)
 
 
 def _is_no_key(type_: DataType) -> bool:
@@ -205,7 +207,7 @@ def _is_no_key(type_: DataType) -> bool:
     Types nested in it are not looked at.
     """
     collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
-    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR))
+    return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR_TYPES))
 
 
 def types_within(type_: DataType) -> Iterator[DataType]:

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 RANDOM = "dovetail.random"
 """A key in a field's metadata: the part of its expression that makes another value each time."""
-AGAIN = (
+REPEATED_PROBLEM = (
     "which makes other values when a micro-batch is run again after a failure, so that rows of its "
     "first run would stay for ever"
 )
-REMEDY = (
+RANDOM_REMEDY = (
     "Compute it of the row, for instance by F.xxhash64 of its key, or before: in what writes the "
     "source"
 )
 
-_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 
-_KNOWN: WeakKeyDictionary[object, dict[int, str]] = WeakKeyDictionary()
+_KNOWN_TEXTS: WeakKeyDictionary[object, dict[int, str]] = WeakKeyDictionary()
 
 
 def field_of(
@@ -88,7 +88,9 @@ def refuse_random(operator: str, what: str, field: StructField) -> None:
     words.
     """
     if field.metadata and RANDOM in field.metadata:
-        raise PlanError(operator, f"{what} has {field.metadata[RANDOM]}, {AGAIN}", REMEDY)
+        raise PlanError(
+            operator, f"{what} has {field.metadata[RANDOM]}, {REPEATED_PROBLEM}", RANDOM_REMEDY
+        )
 
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
@@ -100,8 +102,8 @@ def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> 
     expression does not resolve there.
     """
     if isinstance(item, str):
-        return item if _PLAIN.fullmatch(item) else quoted(item)
-    texts = _KNOWN.setdefault(owner, {})
+        return item if _PLAIN_NAME.fullmatch(item) else quoted(item)
+    texts = _KNOWN_TEXTS.setdefault(owner, {})
     if id(item) not in texts:
         texts[id(item)] = analysis_of(row(), item).text
     return texts[id(item)]

@@ -32,17 +32,17 @@ def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
     they may be reserved or occur twice.
     """
     if isinstance(columns, str):
-        return parsed(operator, argument, columns).toNullable()
+        return parse_columns(operator, argument, columns).toNullable()
     if isinstance(columns, StructType):
         return columns.toNullable()
     items = (
         zip(columns.names, columns.types, strict=True) if isinstance(columns, pa.Schema) else None
     )
-    fields = [_field(operator, argument, *item) for item in items or columns.items()]
+    fields = [_nullable_field(operator, argument, *item) for item in items or columns.items()]
     return StructType(fields).toNullable()
 
 
-def parsed(operator: str, argument: str, text: str) -> StructType:
+def parse_columns(operator: str, argument: str, text: str) -> StructType:
     """Return the columns of a text such as ``'id long, name string'``. It needs a Spark session.
 
     Raises ``PlanError`` for a text that does not parse, or that is a single type.
@@ -64,7 +64,9 @@ def parsed(operator: str, argument: str, text: str) -> StructType:
     return schema
 
 
-def _field(operator: str, argument: str, name: str, type_: pa.DataType | DataType) -> StructField:
+def _nullable_field(
+    operator: str, argument: str, name: str, type_: pa.DataType | DataType
+) -> StructField:
     """Return the nullable column ``name`` of a Spark type or an Arrow type. Raises ``PlanError`` if
     Spark has no such type.
     """

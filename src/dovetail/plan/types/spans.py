@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 
-_WRITTEN = '"30 s", "5 min", "1 hour" or "7 days"'
+_EXAMPLES = '"30 s", "5 min", "1 hour" or "7 days"'
 
 Span: TypeAlias = Annotated[
-    str | timedelta, Rule(f"a span of time, such as {_WRITTEN}, or a datetime.timedelta")
+    str | timedelta, Rule(f"a span of time, such as {_EXAMPLES}, or a datetime.timedelta")
 ]
 
 _UNITS_US = {
@@ -44,7 +44,7 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
     >>> microseconds("join", "grace=", "1 min")
     60000000
     """
-    remedy = f"Write it as {_WRITTEN}, or as a datetime.timedelta"
+    remedy = f"Write it as {_EXAMPLES}, or as a datetime.timedelta"
     if isinstance(span, timedelta):
         length = span // timedelta(microseconds=1)
     else:
@@ -61,10 +61,10 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
     return length
 
 
-def written(span_us: int) -> str:
+def span_as_text(span_us: int) -> str:
     """Return a span as people read it, in the largest unit that divides it.
 
-    >>> written(90_000_000), written(7 * 86_400_000_000), written(0)
+    >>> span_as_text(90_000_000), span_as_text(7 * 86_400_000_000), span_as_text(0)
     ('90 s', '7 days', '0 s')
     """
     for name in ("day", "hour", "min", "s", "ms"):

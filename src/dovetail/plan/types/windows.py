@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 from dovetail.base.columns import WINDOW_END, WINDOW_START
 from dovetail.base.validation import Rule, validated, validated_fields
 from dovetail.errors import PlanError
-from dovetail.plan.types.spans import Span, microseconds, written
+from dovetail.plan.types.spans import Span, microseconds, span_as_text
 
 Kind: TypeAlias = Literal["tumbling", "hopping", "sliding", "session"]
 
@@ -114,9 +114,10 @@ class Windows:
         return self.grace_us + (self.size_us if self.kind == "session" else 0)
 
     def __str__(self) -> str:
-        every = f" every {written(self.advance_us)}" if self.kind == "hopping" else ""
+        every = f" every {span_as_text(self.advance_us)}" if self.kind == "hopping" else ""
         gap = "gap " if self.kind == "session" else ""
-        return f"{self.kind}, {gap}{written(self.size_us)}{every}, grace {written(self.grace_us)}"
+        size, grace = span_as_text(self.size_us), span_as_text(self.grace_us)
+        return f"{self.kind}, {gap}{size}{every}, grace {grace}"
 
 
 SomeWindows: TypeAlias = Annotated[Windows, Rule('windows, such as dt.windows.tumbling("1 hour")')]
@@ -181,7 +182,7 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
     >>> driver.pipe(views, {"user": "cid", "page": "home"}, timestamp=60 * minute)[0].values
     {'views': 2}
     """
-    return _made("tumbling", size, size, grace, retention)
+    return _build_windows("tumbling", size, size, grace, retention)
 
 
 @validated
@@ -247,7 +248,7 @@ def hopping(
     >>> [f"{change.key['window_start']:%H:%M}" for change in changes]
     ['00:00', '00:30']
     """
-    return _made("hopping", size, advance, grace, retention)
+    return _build_windows("hopping", size, advance, grace, retention)
 
 
 @validated
@@ -311,7 +312,7 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     00:30:00.000000 to 01:30:00.000000 {'views': 2}
     01:00:00.000001 to 02:00:00.000001 {'views': 1}
     """
-    return _made("sliding", size, "0 s", grace, retention)
+    return _build_windows("sliding", size, "0 s", grace, retention)
 
 
 @validated
@@ -377,10 +378,12 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
     delete 00:40 to 00:40 None
     upsert 00:00 to 00:40 {'views': 3}
     """
-    return _made("session", gap, "0 s", grace, retention)
+    return _build_windows("session", gap, "0 s", grace, retention)
 
 
-def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None) -> Windows:
+def _build_windows(
+    kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None
+) -> Windows:
     """Return windows of a kind. ``advance``: the time from one window's start to the next, ``0 s``
     if records determine the windows. ``retention``: None for their size and grace period, which is
     the shortest.
@@ -397,7 +400,7 @@ def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | 
         raise PlanError(
             kind,
             f"advance={advance!r} would leave times without a window",
-            f"Use more than zero and at most the size, {written(size_us)}",
+            f"Use more than zero and at most the size, {span_as_text(size_us)}",
         )
     shortest_us = size_us + grace_us
     retention_us = shortest_us
@@ -407,6 +410,6 @@ def _made(kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | 
         raise PlanError(
             kind,
             f"retention={retention!r} forgets windows that still change",
-            f"Use at least {written(shortest_us)}, the size and the grace period",
+            f"Use at least {span_as_text(shortest_us)}, the size and the grace period",
         )
     return Windows(kind, size_us, advance_us, grace_us, retention_us)

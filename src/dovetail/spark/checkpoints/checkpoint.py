@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import CheckpointError, TakenOverError
 from dovetail.physical.routing import Plan
-from dovetail.plan.fingerprint import describe, describe_input, fingerprint, identity, refuse_other
+from dovetail.plan.fingerprint import (
+    describe,
+    describe_input,
+    fingerprint,
+    input_identity,
+    refuse_other_topology,
+)
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.spark_sources import SparkSource, leaves_of, numbered
+from dovetail.plan.spark_sources import SparkSource, source_folder_numbers, spark_sources_of
 from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
@@ -87,7 +93,11 @@ def binding_of(
         "partitions": partitions,
         "stages": described(plan.stages, partial(describe_input, nodes)),
         "reads": [
-            [None if source.static else identity(describe_input(nodes, source)), leaves, numbers]
+            [
+                None if source.static else input_identity(describe_input(nodes, source)),
+                leaves,
+                numbers,
+            ]
             for source, leaves, numbers in zip(
                 plan.source_reads, *reads_of(plan.source_reads), strict=True
             )
@@ -109,10 +119,10 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
         return [1 if source.static else None for source in sources], [None for _ in sources]
     # A static source is replaced by one source of its own.
     read = [
-        [SparkSource(source, "", {})] if source.static else leaves_of(_frame(source))
+        [SparkSource(source, "", {})] if source.static else spark_sources_of(_frame(source))
         for source in sources
     ]
-    numbers: list[list[int] | None] = [*numbered(read)]
+    numbers: list[list[int] | None] = [*source_folder_numbers(read)]
     return [len(leaves) for leaves in read], numbers
 
 
@@ -131,7 +141,7 @@ def refuse_unfit(
     ``asked``: the requested numbers by their key in the binding, ``"buckets"`` or ``"partitions"``;
     None for any. ``title``: the subject of the error.
     """
-    refuse_other(nodes, title, binding["topology"], binding["plan"])
+    refuse_other_topology(nodes, title, binding["topology"], binding["plan"])
     another = {
         "buckets": "is given by dt.checkpoints.upgrade",
         "partitions": "is given by dt.checkpoints.repartition",

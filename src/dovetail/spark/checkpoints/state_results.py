@@ -13,7 +13,12 @@ from dovetail.base.columns import CHANGE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import ConfigurationError
 from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import fingerprint, in_one_order, refuse_none_of, refuse_other
+from dovetail.plan.fingerprint import (
+    fingerprint,
+    in_checkpoint_order,
+    refuse_other_topology,
+    refuse_unknown_result,
+)
 from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
@@ -34,10 +39,10 @@ def result_named(
     Raises ``ConfigurationError`` for an ambiguous name, and for none with several results.
     """
     if len(results) == 1:
-        refuse_none_of(results[0], *stored.topology)
+        refuse_unknown_result(results[0], *stored.topology)
     else:
         title = " and ".join(node.name for node in results)
-        refuse_other(in_one_order(results), title, *stored.topology)
+        refuse_other_topology(in_checkpoint_order(results), title, *stored.topology)
     if name is None and len(results) > 1:
         names = ", ".join(repr(node.name) for node in results)
         raise ConfigurationError(

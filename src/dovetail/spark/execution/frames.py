@@ -47,7 +47,7 @@ from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.physical.routing import InputEdge, RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Entry, Node, Source, changelog_schema
 from dovetail.plan.types.arrow import arrow_schema, in_timezone
 from dovetail.plan.views import View
@@ -312,7 +312,7 @@ class Frames(Flow[DataFrame, DataFrame]):
                 output,
                 schema,
                 partitions=self.partitions,
-                metric=self.observations.named(metric(law.name, "lookups")),
+                metric=self.observations.named(metric_name(law.name, "lookups")),
             )
         assert isinstance(law, InOrderLaw)
         rows = merging(step, law, lambda tables: _flat(tables, schema))

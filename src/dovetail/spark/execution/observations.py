@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from dovetail.base.columns import COUNTED
 from dovetail.physical.routing import RouteStep
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Observations:
         ``report``: an expression in SQL for a text, null for none. The metric's name is noted in
         ``reports``.
         """
-        name = self.named(metric(step.stage.fragment.title, "stage"))
+        name = self.named(metric_name(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
         return rows.observe(name, F.expr(f"collect_list({report}) as buckets"))
 

@@ -25,7 +25,7 @@ from dovetail.base.columns import (
 from dovetail.physical.output import held_key, leaf_columns, windowed_node
 from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import JoinNode, Node
-from dovetail.plan.select import SIDES, row_columns
+from dovetail.plan.select import SIDES, joined_row_columns
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
 from dovetail.spark.execution import view_rows
@@ -140,8 +140,8 @@ def _joined_row(
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
 ) -> DataFrame:
-    """Return the frame with the joined row as expressions see it (``plan.select.row_columns``),
-    after its own columns. A side without a row is null.
+    """Return the frame with the joined row as expressions see it, after its own columns. That row
+    is the one of ``plan.select.joined_row_columns``. A side without a row is null.
 
     ``first_leaf``, ``middle``: the first leaf of each side. ``sides``: the frame's column behind
     each column of a side.
@@ -154,7 +154,7 @@ def _joined_row(
         fields = [F.col(quoted(sides[side][name])).alias(name) for name in names]
         here = F.col(VISIBLE).bitwiseAND(_mask(leaf, len(child.entries))) != 0
         added[side] = F.when(here, F.struct(*fields))
-    for name, (side, column) in row_columns(node.left, node.right)[1].items():
+    for name, (side, column) in joined_row_columns(node.left, node.right)[1].items():
         added[name] = F.col(quoted(sides[side][column]))
     return frame.select("*", *(column.alias(name) for name, column in added.items()))
 

@@ -17,7 +17,7 @@ from dovetail.physical.fragment import Emit, Fragment
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import RouteStep
 from dovetail.physical.stage import Port
-from dovetail.plan.joins.stream_table_join import waiting
+from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.execution import projection
 from dovetail.spark.execution.buckets import parted
@@ -54,7 +54,10 @@ def changelog(
     plan = plan_of([node], buckets=buckets, emit=emit)
     (result,) = plan.results
     static = Static(
-        list(range(buckets)), buckets, sources=sources or {}, waiting=frozenset(waiting(node))
+        list(range(buckets)),
+        buckets,
+        sources=sources or {},
+        waiting=frozenset(sources_that_wait(node)),
     )
     changes = flow.run_single_result(plan, static)
     return reduce(projection.viewed, result.views, changes)

@@ -33,10 +33,10 @@ from dovetail.base.columns import (
 )
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.joins.lookup import Lookup
-from dovetail.plan.metrics import metric as metric_name
+from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.expectation import Expectation
-from dovetail.plan.view_columns import Made, column_of, said
+from dovetail.plan.view_columns import ColumnItem, column_of, item_as_text
 from dovetail.plan.views import View
 from dovetail.platform.sessions import attempted
 from dovetail.spark.execution.lookup import answered
@@ -275,7 +275,7 @@ def _attempted(
             there = ~(absent if of_key else F.col(DELETED))
             attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
             results_by_item[item_index] = F.col(f"{name}._0")
-            fails = F.lit(f"{label}= fails: {said(item).removesuffix(f' AS {label}')}")
+            fails = F.lit(f"{label}= fails: {item_as_text(item).removesuffix(f' AS {label}')}")
             problems.append(F.when(there & F.col(name).isNull(), fails))
     return frame.withColumns(attempts), results_by_item, problems
 
@@ -293,7 +293,7 @@ def _letter(view: View, problem: Column) -> Column:
     )
 
 
-def _fitted(item: Made, field: StructField) -> Column:
+def _fitted(item: ColumnItem, field: StructField) -> Column:
     """Return a column of the node, or a computed one in the field's type, nullable at every
     depth.
     """

@@ -12,7 +12,7 @@ from dovetail.base.datasets import Dataset, folder, topic
 from dovetail.plan.column_origins import Origin, column_origins, row_origins
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.nodes import Source
-from dovetail.plan.spark_sources import SparkSource, leaves_of
+from dovetail.plan.spark_sources import SparkSource, spark_sources_of
 from dovetail.spark.query.results import Outcome
 
 
@@ -119,7 +119,7 @@ def _read(source: Source, namespace: str) -> tuple[Dataset, ...]:
     """Return the datasets that an input reads, or its name in ``namespace`` if their kind is not
     known.
     """
-    streams = [] if source.frame is None or source.static else leaves_of(source.frame)
+    streams = [] if source.frame is None or source.static else spark_sources_of(source.frame)
     datasets = chain.from_iterable(map(_of_leaf, streams))
     return tuple(dict.fromkeys(datasets)) or (Dataset(namespace, source.name),)
 

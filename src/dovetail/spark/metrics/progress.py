@@ -12,7 +12,7 @@ from dovetail.base.text_cells import escaped
 from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.physical.source import number_repeated_names
-from dovetail.plan.metrics import metric
+from dovetail.plan.metrics import metric_name
 from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -429,7 +429,7 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
     lookups = {
         name: {kind: int(number or 0) for kind, number in row.items()}
         for name, row in observed.items()
-        if metric("", "lookups") in name
+        if metric_name("", "lookups") in name
     }
     started, total_ms = _time(spark_progress.timestamp), int(durations.get("triggerExecution", 0))
     stages = sorted(_stages(spark_progress, parts, observed, started), key=lambda s: s.number)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dovetail.errors import CheckpointError
 from dovetail.physical.routing import Plan
 from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import describe_input, identity
+from dovetail.plan.fingerprint import describe_input, input_identity
 from dovetail.plan.nodes import Node, Source
 from dovetail.spark.checkpoints.checkpoint import reads_of
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -110,7 +110,7 @@ def positions(
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
     for source, count, numbers in zip(plan.source_reads, *reads_of(plan.source_reads), strict=True):
-        source_id = identity(describe_input(nodes, source))
+        source_id = input_identity(describe_input(nodes, source))
         leaves, folders = count or 0, numbers or []
         if source.static:
             new_offsets += [None] * leaves

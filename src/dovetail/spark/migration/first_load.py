@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.errors import CheckpointError, ConfigurationError
-from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.joins.stream_table_join import waiting
+from dovetail.plan.fingerprint import sources_of
+from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.platform.files import files_of
 from dovetail.platform.jvm import streaming_leaves
@@ -43,8 +43,8 @@ def entry(nodes: Sequence[Node]) -> dict[str, Any]:
     It is empty unless a stream waits and another source that is not static is read. Raises
     ``PlanError`` if a stream that waits also feeds a table that is loaded first.
     """
-    held = waiting(*nodes)
-    read = [source for source in origins_of(nodes) if not source.static and source not in held]
+    held = sources_that_wait(*nodes)
+    read = [source for source in sources_of(nodes) if not source.static and source not in held]
     return {LOADING: True} if held and read else {}
 
 
@@ -82,7 +82,7 @@ def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> 
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
     # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
     files_of(session).put(f"{path}/_empty", "")
-    return {source: _empty(session, path, source) for source in waiting(*nodes)}
+    return {source: _empty(session, path, source) for source in sources_that_wait(*nodes)}
 
 
 def _empty(session: SparkSession, path: str, source: Source) -> Source:
@@ -106,8 +106,8 @@ def held_in_words(nodes: Sequence[Node]) -> str:
     """Return a clause for the log: the sources that are read first, then those that wait, each by
     name. At least one must wait.
     """
-    held = waiting(*nodes)
-    read = [source.name for source in origins_of(nodes) if source not in held]
+    held = sources_that_wait(*nodes)
+    read = [source.name for source in sources_of(nodes) if source not in held]
     held_names = ", ".join(source.name for source in held)
     return f"it reads {', '.join(read)} to the present end, while {held_names} wait"
 

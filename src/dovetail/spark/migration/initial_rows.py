@@ -24,10 +24,10 @@ from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.physical.routing import Plan
 from dovetail.physical.stage import Stage
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.types.arrow import nullable
-from dovetail.plan.views import parts_of
+from dovetail.plan.views import views_to_base
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.migration import row_files
 from dovetail.spark.migration.carried_over import CarriedOver
@@ -66,7 +66,7 @@ class InitialRows:
     def inputs_of(self, plan: Plan) -> list[Entry]:
         """Return the entries whose rows are in the files, in the order of the files."""
         depths = zip(plan.entries, self.parts, strict=True)
-        return list(dict.fromkeys(parts_of(entry)[depth] for entry, depth in depths))
+        return list(dict.fromkeys(views_to_base(entry)[depth] for entry, depth in depths))
 
     def results_of(self, plan: Plan) -> list[Stage]:
         """Return the stages, carried over from another checkpoint, whose results are in the files.
@@ -107,7 +107,7 @@ def of_stores(
     carried_stages = carried.stages_of(plan)
     inputs, result_rows = rows_of_tables(stored, plan, nodes, carried_stages, results=results)
     stored_tables = {entry.base for entry in inputs}
-    static = static_rows(origins_of(nodes))
+    static = static_rows(sources_of(nodes))
     read_first = {table: rows for table, rows in static.items() if table not in stored_tables}
     tables = {*stored_tables, *static}
     begins = [_begin_of(stage, carried_stages, tables) for stage in plan.stages]
@@ -133,7 +133,7 @@ def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames)
     """
     rows = frames.inputs
     parts_read = [
-        next((p for p in parts_of(node) if p in rows), node.base) for node in plan.entries
+        next((p for p in views_to_base(node) if p in rows), node.base) for node in plan.entries
     ]
     inputs = [
         rows[part] if part in rows else row_files.empty(session, part)
@@ -142,7 +142,7 @@ def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames)
     row_files.write(session, checkpoint, [*inputs, *frames.results.values()])
     entries_and_parts = zip(plan.entries, parts_read, strict=True)
     return InitialRows(
-        parts=[parts_of(entry).index(part) for entry, part in entries_and_parts],
+        parts=[views_to_base(entry).index(part) for entry, part in entries_and_parts],
         results=[plan.stages.index(stage) for stage in frames.results],
         begins=frames.begins,
     )
@@ -167,7 +167,7 @@ def rows_of(
                 "Leave them out, or join them in state with "
                 "delta_join=dt.delta_join(strategy='none')",
             )
-    inputs = origins_of(nodes)
+    inputs = sources_of(nodes)
     tables = {source.name: source for source in inputs if not (source.stream or source.static)}
     for name in initial:
         if name not in tables:

@@ -22,10 +22,10 @@ from dovetail.physical.output import output_of
 from dovetail.physical.routing import Plan
 from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Port, Stage
-from dovetail.plan.fingerprint import describe_input, identity, sources_in
+from dovetail.plan.fingerprint import describe_input, described_sources, input_identity
 from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.types.arrow import spark_schema
-from dovetail.plan.views import parts_of
+from dovetail.plan.views import views_to_base
 from dovetail.spark.checkpoints import state_results
 from dovetail.spark.checkpoints.store_rows import last_versions, rows
 from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
@@ -86,10 +86,12 @@ def _rows_by_input(
     are absent. The entry is the input or a node below its views. Raises ``CheckpointError`` if no
     store has the rows of such an input.
     """
-    old_identities = [identity(source) for source in sources_in(dict(stored.topology[1]))]
+    old_identities = [
+        input_identity(source) for source in described_sources(dict(stored.topology[1]))
+    ]
     rows_by_entry = {}
     for entry, ports in wanted.items():
-        if identity(describe_input(nodes, entry.base)) in old_identities:
+        if input_identity(describe_input(nodes, entry.base)) in old_identities:
             part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
             rows_by_entry[part] = frame
     return rows_by_entry
@@ -186,11 +188,11 @@ def _rows(
     suffice. Raises ``CheckpointError`` if no store fits, or if rows of the one that fits wait.
     """
     problems = [f"has no rows of {entry.name}"]
-    for part in parts_of(entry):
+    for part in views_to_base(entry):
         needed = {*part.row.names}
         if part is entry:
             needed = set().union(*map(_needed, ports))
-        for old_store in _stores(stored, identity(describe_input(nodes, part)), part):
+        for old_store in _stores(stored, input_identity(describe_input(nodes, part)), part):
             if not old_store.store.whole and (
                 part is not entry or {old_store.store.holds} != enough
             ):
@@ -231,7 +233,7 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
         for name, store in stage.stores.items()
         if store.kind in ("rows", "versions")
         and store.of in stage.inputs
-        and identity(stage.inputs[store.of]) == wanted
+        and input_identity(stage.inputs[store.of]) == wanted
     ]
     kind = "rows" if part.versioned_us is None else "versions"
 

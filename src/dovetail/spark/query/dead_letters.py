@@ -21,7 +21,7 @@ from dovetail.base.columns import (
     quoted,
 )
 from dovetail.errors import PlanError
-from dovetail.plan.dead_letters import leaving_out
+from dovetail.plan.dead_letters import nodes_with_dead_letters
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.views import View, views_of
@@ -42,7 +42,7 @@ def dead_letters(node: Node) -> DataFrame:
     start.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
     unread = [_unread(frame) for frame in sources if frame is not None]
-    parts = leaving_out(node)
+    parts = nodes_with_dead_letters(node)
     failed = [_of_view(part) if isinstance(part, View) else _of_join(part) for part in parts]
     letters = [*unread, *failed]
     if not letters:

@@ -56,7 +56,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.routing import Plan
-from dovetail.plan.dead_letters import DeadLetters, leaving_out
+from dovetail.plan.dead_letters import DeadLetters, nodes_with_dead_letters
 from dovetail.plan.nodes import Node
 from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
@@ -187,7 +187,9 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 def _says_by_itself(node: Node) -> bool:
     """Say whether static tables may give results or dead letters without any other input."""
-    return node.begins or any(entry.begins for part in leaving_out(node) for entry in part.inputs)
+    return node.begins or any(
+        entry.begins for part in nodes_with_dead_letters(node) for entry in part.inputs
+    )
 
 
 def _has_letters(run: StartRequest) -> bool:
@@ -197,7 +199,7 @@ def _has_letters(run: StartRequest) -> bool:
     because it cannot begin with such a micro-batch.
     """
     asked = any(isinstance(outcome.node, DeadLetters) for outcome in run.outcomes)
-    fail = any(True for node in run.nodes for _ in leaving_out(node))
+    fail = any(True for node in run.nodes for _ in nodes_with_dead_letters(node))
     return asked and fail and not is_remote(run.session)
 
 

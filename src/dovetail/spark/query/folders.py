@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from dovetail.errors import CheckpointError, DovetailWarning, PlanError, TargetError
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.plan.nodes import Node
-from dovetail.plan.spark_sources import all_leaves
+from dovetail.plan.spark_sources import spark_sources_of_inputs
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reaching
@@ -54,7 +54,7 @@ def refuse_overlaps(run: StartRequest) -> None:
     checkpoint = files.qualified(run.checkpoint)
     sources = [
         (source.title, files.qualified(leaf.folder))
-        for source, leaf in all_leaves(origins_of(run.nodes))
+        for source, leaf in spark_sources_of_inputs(sources_of(run.nodes))
         if leaf.folder is not None
     ]
     for title, folder in sources:
@@ -175,7 +175,7 @@ def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
     files = files_of(run.session)
     folders = {
         files.qualified(leaf.folder): source.title
-        for source, leaf in all_leaves(origins_of(run.nodes))
+        for source, leaf in spark_sources_of_inputs(sources_of(run.nodes))
         if leaf.folder is not None and leaf.of_files
     }
     earlier = None if bound is None else bound.get(READ)
@@ -200,7 +200,7 @@ def warn_of_old_files(run: StartRequest) -> None:
     """
     if is_remote(run.session):
         return
-    for source, leaf in all_leaves(origins_of(run.nodes)):
+    for source, leaf in spark_sources_of_inputs(sources_of(run.nodes)):
         if leaf.folder is None or not leaf.of_files or "maxfileage" in leaf.options:
             continue
         if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:

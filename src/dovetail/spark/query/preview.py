@@ -33,7 +33,7 @@ from dovetail.base.columns import (
 )
 from dovetail.errors import ConfigurationError
 from dovetail.plan.nodes import Entry, Node, Source
-from dovetail.plan.spark_sources import leaves_of
+from dovetail.plan.spark_sources import spark_sources_of
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import refused
 from dovetail.spark.execution import static_frames
@@ -189,7 +189,7 @@ class _Input:
         read.
         """
         frame = self.columns
-        self.endless = any(leaf.format in _ENDLESS for leaf in leaves_of(frame))
+        self.endless = any(leaf.format in _ENDLESS for leaf in spark_sources_of(frame))
         trigger: Mapping[str, Any] = {"processingTime": "0 seconds"} if self.endless else ALL
         writer = frame.writeStream.foreachBatch(self._take).trigger(**trigger)
         place = Path(folder, uuid4().hex).as_uri()

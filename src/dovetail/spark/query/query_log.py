@@ -25,7 +25,7 @@ from weakref import WeakSet
 from pyspark.sql import SparkSession
 
 from dovetail.base.text_cells import printable
-from dovetail.plan.fingerprint import origins_of
+from dovetail.plan.fingerprint import sources_of
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.checkpoint import BEGINNING, FOLLOWS
@@ -130,7 +130,7 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
         "%s: query %s started. Inputs: %s. Sinks: %s. Checkpoint: %s; %s.",
         printable(run.title),
         query.id,
-        printable(", ".join(source.name for source in origins_of(run.nodes))),
+        printable(", ".join(source.name for source in sources_of(run.nodes))),
         printable(", ".join(getattr(sink, "title", type(sink).__name__) for sink in sinks)),
         printable(run.checkpoint),
         begins,

@@ -18,10 +18,10 @@ from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning
 from dovetail.physical.fragment import Emit
 from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Plan
-from dovetail.plan.begun_columns import as_began
+from dovetail.plan.begun_columns import without_new_columns
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import in_one_order, origins_of, refuse_alike
-from dovetail.plan.joins.stream_table_join import waiting
+from dovetail.plan.fingerprint import in_checkpoint_order, refuse_equal_inputs, sources_of
+from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
 from dovetail.platform import delta_tables
@@ -101,7 +101,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
         return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
     refuse_static("changelog", node)
-    if waiting(node):
+    if sources_that_wait(node):
         raise PlanError(
             node.name,
             "load='first' needs two queries on one checkpoint, which a frame cannot start",
@@ -324,7 +324,7 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
 
     Columns that have come since, as from a registry, are left out with a ``DovetailWarning``.
     """
-    began, new = as_began(run.nodes, bound["topology"], bound["plan"])
+    began, new = without_new_columns(run.nodes, bound["topology"], bound["plan"])
     if not new:
         return run
     warnings.warn(
@@ -409,7 +409,7 @@ def _started(
         if bound is not None and not ends and timers:
             wake(run)
         blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
-        sources = row_files.unchanging(run.session, run.checkpoint, origins_of(run.nodes))
+        sources = row_files.unchanging(run.session, run.checkpoint, sources_of(run.nodes))
         if loads:
             sources |= first_load.held_back(run.session, run.checkpoint, run.nodes)
         streaming = Streaming(
@@ -485,7 +485,7 @@ def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """
     letters = [outcome for outcome in outcomes if isinstance(outcome.node, DeadLetters)]
     by_node = {outcome.node: outcome for outcome in outcomes if outcome not in letters}
-    return [*(by_node[node] for node in in_one_order([*by_node])), *letters]
+    return [*(by_node[node] for node in in_checkpoint_order([*by_node])), *letters]
 
 
 def _refuse_twice(run: StartRequest) -> None:
@@ -517,7 +517,7 @@ def streaming_session(*nodes: Node) -> SparkSession:
     Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart. Raises
     ``ConfigurationError`` for a stopped session.
     """
-    sources = origins_of(nodes)
+    sources = sources_of(nodes)
     for source in sources:
         if source.frame is not None:
             refuse_stopped(source.title, source.frame.sparkSession)
@@ -529,7 +529,7 @@ def streaming_session(*nodes: Node) -> SparkSession:
                 "its frame is not a streaming one",
                 "Read it with spark.readStream; over frames that all are static, use changelog()",
             )
-    refuse_alike(*nodes)
+    refuse_equal_inputs(*nodes)
     session = session_of(nodes[0])
     quieten(session)
     return session

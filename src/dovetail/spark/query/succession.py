@@ -40,8 +40,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from dovetail.arrays.bucket_labels import bucket_labels
 from dovetail.errors import CheckpointError, ConfigurationError, PlanError
 from dovetail.physical.routing import Plan
-from dovetail.plan.fingerprint import origins_of
-from dovetail.plan.spark_sources import all_leaves
+from dovetail.plan.fingerprint import sources_of
+from dovetail.plan.spark_sources import spark_sources_of_inputs
 from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import is_remote
@@ -128,7 +128,7 @@ def prepared(
         if not emits:
             refuse_targets(run)
         return begun(run, former.checkpoint, emits=emits)
-    if initial is None and not any(source.static for source in origins_of(run.nodes)):
+    if initial is None and not any(source.static for source in sources_of(run.nodes)):
         return None
     return first_batch.prepared(run, initial, emits=emits)
 
@@ -304,7 +304,7 @@ def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> Non
     binding of ``run``, which must have no outcomes. Raises the failure of the micro-batch, and
     ``CheckpointError`` as ``time_zone.zone_of`` does.
     """
-    session, sources = run.session, origins_of(run.nodes)
+    session, sources = run.session, sources_of(run.nodes)
     stages = Streaming(
         bucket_labels(plan.buckets),
         bound["partitions"],
@@ -359,7 +359,7 @@ def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]
 
 def _refuse_cleaned(run: StartRequest, checkpoint: str) -> None:
     """Raise ``CheckpointError`` for a source whose files are removed once they are read."""
-    for source, leaf in all_leaves(origins_of(run.nodes)):
+    for source, leaf in spark_sources_of_inputs(sources_of(run.nodes)):
         if leaf.options.get("cleansource", "off").lower() != "off":
             raise CheckpointError(
                 run.title,
