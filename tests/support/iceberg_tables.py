@@ -36,13 +36,13 @@ from pyspark.sql.types import StructType
 from dovetail.iceberg import columns
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.io.sources import iceberg_feed
-from dovetail.io.sources.iceberg_feed import Offset, Request
+from dovetail.io.sources.iceberg_feed import FeedOffset, FeedRequest
 from dovetail.plan.types.arrow import spark_schema
 
 Row = dict[str, Any]
 
-CONTENT: Offset = {"snapshot": None, "content": True}
-FIRST: Offset = {"snapshot": None, "content": False}
+CONTENT: FeedOffset = {"snapshot": None, "content": True}
+FIRST: FeedOffset = {"snapshot": None, "content": False}
 """The offsets before the content, and before the changes of the first snapshot."""
 PATHS = Schema(
     NestedField(2147483546, "file_path", StringType(), required=True),
@@ -258,20 +258,20 @@ def _described(
 
 
 def feed(
-    catalog: Mapping[str, str], start: Offset, most: int | None = None, table: str = "shop.t"
+    catalog: Mapping[str, str], start: FeedOffset, most: int | None = None, table: str = "shop.t"
 ) -> list[Row]:
     """The rows of the feed, planned and read as Spark does: offset by offset, tasks pickled."""
     address = TableAddress.of(table, catalog)
     wanted = columns.projected(address.open("t").schema(), None)
-    request = Request("table t", address, wanted.model_dump_json(), start, most)
+    request = FeedRequest("table t", address, wanted.model_dump_json(), start, most)
     schema = spark_schema(columns.arrow_schema("t", wanted.fields)).toNullable()
-    schema = StructType([*schema.fields, *iceberg_feed._FEED.fields])
-    planner = iceberg_feed._ChangePlanner(Request.from_json(request.to_json()))
+    schema = StructType([*schema.fields, *iceberg_feed._FEED_COLUMNS.fields])
+    planner = iceberg_feed._ChangePlanner(FeedRequest.from_json(request.to_json()))
     found: list[Row] = []
     while True:
-        end = planner.limited(start, planner.latest(start), most)
+        end = planner.limited_offset(start, planner.latest_offset(start), most)
         for task in planner.tasks(start, end):
-            for rows in iceberg_feed._rows(pickle.loads(pickle.dumps(task)), schema):
+            for rows in iceberg_feed._read_task(pickle.loads(pickle.dumps(task)), schema):
                 found += rows.to_pylist()
         if end == start:
             return found

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from dovetail.api.topology import ATopology
 from dovetail.base.validation import validated
 from dovetail.errors import PlanError
-from dovetail.io.sources.replays import Replayed, sent
+from dovetail.io.sources.replays import Replayed, send_letters
 
 
 @validated
@@ -88,4 +88,4 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
             f"{into.plan.name} has {len(sources)} sources that read replays",
             "Read one source with_replays(folder), and give into= that source",
         )
-    return sent("replay", mended, sources[0])
+    return send_letters("replay", mended, sources[0])

@@ -21,7 +21,7 @@ from dovetail.io.sources.change_feed import POSITION
 from dovetail.io.sources.connector_changes import ConnectorChanges
 from dovetail.io.sources.delta_feed import DeltaChanges
 from dovetail.io.sources.iceberg_feed import IcebergChanges
-from dovetail.io.sources.records import Malformed, sound_source
+from dovetail.io.sources.records import Malformed, source_without_unplaced
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Source
 from dovetail.plan.transforms.key_by import Duplicates
@@ -154,7 +154,7 @@ class TableSources(Topology):
         """
         delta_tables.refuse_but_one("from_delta", path, table)
         delta_tables.refuse_without_delta(spark, "from_delta")
-        location, default_name = DeltaChanges.located(spark, path, table)
+        location, default_name = DeltaChanges.locate_table(spark, path, table)
         label = name or default_name
         changes = DeltaChanges(
             spark, location, label, version, streaming, key_updates, dict(options or {})
@@ -499,7 +499,9 @@ def _by_commit(
         changes, keys, roles, shared_log=False, versioned=versioned, name=name, stream=False
     )
     order = replace(source.order, by_commit=True)
-    return sound_source(replace(source, order=order, time_text=time), malformed, max_ahead)
+    return source_without_unplaced(
+        replace(source, order=order, time_text=time), malformed, max_ahead
+    )
 
 
 def _with_each_key_once(source: Source, frame: DataFrame) -> Source:

@@ -37,10 +37,10 @@ from dovetail.io.sources.records import (
     Malformed,
     RecordFrame,
     RecordMetadata,
-    readable,
-    sound_source,
+    readable_rows,
+    source_without_unplaced,
 )
-from dovetail.io.sources.replays import replayed
+from dovetail.io.sources.replays import source_with_replays
 from dovetail.physical.fragment import Buckets, Emit
 from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_forms
 from dovetail.plan import views
@@ -413,7 +413,7 @@ class Topology(Planned):
             name=name,
             stream=cls._stream,
         )
-        return cls(sound_source(source, malformed, max_ahead))
+        return cls(source_without_unplaced(source, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -745,7 +745,7 @@ class Topology(Planned):
                     f"{option} is for tables: a stream's records replace none",
                     "Read it as a table, and its changes by to_stream()",
                 )
-        rows, with_unread = readable(records, rows, label, malformed)
+        rows, with_unread = readable_rows(records, rows, label, malformed)
         if sequence is None and records.ordered:
             sequence, log_partition = OFFSET, PARTITION
         elif records.ordered:
@@ -819,7 +819,7 @@ class Topology(Planned):
         Table[orders; key id]
           id bigint, amount bigint
         """
-        return type(self)(replayed(self.plan, fspath(folder)))
+        return type(self)(source_with_replays(self.plan, fspath(folder)))
 
     @validated
     def where(self, condition: Condition, *, errors: Errors = "fail") -> Self:

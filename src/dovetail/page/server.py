@@ -16,7 +16,7 @@ from dovetail.base.validation import Text, validated
 from dovetail.page.content import Shown, page_html
 from dovetail.page.figures import LiveFigures, RecordedFigures
 from dovetail.page.search import RowReasons, StateSearch
-from dovetail.plan.fingerprint import in_checkpoint_order, refuse_other_topology
+from dovetail.plan.fingerprint import in_checkpoint_order, refuse_other
 from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.state_lookup import at_once
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -181,7 +181,7 @@ def serve_checkpoint(
     stored = committed()
     if results:
         title = " and ".join(node.name for node in results)
-        refuse_other_topology(in_checkpoint_order(results), title, *stored.topology)
+        refuse_other(in_checkpoint_order(results), title, *stored.topology)
     stages = sorted(stored.stages.values(), key=lambda stage: stage.number)
     if record is not None:
         recorded_after("serve", record, 0, 1)

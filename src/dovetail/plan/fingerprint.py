@@ -100,7 +100,7 @@ def in_checkpoint_order(nodes: Sequence[Node]) -> list[Node]:
     return sorted(nodes, key=fingerprint)
 
 
-def refuse_other_topology(
+def refuse_other(
     nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
 ) -> None:
     """Raise ``CheckpointError`` with the differences if a checkpoint belongs to another topology
@@ -141,7 +141,7 @@ def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, 
     """
     results = then.get("results")
     if results is None:
-        refuse_other_topology([node], node.name, fingerprint_then, then)
+        refuse_other([node], node.name, fingerprint_then, then)
     elif _renumber_inputs(describe(node)) not in map(_renumber_inputs, results):
         raise CheckpointError(
             node.name,
@@ -168,7 +168,7 @@ def _renumber_inputs(described: Mapping[str, Any]) -> Any:
     return anew(described)
 
 
-def refuse_equal_inputs(*nodes: Node) -> None:
+def refuse_alike(*nodes: Node) -> None:
     """Raise ``PlanError`` if two inputs have the same name and columns, so a checkpoint could not
     tell them apart.
 

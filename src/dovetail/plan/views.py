@@ -96,12 +96,10 @@ class View(Entry):
     @property
     def summary(self) -> str:
         """The line of text that describes the view in ``explain``."""
-        return self._operation_in_words + (
-            "" if self.letters is None else ", dead letters where it fails"
-        )
+        return self._operation + ("" if self.letters is None else ", dead letters where it fails")
 
     @property
-    def _operation_in_words(self) -> str:
+    def _operation(self) -> str:
         """The view's operation in words, for ``explain``. Of several operations it names the first:
         a condition, an array, stream or table, another key, else the columns.
         """
@@ -265,8 +263,8 @@ def select_columns(
     """
     name = f"select of {node.name}"
     source = view_input(name, node)
-    values = [_field_and_item(name, "one of columns", source, None, item) for item in columns]
-    values += [_field_and_item(name, f"{new}=", source, new, item) for new, item in named.items()]
+    values = [_named_item(name, "one of columns", source, None, item) for item in columns]
+    values += [_named_item(name, f"{new}=", source, new, item) for new, item in named.items()]
     non_key = [(field, item) for field, item in values if not _is_key(source, field, item)]
     view = replace(_build_view(name, source, _key_items(source), non_key), chosen=True)
     return _with_dead_letters(name, view, errors)
@@ -295,9 +293,7 @@ def with_columns(
     columns: dict[str, tuple[StructField, str | Column]] = {
         f.name: (f, f.name) for f in source.values
     }
-    columns |= {
-        new: _field_and_item(name, f"{new}=", source, new, item) for new, item in named.items()
-    }
+    columns |= {new: _named_item(name, f"{new}=", source, new, item) for new, item in named.items()}
     return _with_dead_letters(
         name, _build_view(name, source, _key_items(source), [*columns.values()]), errors
     )
@@ -360,7 +356,7 @@ def rows_under_key(
     if not key_items or len(key_items) < len(columns) + len(named):
         raise PlanError(name, "key_by() names no column or one twice", "Name each once")
     key = [
-        _field_and_item(name, f"{new}=" if new in named else "one of columns", source, new, item)
+        _named_item(name, f"{new}=" if new in named else "one of columns", source, new, item)
         for new, item in key_items.items()
     ]
     used = [item for _, item in key if isinstance(item, str)]
@@ -438,13 +434,11 @@ def join_with_dead_letters(join: JoinNode, errors: Errors) -> Node:
         select=(*sides, *(Selected(name, ref) for name, ref in plain.items())),
         values=StructType(row.fields[len(join.left.key) :]),
     )
-    view = selection_of_joined_row(
-        join.name, view_input(join.name, whole), plain, join.select, join.values
-    )
+    view = joined_row_view(join.name, view_input(join.name, whole), plain, join.select, join.values)
     return replace(view, letters=join.name)
 
 
-def selection_of_joined_row(
+def joined_row_view(
     name: str,
     joined: Entry,
     plain: Mapping[str, tuple[str, str]],
@@ -573,7 +567,7 @@ def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
     return isinstance(item, str) and item in source.key.names and item == field.name
 
 
-def _field_and_item(
+def _named_item(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
     """Return a column's field and its origin.

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from dovetail.base.columns import quoted
 from dovetail.errors import ConfigurationError, TargetError
 from dovetail.io.sources.change_feed import COMMIT_VERSION, KIND
-from dovetail.io.sources.iceberg_feed import ColumnRange, Offset, Request, feed
+from dovetail.io.sources.iceberg_feed import ColumnRange, FeedOffset, FeedRequest, feed_frame
 from dovetail.platform.delta_tables import Range
 from dovetail.snapshots.delta_rules import FEED_VERSION
 from dovetail.snapshots.plan import REBUILD, SIGN, IcebergTable, SnapshotSource
@@ -108,7 +108,7 @@ class SnapshotReader:
                 "Give the id of one in its metadata table 'snapshots', or 0 for the empty table",
             )
         request = _request(source, columns, end=version, near=near)
-        frame = feed(self.session, request, streaming=False)
+        frame = feed_frame(self.session, request, streaming=False)
         return frame.select(*map(quoted, columns))
 
     def changes(
@@ -121,8 +121,8 @@ class SnapshotReader:
         ``_version``. ``old``: 0 for the table before its first snapshot. Nothing is checked or read
         yet; a job that reads the frame fails if a snapshot in between has expired.
         """
-        start: Offset = {"snapshot": old or None, "content": False}
-        rows = feed(self.session, _request(source, columns, start, new), streaming=False)
+        start: FeedOffset = {"snapshot": old or None, "content": False}
+        rows = feed_frame(self.session, _request(source, columns, start, new), streaming=False)
         return rows.select(
             *map(quoted, columns),
             F.when(F.col(KIND) == "insert", 1).otherwise(-1).alias(SIGN),
@@ -141,10 +141,10 @@ class SnapshotReader:
 def _request(
     source: SnapshotSource,
     columns: Sequence[str],
-    start: Offset | None = None,
+    start: FeedOffset | None = None,
     end: int | None = None,
     near: Sequence[ColumnRange] = (),
-) -> Request:
+) -> FeedRequest:
     """Return the request to read ``columns`` of a source: by default for the rows of its present
     snapshot.
 
@@ -156,7 +156,7 @@ def _request(
 
     iceberg = _iceberg(source)
     planned = {part.name: part for part in Schema.model_validate_json(iceberg.columns).fields}
-    return Request(
+    return FeedRequest(
         _operator(source),
         iceberg.address,
         Schema(*(planned[name] for name in columns)).model_dump_json(),

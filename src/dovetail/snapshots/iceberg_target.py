@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.errors import TargetError
 from dovetail.iceberg.catalogs import TableAddress
-from dovetail.io.sinks.iceberg.batch import merged
+from dovetail.io.sinks.iceberg.batch import merged_rows
 from dovetail.io.sinks.iceberg.columns import refuse_nested_keys, stored_schema
 from dovetail.io.sinks.iceberg.tables import IcebergTarget
 from dovetail.plan.types.arrow import arrow_schema, spark_schema
@@ -141,7 +141,7 @@ class IcebergSnapshotTarget:
         names, values = self._root.key.names, self._root.values.names
         rows = after(changes.frame, names, values).toArrow()
         table = self._open()
-        removed, coming = merged(table, rows, self._schema, names)
+        removed, coming = merged_rows(table, rows, self._schema, names)
         return self._committed(table, coming, removed, versions, base, changes.rows, step)
 
     def advance(self, versions: Versions, base: int) -> Commit:

@@ -27,13 +27,7 @@ from dovetail.physical.fragment import Buckets, Emit
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import (
-    describe,
-    fingerprint,
-    refuse_equal_inputs,
-    refuse_other_topology,
-    sources_of,
-)
+from dovetail.plan.fingerprint import describe, fingerprint, refuse_alike, refuse_other, sources_of
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.transforms.unwindow import windows_as_table
 from dovetail.plan.types.spans import Span, microseconds
@@ -957,9 +951,9 @@ class Driver(ExplainingDriver, HintedDriver):
         if not nodes:
             problem = "topology= has no table and no stream"
             raise PlanError("restore", problem, "Give the results, as before")
-        refuse_equal_inputs(*nodes)
+        refuse_alike(*nodes)
         title = " and ".join(node.name for node in nodes)
-        refuse_other_topology(nodes, title, header["topology"], header["plan"])
+        refuse_other(nodes, title, header["topology"], header["plan"])
         buckets = header["buckets"]
         first, *others = results
         assert isinstance(first, Topology)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from registry_server import PASSWORD, USER, Server, served
 
 import dovetail as dt
-from dovetail.io.formats.plain import Place
+from dovetail.io.formats.plain import FormatContext
 
 FIRST = {
     "type": "record",
@@ -217,7 +217,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
     frame = avro_spark.createDataFrame([row, (None,) * len(row)], EVERY).coalesce(1)
     registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
     for format_ in (dt.formats.avro(registry), dt.formats.avro(derived(frame.schema))):
-        place = Place("to_topic", "value", "orders")
+        place = FormatContext("to_topic", "value", "orders")
         written = frame.select(format_.writing(place, frame.schema).alias("value"))
         subject = {"topic": F.lit("orders"), "timestamp": F.lit(at)}
         sent = written.withColumns(subject).withColumn("key", F.lit("k"))
@@ -241,7 +241,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
 def derived(columns: StructType) -> str:
     from dovetail.io.formats.avro import schema_of
 
-    return json.dumps(schema_of(Place("to_topic", "value"), columns))
+    return json.dumps(schema_of(FormatContext("to_topic", "value"), columns))
 
 
 def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
@@ -259,7 +259,9 @@ def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
         dt.errors.ConfigurationError, match="no version of 'orders-value' with the schema"
     ):
-        dt.formats.avro(registry).writing(Place("to_topic", "value", "orders"), frame.schema)
+        dt.formats.avro(registry).writing(
+            FormatContext("to_topic", "value", "orders"), frame.schema
+        )
     for text, problem in (
         ("{", "JSONDecode"),
         (json.dumps([{"subject": "orders-value", "version": 1, "id": 7}]), "KeyError: 'schema'"),
@@ -310,4 +312,4 @@ def test_columns_that_do_not_fit_are_refused(
     given = dt.formats.registry("schemas.json") if schema is None else json.dumps(schema)
     frame = avro_spark.createDataFrame([], columns)
     with pytest.raises(dt.errors.PlanError, match=message):
-        dt.formats.avro(given).writing(Place("to_topic", "value", "orders"), frame.schema)
+        dt.formats.avro(given).writing(FormatContext("to_topic", "value", "orders"), frame.schema)

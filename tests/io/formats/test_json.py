@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import dovetail as dt
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject
-from dovetail.io.formats.plain import Place
+from dovetail.io.formats.plain import FormatContext
 
 UTC = timezone.utc
 TEN = 1714557600000
@@ -310,7 +310,7 @@ def test_schemas_that_cannot_be_read_are_refused(
 def test_keys_of_maps_are_texts(spark: SparkSession, keys: str, texts: bool) -> None:
     """Spark writes dates as numbers, and bytes by the name of a Java object."""
     columns = StructType.fromDDL(f"id bigint, m array<map<{keys}, int>>")
-    place = Place("to_topic", "value")
+    place = FormatContext("to_topic", "value")
     if texts:
         assert dt.formats.json().writing(place, columns) is not None
     else:

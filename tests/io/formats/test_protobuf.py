@@ -19,7 +19,7 @@ from registry_server import PASSWORD, USER, served
 from test_avro import records
 
 import dovetail as dt
-from dovetail.io.formats.plain import Place
+from dovetail.io.formats.plain import FormatContext
 
 PROTO = """
 syntax = "proto3";
@@ -106,7 +106,7 @@ def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     assert problems == [
         f"topic orders, partition 0, offset {n}: value: not a message shop.Order" for n in (2, 5, 6)
     ]
-    place = Place("to_topic", "value", "orders")
+    place = FormatContext("to_topic", "value", "orders")
     rows = frame.where("_offset < 2").select(*ROW)
     written = rows.select(format_.writing(place, rows.schema).alias("v")).collect()
     assert [shop.Order.FromString(bytes(row["v"])) for row in written] == [
@@ -137,7 +137,7 @@ def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Pat
         read = [row[0] for row in frame.select("_offset").collect()]
         assert read == ([0] if also is None else [0, 5])
         rows = frame.where("_offset = 0").drop("key", *[c for c in frame.columns if c[0] == "_"])
-        written = format_.writing(Place("to_topic", "value", "orders"), rows.schema)
+        written = format_.writing(FormatContext("to_topic", "value", "orders"), rows.schema)
         assert bytes(rows.select(written.alias("v")).head()["v"]) == values[0]
 
 
@@ -149,13 +149,13 @@ def test_the_id_of_a_deleted_version_is_not_written(spark: SparkSession, shop: A
         server.deleted = {("orders-value", 2)}
         registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
         format_ = dt.formats.protobuf(shop.Other, registry=registry)
-        written = format_.writing(Place("to_topic", "value", "orders"), rows.schema)
+        written = format_.writing(FormatContext("to_topic", "value", "orders"), rows.schema)
     message = bytes(rows.select(written.alias("v")).head()["v"])
     assert message == b"\0" + kept.to_bytes(4, "big") + b"\0" + shop.Other(x=5).SerializeToString()
 
 
 def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:
-    place = Place("to_topic", "value", "orders")
+    place = FormatContext("to_topic", "value", "orders")
     named = Path(shop.__file__).parent / "shop.desc"
     assert dt.formats.protobuf("shop.Order", descriptors=named).message == "shop.Order"
     with pytest.raises(dt.errors.PlanError, match=r"message='shop\.No' is not in the descriptors"):

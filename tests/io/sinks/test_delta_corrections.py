@@ -26,7 +26,7 @@ import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import corrections, tables
-from dovetail.io.sinks.delta.versions import ADDED
+from dovetail.io.sinks.delta.versions import VERSION_FIELDS
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import apart
 
@@ -143,7 +143,7 @@ def test_versions_lie_where_their_times_are_however_changes_come(
     own = apart(delta_spark)
     delta_tables.tune(own)
     declared = f"{quoted(key)} string, v long"
-    schema = StructType([*StructType.fromDDL(declared), *ADDED])
+    schema = StructType([*StructType.fromDDL(declared), *VERSION_FIELDS])
     path = tmp_path / "table"
     table = delta_tables.named(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)

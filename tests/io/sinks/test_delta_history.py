@@ -156,7 +156,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     own = apart(delta_spark)
     delta_tables.tune(own)
     declared, tracks = f"{quoted(key)} string, v long, t long", bool(track)
-    schema = StructType([*StructType.fromDDL(declared), *delta_history.ADDED])
+    schema = StructType([*StructType.fromDDL(declared), *delta_history.VERSION_FIELDS])
     path = tmp_path / "table"
     table = delta_tables.named(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
@@ -300,7 +300,7 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     details = place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()
     assert details is not None
     assert details["partitionColumns"] == ["_current"]
-    assert details["properties"][tables.RETENTION] == "interval 3600 seconds"
+    assert details["properties"][tables.RETENTION_PROPERTY] == "interval 3600 seconds"
     done = place.spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
     assert [row["operation"] for row in done][::-1] == [
         *("CREATE TABLE AS SELECT", "SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE", "WRITE")

@@ -20,7 +20,7 @@ from small_session import with_delta
 import dovetail as dt
 from dovetail.errors import DovetailWarning, TargetError
 from dovetail.io.sinks.delta import merge, rewrite
-from dovetail.io.sinks.delta.rewrite import Rewriter, unfit
+from dovetail.io.sinks.delta.rewrite import Rewriter, reason_for_spark
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import apart
 
@@ -185,7 +185,7 @@ def test_what_could_differ_is_left_to_spark(
     assert engines(path) == [*before, False]
     assert content(delta_spark, path) == content(delta_spark, f"{path}-twin")
     assert len(content(delta_spark, path)) == 2
-    assert unfit(deltalake.DeltaTable(path)) is not None
+    assert reason_for_spark(deltalake.DeltaTable(path)) is not None
 
 
 def test_far_times_are_why_spark_keeps_them(delta_spark: SparkSession, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_faster_writer_is_waited_for_once(
     path = str(tmp_path / "table")
     created(delta_spark, path, PLAIN)
     merged(delta_spark, path, [(1, 1, NEAR, "upsert", 0)], f"{PLAIN}, {CHANGES}", ["k"])
-    opened, late = rewrite._opened, [1]
+    opened, late = rewrite._open_table, [1]
 
     def slow(at: str) -> Any:
         """The table, which another writer changes before it is used."""
@@ -242,7 +242,7 @@ def test_a_faster_writer_is_waited_for_once(
             deltalake.DeltaTable(at).update({"v": "v + 10"})
         return table
 
-    monkeypatch.setattr(rewrite, "_opened", slow)
+    monkeypatch.setattr(rewrite, "_open_table", slow)
     rewriter = Rewriter("to_delta('t')", path, ["k"])
     rows = pa.table({"k": [1], "v": [7], "_timestamp": [NEAR], "_deleted": [False]})
     assert rewriter.merge(rows)

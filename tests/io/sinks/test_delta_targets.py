@@ -370,7 +370,7 @@ def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
 
     def taken(*arguments: Any, **options: Any) -> None:
         merge(*arguments, **options)
-        delta_tables.set_property(arguments[0], arguments[2], tables.QUERY, "another's")
+        delta_tables.set_property(arguments[0], arguments[2], tables.QUERY_PROPERTY, "another's")
 
     monkeypatch.setattr(delta_merge, "merge_changes", taken)
     changes = place.spark.readStream.schema("id long, v string, at timestamp")
@@ -414,18 +414,18 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
 ) -> None:
     place.run(**options)
     table = delta_tables.named(str(place.target))
-    assert delta_tables.property_of(place.spark, table, tables.RETENTION) == expected
-    assert (delta_tables.property_of(place.spark, table, tables.LOG_RETENTION) is None) == (
-        expected is None
-    )
+    assert delta_tables.property_of(place.spark, table, tables.RETENTION_PROPERTY) == expected
+    assert (
+        delta_tables.property_of(place.spark, table, tables.LOG_RETENTION_PROPERTY) is None
+    ) == (expected is None)
     place.run(existing="replace", checkpoint="another", **options)
-    assert delta_tables.property_of(place.spark, table, tables.RETENTION) == expected
+    assert delta_tables.property_of(place.spark, table, tables.RETENTION_PROPERTY) == expected
 
 
 def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
     assert dt.to_delta("path").properties == {}
     sink = dt.to_delta("path", retention="40 days")
-    assert sink.properties[tables.LOG_RETENTION] == f"interval {40 * 86400} seconds"
+    assert sink.properties[tables.LOG_RETENTION_PROPERTY] == f"interval {40 * 86400} seconds"
     for options in (
         {"log_retention": "5 minutes", "retention": "3 days"},
         {"log_retention": "1 h"},

@@ -99,7 +99,9 @@ def test_rows_are_those_of_the_changelog_however_it_is_cut(
     session = apart(delta_spark)
     delta_tables.tune(session)
     declared = f"{quoted(key)} string, v long"
-    schema = StructType([*StructType.fromDDL(f"{declared}, _timestamp timestamp"), tombstones.MARK])
+    schema = StructType(
+        [*StructType.fromDDL(f"{declared}, _timestamp timestamp"), tombstones.MARK_FIELD]
+    )
     path = tmp_path / "table"
     table = delta_tables.named(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)

@@ -16,8 +16,14 @@ from postgres_server import everything
 
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import csv_of
-from dovetail.io.sinks.postgres.tables import StagedChanges, TableShape, apply, copy, found
-from dovetail.io.sinks.postgres.transactions import Line
+from dovetail.io.sinks.postgres.tables import (
+    StagedChanges,
+    TableShape,
+    apply_changes,
+    copy_texts,
+    find_table,
+)
+from dovetail.io.sinks.postgres.transactions import ServerConnection
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -39,15 +45,15 @@ UNIQUE = (
 
 def change(dsn: str, *tables: tuple[str, Rows]) -> None:
     """Apply changes of tables, each under its name, as a micro-batch."""
-    with Line("to_postgres", dsn, 10.0).transaction() as cursor:
+    with ServerConnection("to_postgres", dsn, 10.0).transaction() as cursor:
         changes = []
         for number, (name, rows) in enumerate(tables):
-            target = found(cursor, TableShape(name, TYPES[name], ["id"], False), name)
+            target = find_table(cursor, TableShape(name, TYPES[name], ["id"], False), name)
             assert target is not None
             staging = target.stage_here(cursor, number)
-            copy(cursor, staging, [*TYPES[name], "_deleted", "_position"], [_csv(name, rows)])
+            copy_texts(cursor, staging, [*TYPES[name], "_deleted", "_position"], [_csv(name, rows)])
             changes.append(StagedChanges(target, staging, None, clears=False))
-        apply(cursor, changes)
+        apply_changes(cursor, changes)
 
 
 def _csv(name: str, rows: Rows) -> bytes:

@@ -194,9 +194,9 @@ def test_large_partitions_are_netted_in_parts(monkeypatch: pytest.MonkeyPatch) -
     go = come.set_column(1, "gone", pa.array([True] * 1000))
     go = go.set_column(3, "position", pa.array([2] * 1000)).slice(0, 900)
     batches = pa.concat_tables([come, go]).to_batches(max_chunksize=100)
-    kept = [change_feed._netted(iter(batches), [0])]
-    monkeypatch.setattr(change_feed, "HELD_BYTES", 1000)
-    kept.append(change_feed._netted(iter(batches), [0]))
+    kept = [change_feed._net_partition(iter(batches), [0])]
+    monkeypatch.setattr(change_feed, "HELD_BYTES_MAX", 1000)
+    kept.append(change_feed._net_partition(iter(batches), [0]))
     for rows_kept in kept:
         ids = [id_ for batch in rows_kept for id_ in batch.column(0).to_pylist()]
         assert sorted(ids) == [*range(900, 1000)]

@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, Place
+from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, FormatContext
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.checks import refuse_duplicates, types_within
 from dovetail.platform.spark_errors import reason
@@ -54,7 +54,7 @@ _NEEDS_JAR: Final = (
     "spark.jars.packages=org.apache.spark:spark-avro_2.13:<Spark's version>"
 )
 _NOT_LOADED: Final = "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE"
-_WIDE: Final = 8
+_WIDE_ID_BYTES: Final = 8
 """The length of a schema's id in bytes, in the framing that Apicurio's serializers write by
 default."""
 _READ: Final = "_read"
@@ -62,11 +62,11 @@ _READ: Final = "_read"
 the record. More ``_`` stand in front if the record has such a field."""
 _REST: Final = "_rest"
 """The name of a field with one byte more than a value has."""
-_MARKS: Final = (b"\0", b"\xc3\x01", b"\x03\x00", b"\x03\x05")
+_FRAMING_MARKS: Final = (b"\0", b"\xc3\x01", b"\x03\x00", b"\x03\x05")
 """The first bytes of a registry's framing, of Avro's encoding of single objects, and of AWS Glue's
 framing, without compression and with it."""
-_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_PLAIN: Final[Mapping[type[DataType], Any]] = {
+_AVRO_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
     ByteType: "int",
     ShortType: "int",
@@ -114,7 +114,7 @@ class AvroFormat(Format):
     subject: str | None
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
         part. A record is decoded by the schema that wrote it, into the declared schema or the
         subject's latest.
@@ -128,7 +128,7 @@ class AvroFormat(Format):
         is_record = isinstance(reader, dict) and reader.get("type") == "record"
         if isinstance(reader, list):
             raise context.refuse("is a union in Avro", "Give the schema of a record")
-        type_ = type_of(context, json.dumps(reader))
+        type_ = spark_type_of_schema(context, json.dumps(reader))
         fields = (
             type_
             if isinstance(type_, StructType)
@@ -145,7 +145,8 @@ class AvroFormat(Format):
         reader_text = json.dumps(reader)
         rows = [
             F.when(
-                F.lit(True) if id_ is None else schema_id == id_, resolved(value, text, reader_text)
+                F.lit(True) if id_ is None else schema_id == id_,
+                decode_avro(value, text, reader_text),
             )
             for id_, text in writers.items()
         ]
@@ -171,7 +172,7 @@ class AvroFormat(Format):
         """
         return self.schema is None
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return the column of bytes: the columns as a record or, if the schema is no record, the
         only column.
 
@@ -183,7 +184,7 @@ class AvroFormat(Format):
         schema = self.schema or json.dumps(schema_of(context, columns))
         _refuse_columns(context, schema, columns)
         value = F.struct(*(F.col(quoted(name)) for name in columns.names))
-        if not isinstance(type_of(context, schema), StructType):
+        if not isinstance(spark_type_of_schema(context, schema), StructType):
             value = F.col(quoted(columns.names[0]))
         written = to_avro(value, schema)
         if self.registry is None:
@@ -191,7 +192,7 @@ class AvroFormat(Format):
         schema_id = self.registry.id_of(self._subject(context), schema, "AVRO")
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
-    def writers(self, context: Place) -> dict[int | None, str]:
+    def writers(self, context: FormatContext) -> dict[int | None, str]:
         """Return the schemas that may have written records, by id, in the order of
         ``Registry.versions``: the latest version's is last. Without a registry it is the declared
         one, by None.
@@ -211,7 +212,7 @@ class AvroFormat(Format):
                 )
         return {version.id: version.schema for version in versions}
 
-    def unframed(self, context: Place) -> tuple[Column, Column]:
+    def unframed(self, context: FormatContext) -> tuple[Column, Column]:
         """Return the record's Avro bytes and its schema's id, null where the record has no framing.
         Without a registry these are all bytes, and the id is null. The bytes of a record without
         framing mean nothing.
@@ -219,9 +220,9 @@ class AvroFormat(Format):
         value = F.col(context.part)
         if self.registry is None:
             return value, F.lit(None).cast("long")
-        return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _number(value)
+        return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _schema_id(value)
 
-    def _subject(self, context: Place) -> str:
+    def _subject(self, context: FormatContext) -> str:
         """Return the registry's subject: the given one, else that of the topic and the part. Raises
         ``PlanError`` if there is neither.
         """
@@ -232,7 +233,9 @@ class AvroFormat(Format):
             )
         return self.subject or f"{context.topic}-{context.part}"
 
-    def problem(self, context: Place, schema_ids: list[int | None]) -> Callable[[Column], Column]:
+    def problem(
+        self, context: FormatContext, schema_ids: list[int | None]
+    ) -> Callable[[Column], Column]:
         """Return a function from a struct with the field ``number``, the id of a record's schema,
         to a text: why the record is unreadable.
 
@@ -257,14 +260,16 @@ class AvroFormat(Format):
                 "the query started; if it is newer, start the query again",
                 schema_id,
             )
-            wide = F.conv(F.hex(F.substring(value, 2, _WIDE)), 16, 10)
+            wide = F.conv(F.hex(F.substring(value, 2, _WIDE_ID_BYTES)), 16, 10)
             others = F.format_string(
                 "not in the framing of a schema registry, which has four bytes for the schema's "
                 "number: it has eight bytes, for number %s, as Apicurio's own serializers write; "
                 "have them write four (apicurio.registry.use-id, id-handler)",
                 wide,
             )
-            is_wide = (schema_id == 0) & ~schema_id.isin(schema_ids) & (F.length(value) > _WIDE)
+            is_wide = (
+                (schema_id == 0) & ~schema_id.isin(schema_ids) & (F.length(value) > _WIDE_ID_BYTES)
+            )
             return (
                 F.when(
                     schema_id.isNull(),
@@ -363,7 +368,7 @@ def avro(
     return AvroFormat(schema, registry, subject)
 
 
-def resolved(value: Column, writer: str, reader: str) -> Column:
+def decode_avro(value: Column, writer: str, reader: str) -> Column:
     """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes,
     but a struct of nulls if ``reader`` is a record.
 
@@ -372,7 +377,7 @@ def resolved(value: Column, writer: str, reader: str) -> Column:
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
-def refuse_same_names(context: Place, columns: StructType) -> None:
+def refuse_same_names(context: FormatContext, columns: StructType) -> None:
     """Raise ``PlanError`` for fields of a record of Avro whose names differ in case alone, at any
     depth.
     """
@@ -395,12 +400,12 @@ def _is_extended(value: Column, schema: str) -> Column:
     rest = {"name": _REST, "type": {"type": "fixed", "name": f"{_REST}_byte", "size": 1}}
     fields = [{"name": "value", "type": json.loads(schema)}, rest]
     longer = json.dumps({"type": "record", "name": f"{_REST}_of", "fields": fields})
-    is_marked = reduce(or_, (F.startswith(value, F.lit(mark)) for mark in _MARKS))
-    goes_on = resolved(value, longer, longer)[_REST].isNotNull()
+    is_marked = reduce(or_, (F.startswith(value, F.lit(mark)) for mark in _FRAMING_MARKS))
+    goes_on = decode_avro(value, longer, longer)[_REST].isNotNull()
     return F.coalesce(F.when(is_marked, goes_on), F.lit(False))
 
 
-def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
+def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
     """Return the Avro schema of a record with these columns, all nullable with the default null.
     Raises ``PlanError`` for a type or a name that Avro lacks.
     """
@@ -408,45 +413,52 @@ def schema_of(context: Place, columns: StructType) -> dict[str, Any]:
         "type": "record",
         "name": context.part.capitalize(),
         "fields": [
-            {"name": _name(context, f.name), "type": ["null", _avro(context, f)], "default": None}
+            {
+                "name": _checked_name(context, f.name),
+                "type": ["null", _avro_type(context, f)],
+                "default": None,
+            }
             for f in columns
         ],
     }
 
 
-def _avro(context: Place, field: StructField, path: str = "") -> Any:
+def _avro_type(context: FormatContext, field: StructField, path: str = "") -> Any:
     """Return the Avro schema of a column's type, as JSON data; parts are nullable. ``path``: the
     names of the enclosing fields, each followed by ``_``, which make the names of records unique.
 
     Raises ``PlanError`` for a type or a name that Avro lacks.
     """
     type_, name = field.dataType, f"{path}{field.name}"
-    if type(type_) in _PLAIN:
-        return _PLAIN[type(type_)]
+    if type(type_) in _PLAIN_TYPES:
+        return _PLAIN_TYPES[type(type_)]
     if isinstance(type_, DecimalType):
         digits = {"precision": type_.precision, "scale": type_.scale}
         return {"type": "bytes", "logicalType": "decimal", **digits}
     if isinstance(type_, ArrayType):
         inner = StructField("element", type_.elementType)
-        return {"type": "array", "items": ["null", _avro(context, inner, f"{name}_")]}
+        return {"type": "array", "items": ["null", _avro_type(context, inner, f"{name}_")]}
     if isinstance(type_, MapType) and isinstance(type_.keyType, StringType):
         inner = StructField("value", type_.valueType)
-        return {"type": "map", "values": ["null", _avro(context, inner, f"{name}_")]}
+        return {"type": "map", "values": ["null", _avro_type(context, inner, f"{name}_")]}
     if isinstance(type_, StructType):
         fields = [
-            {"name": _name(context, f.name), "type": ["null", _avro(context, f, f"{name}_")]}
+            {
+                "name": _checked_name(context, f.name),
+                "type": ["null", _avro_type(context, f, f"{name}_")],
+            }
             for f in type_
         ]
-        return {"type": "record", "name": _name(context, name), "fields": fields}
+        return {"type": "record", "name": _checked_name(context, name), "fields": fields}
     raise context.refuse(
         f"is Avro, and column {field.name!r} of type {type_.simpleString()} has no type there",
         "Convert it, for instance to text",
     )
 
 
-def _name(context: Place, name: str) -> str:
+def _checked_name(context: FormatContext, name: str) -> str:
     """Return the name unchanged. Raises ``PlanError`` if it is no name in Avro."""
-    if not _NAME.fullmatch(name):
+    if not _AVRO_NAME.fullmatch(name):
         raise context.refuse(
             f"is Avro, where {name!r} is no name",
             "Rename the column: letters, digits and _, no digit first",
@@ -454,14 +466,14 @@ def _name(context: Place, name: str) -> str:
     return name
 
 
-def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
+def _refuse_columns(context: FormatContext, schema: str, columns: StructType) -> None:
     """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
     field without a column. If the schema is no record, there must be one column of its type. Also
-    raises what ``type_of`` raises.
+    raises what ``spark_type_of_schema`` raises.
     """
-    avro_type = type_of(context, schema)
+    avro_type = spark_type_of_schema(context, schema)
     if not isinstance(avro_type, StructType):
-        if len(columns) == 1 and _same(avro_type, columns[0].dataType):
+        if len(columns) == 1 and _fits_avro_type(avro_type, columns[0].dataType):
             return
         shown_columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
         raise context.refuse(
@@ -475,7 +487,7 @@ def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
                 f"Select what it has: {', '.join(avro_type.names)}",
             )
         field_type = avro_type[field.name].dataType
-        if not _same(field_type, field.dataType):
+        if not _fits_avro_type(field_type, field.dataType):
             raise context.refuse(
                 f"has column {field.name!r} of type {field.dataType.simpleString()}, which is "
                 f"{field_type.simpleString()} in its Avro schema",
@@ -489,7 +501,7 @@ def _refuse_columns(context: Place, schema: str, columns: StructType) -> None:
             )
 
 
-def _same(avro: DataType, column: DataType) -> bool:
+def _fits_avro_type(avro: DataType, column: DataType) -> bool:
     """Return True if a column can be written as Avro's type; bytes (Spark's ``tinyint``) and shorts
     fit Avro's int.
     """
@@ -497,14 +509,14 @@ def _same(avro: DataType, column: DataType) -> bool:
     return small or avro.simpleString() == column.simpleString()
 
 
-def type_of(context: Place, schema: str) -> DataType:
+def spark_type_of_schema(context: FormatContext, schema: str) -> DataType:
     """Return the type in which Spark reads a schema. It needs an active session. Raises
     ``PlanError`` for a schema that Spark refuses, ``ConfigurationError`` if the session lacks Avro
     functions.
     """
     decoded = from_avro(F.lit(None).cast("binary"), schema)
     try:
-        with functions(context):
+        with explain_missing_functions(context):
             frame = SparkSession.active().range(0).select(decoded.alias("made"))
     except (Py4JError, PySparkException) as error:
         raise context.refuse(
@@ -513,7 +525,7 @@ def type_of(context: Place, schema: str) -> DataType:
     return frame.schema["made"].dataType
 
 
-def _number(value: Column) -> Column:
+def _schema_id(value: Column) -> Column:
     """Return the id of a framed record's schema, as a long; null where the record is shorter than a
     framing or begins with another byte than zero.
     """
@@ -522,7 +534,7 @@ def _number(value: Column) -> Column:
 
 
 @contextmanager
-def functions(context: Place) -> Iterator[None]:
+def explain_missing_functions(context: FormatContext) -> Iterator[None]:
     """Turn Spark's error about missing Avro functions in the block into a ``ConfigurationError``
     that names the jar. Other errors stay as they are.
     """

@@ -74,8 +74,8 @@ _PER_MICROSECOND: Final = {
     f"{TIME}NanoDuration": 1000,
 }
 """By encoding: units per microsecond. A negative number means microseconds per unit."""
-_STAMPS: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
-_TIMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _STAMPS)
+_TIMESTAMP_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
+_TIME_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _TIMESTAMP_NAMES)
 _PLAIN: Final = ("string", "double", "float32", "float64", "int8", "int16", "int32", "int64")
 _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
 _ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
@@ -89,7 +89,7 @@ _BASE64, _BASE64_UNIT = r"^[A-Za-z0-9+/]*={0,2}$", 4
 _NUMBER_MARK: Final = " "
 """The first character of a decimal's raw text where JSON has a number. Base64 does not have it, and
 casts skip it."""
-_CODED: Final = (
+_CODED_TYPES: Final = (
     BooleanType,
     DateType,
     DayTimeIntervalType,
@@ -99,7 +99,7 @@ _CODED: Final = (
 )
 """The types that are read from JSON as text. JSON has no such values, or has other ones that also
 stand for them."""
-_AMBIGUOUS: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, TimestampType)
+_AMBIGUOUS_TYPES: Final = (DayTimeIntervalType, DecimalType, TimestampNTZType, TimestampType)
 """The types whose raw values mean nothing without an encoding."""
 
 _Ranges: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
@@ -110,29 +110,29 @@ _INFINITE_DAYS: Final[_Ranges] = (
 """The ranges of numbers (inclusive) by which Debezium encodes a date's ``infinity`` and
 ``-infinity``, in days. They are overflows of PostgreSQL's driver, or the largest and the smallest
 number."""
-_MAX: Final = (1 << 63) - 1
-_DRIVERS: Final = 9223372036800000000
+_LONG_MAX: Final = (1 << 63) - 1
+_DRIVER_INFINITY: Final = 9223372036800000000
 """The milliseconds of ``infinity`` in PostgreSQL's driver, times 1000. The driver's number may be
 up to a minute larger."""
 _INFINITE_STAMPS: Final[Mapping[int, _Ranges]] = {
     -1000: (
-        ((_DRIVERS // 1000, _MAX // 1000), (_DRIVERS, _MAX)),
-        ((-(_MAX // 1000), -_DRIVERS // 1000), (-_MAX - 1, -_DRIVERS)),
+        ((_DRIVER_INFINITY // 1000, _LONG_MAX // 1000), (_DRIVER_INFINITY, _LONG_MAX)),
+        ((-(_LONG_MAX // 1000), -_DRIVER_INFINITY // 1000), (-_LONG_MAX - 1, -_DRIVER_INFINITY)),
     ),
-    1: (((_DRIVERS, _MAX),), ((-_MAX - 1, -_DRIVERS),)),
-    1000: (((_MAX, _MAX),), ((-_MAX - 1, -_MAX - 1),)),
+    1: (((_DRIVER_INFINITY, _LONG_MAX),), ((-_LONG_MAX - 1, -_DRIVER_INFINITY),)),
+    1000: (((_LONG_MAX, _LONG_MAX),), ((-_LONG_MAX - 1, -_LONG_MAX - 1),)),
 }
 """The ranges (inclusive) of a timestamp's ``infinity`` and ``-infinity``, by units per microsecond
 as in ``_PER_MICROSECOND``."""
 
 _SCALE: Final = StructType().add("scale", "string")
 _ITEMS: Final = StructType().add("type", "string").add("name", "string").add("parameters", _SCALE)
-DESCRIBED: Final = StructType([StructField("field", StringType()), *_ITEMS]).add("items", _ITEMS)
+FIELD_PARTS: Final = StructType([StructField("field", StringType()), *_ITEMS]).add("items", _ITEMS)
 """The parts of a field's description in Kafka Connect's JSON that are needed here."""
 
 
 _ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
-_TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
+_ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     BooleanType: ("boolean", "int"),
     ByteType: ("int", "long"),
     ShortType: ("int", "long"),
@@ -142,28 +142,28 @@ _TAKEN: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     DoubleType: ("float", "double"),
     BinaryType: ("bytes", f"{_DATA}Bits"),
     DateType: (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}IsoDate"),
-    DayTimeIntervalType: (*_TIMES, f"{TIME}ZonedTime", f"{TIME}IsoTime"),
+    DayTimeIntervalType: (*_TIME_NAMES, f"{TIME}ZonedTime", f"{TIME}IsoTime"),
     DecimalType: (DECIMAL, _VARIABLE, "string", "double", "float", "int", "long"),
-    TimestampNTZType: (*_STAMPS, *_ZONED_STAMPS),
-    TimestampType: (*_STAMPS, *_ZONED_STAMPS),
+    TimestampNTZType: (*_TIMESTAMP_NAMES, *_ZONED_STAMPS),
+    TimestampType: (*_TIMESTAMP_NAMES, *_ZONED_STAMPS),
 }
 """By type: the encodings that can become values of it. Types that are absent (texts, structs, maps)
 take any."""
-_CODES: Final = frozenset(name for names in _TAKEN.values() for name in names if "." in name)
+_CODES: Final = frozenset(name for names in _ENCODINGS.values() for name in names if "." in name)
 
 
 def is_coded(name: str) -> bool:
     """Return True if a declared type's name is an encoding of Kafka Connect or Debezium, with its
-    full name, that ``_TAKEN`` lists; not for a plain type.
+    full name, that ``_ENCODINGS`` lists; not for a plain type.
     """
     return name in _CODES
 
 
-def taken(type_: DataType, encoding: str) -> bool:
+def is_convertible(type_: DataType, encoding: str) -> bool:
     """Return True if an encoding, by its full name, can become a value of the type, or an element
     of it for an array. Texts, structs and maps take any.
     """
-    encodings = _TAKEN.get(type(element_of(type_)))
+    encodings = _ENCODINGS.get(type(element_type(type_)))
     return encodings is None or encoding in encodings
 
 
@@ -179,7 +179,7 @@ def default_type(encoding: str, precision: int, scale: int | None) -> DataType |
     if encoding == f"{TIME}ZonedTimestamp":
         return TimestampType()
     for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
-        if encoding in _TAKEN[type_]:
+        if encoding in _ENCODINGS[type_]:
             return type_()
     return None
 
@@ -237,8 +237,8 @@ class ColumnEncoding:
     def described(field: Column, type_: DataType) -> ColumnEncoding:
         """Return the encoding by a record's own schema.
 
-        ``field``: the description of the column, a struct of ``DESCRIBED`` or null, for which the
-        name is null. For an array, the encoding is that of its elements.
+        ``field``: the description of the column, a struct of ``FIELD_PARTS`` or null,
+        for which the name is null. For an array, the encoding is that of its elements.
         """
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
@@ -251,28 +251,28 @@ def raw_type(type_: DataType) -> DataType:
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
-    return StringType() if isinstance(type_, _CODED) else type_
+    return StringType() if isinstance(type_, _CODED_TYPES) else type_
 
 
-def ambiguous(type_: DataType) -> bool:
+def is_ambiguous(type_: DataType) -> bool:
     """Return True if raw values of the type, or of an array's innermost elements, mean nothing
     without an encoding.
     """
-    return isinstance(element_of(type_), _AMBIGUOUS)
+    return isinstance(element_type(type_), _AMBIGUOUS_TYPES)
 
 
-def element_of(type_: DataType) -> DataType:
+def element_type(type_: DataType) -> DataType:
     """Return the type itself, or the type of an array's innermost elements."""
-    return element_of(type_.elementType) if isinstance(type_, ArrayType) else type_
+    return element_type(type_.elementType) if isinstance(type_, ArrayType) else type_
 
 
-def coded_within(type_: DataType) -> DataType | None:
+def first_coded_type(type_: DataType) -> DataType | None:
     """Return the first type within a map or struct that JSON has no values of, at any depth; None
     if there is none.
 
     Encodings are known of columns and of arrays' elements only. Booleans are fine.
     """
-    type_ = element_of(type_)
+    type_ = element_type(type_)
     if isinstance(type_, MapType):
         inner = [type_.keyType, type_.valueType]
     elif isinstance(type_, StructType):
@@ -280,16 +280,16 @@ def coded_within(type_: DataType) -> DataType | None:
     else:
         return None
     for part in inner:
-        leaf = element_of(part)
-        if isinstance(leaf, _CODED) and not isinstance(leaf, BooleanType):
+        leaf = element_type(part)
+        if isinstance(leaf, _CODED_TYPES) and not isinstance(leaf, BooleanType):
             return leaf
-        if (coded := coded_within(part)) is not None:
+        if (coded := first_coded_type(part)) is not None:
             return coded
     return None
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawValue:
     """The conversion of values as Kafka Connect encodes them to Spark's types."""
 
     column: Column
@@ -307,15 +307,15 @@ class Raw:
         """
         if self.encoding.reads(type_):
             return self.column
-        nested = self._nested(type_)
+        nested = self._nested_value(type_)
         if nested is not None:
             return nested
-        convert = self._made.get(type(type_))
+        convert = self._converters.get(type(type_))
         if convert is not None:
             return convert(self, type_)
         return self.column if self.coded else self.column.try_cast(type_)
 
-    def _nested(self, type_: DataType) -> Column | None:
+    def _nested_value(self, type_: DataType) -> Column | None:
         """Return the value in an array's, map's or struct's type, made part by part; None for a
         plain type, and if no part is encoded.
 
@@ -324,14 +324,14 @@ class Raw:
         within = self.encoding.within
         if isinstance(type_, ArrayType):
             inner = type_.elementType
-            if within or isinstance(element_of(inner), _CODED):
-                return F.transform(self.column, lambda item: self._of("", item).to(inner))
+            if within or isinstance(element_type(inner), _CODED_TYPES):
+                return F.transform(self.column, lambda item: self._part("", item).to(inner))
         elif within and isinstance(type_, MapType):
             inner = type_.valueType
-            return F.transform_values(self.column, lambda _, item: self._of("", item).to(inner))
+            return F.transform_values(self.column, lambda _, item: self._part("", item).to(inner))
         elif within and isinstance(type_, StructType):
             fields = (
-                self._of(f.name, self.column[f.name]).to(f.dataType)
+                self._part(f.name, self.column[f.name]).to(f.dataType)
                 if f.name in within
                 else F.lit(None).cast(f.dataType)
                 for f in type_
@@ -349,27 +349,27 @@ class Raw:
         lost = self.column.isNotNull() & value.isNull()
         within = self.encoding.within
         if isinstance(type_, ArrayType):
-            pairs = self._pairs(self.column, value, type_.elementType)
+            pairs = self._lost_elements(self.column, value, type_.elementType)
             return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
         if within and isinstance(type_, MapType):
             sides = (F.map_values(self.column), F.map_values(value))
-            pairs = self._pairs(*sides, type_.valueType)
+            pairs = self._lost_elements(*sides, type_.valueType)
             return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
         if within and isinstance(type_, StructType):
             for f in type_:
                 if f.name in within:
-                    raw = self._of(f.name, self.column[f.name])
+                    raw = self._part(f.name, self.column[f.name])
                     lost = lost | raw.lost(value[f.name], f.dataType)
         return F.coalesce(lost, F.lit(False))
 
-    def _pairs(self, raw: Column, value: Column, type_: DataType) -> Column:
+    def _lost_elements(self, raw: Column, value: Column, type_: DataType) -> Column:
         """Return an array of booleans: for each element, whether its value was lost. ``raw``,
         ``value``: arrays of the raw elements and of their values, of equal length. ``type_``: the
         type of the elements. It is null where an array is.
         """
-        return F.zip_with(raw, value, lambda a, b: self._of("", a).lost(b, type_))
+        return F.zip_with(raw, value, lambda a, b: self._part("", a).lost(b, type_))
 
-    def _of(self, name: str, column: Column) -> Raw:
+    def _part(self, name: str, column: Column) -> RawValue:
         """Return a part of the value: a record's field, or with the name ``""`` an element or a
         map's value. A part whose encoding is not known has that of the whole.
         """
@@ -379,14 +379,14 @@ class Raw:
         """Return the raw value as a timestamp: microseconds since 1970 in UTC. Null for a raw value
         of another encoding.
         """
-        return F.timestamp_micros(self._stamp())
+        return F.timestamp_micros(self._point_in_time())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
         """Return the clock time in UTC as a timestamp without a zone. Null for a raw value of
         another encoding.
         """
         epoch = F.lit("1970-01-01").cast(type_)
-        return F.timestamp_add("MICROSECOND", self._stamp(), epoch)
+        return F.timestamp_add("MICROSECOND", self._point_in_time(), epoch)
 
     def _boolean(self, type_: DataType) -> Column:
         """Return a boolean, null for anything but true, false, 1 and 0. MySQL and MariaDB have the
@@ -403,9 +403,9 @@ class Raw:
         ``formats/infinity.py``.
         """
         raw_days = self.column.try_cast("int")
-        days = F.coalesce(_infinite(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
-        text = self._matched(_ISO_DATE).try_cast("date")
-        ends = self._endless(
+        days = F.coalesce(_infinity(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
+        text = self._matched_group(_ISO_DATE).try_cast("date")
+        ends = self._infinity_of_text(
             F.date_from_unix_date(F.lit(LAST_DAY)), F.date_from_unix_date(F.lit(FIRST_DAY))
         )
         return F.coalesce(F.date_from_unix_date(days), ends, text)
@@ -414,9 +414,9 @@ class Raw:
         """Return the raw value, a time since midnight or a duration, as an interval. It is a number
         in the unit of its encoding, or a text ``hh:mm:ss`` in UTC; null for anything else.
         """
-        micros, zero = self._micros(_TIMES).cast("decimal(19,0)"), F.lit(0)
+        micros, zero = self._micros(_TIME_NAMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
-        text = self._matched(_ISO_TIME).try_cast("interval hour to second")
+        text = self._matched_group(_ISO_TIME).try_cast("interval hour to second")
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _text(self, type_: DataType) -> Column:
@@ -448,7 +448,7 @@ class Raw:
                 return decimal_of(self.column["value"], self.column["scale"], type_)
             return self.column.try_cast(type_)
         own_scale = F.get_json_object(self.column, "$.scale").try_cast("int")
-        unscaled = _from_base64(F.get_json_object(self.column, "$.value"))
+        unscaled = _decode_base64(F.get_json_object(self.column, "$.value"))
         is_number = (self.encoding.name == DECIMAL) & self.column.startswith(_NUMBER_MARK)
         return (
             F.when(
@@ -456,7 +456,7 @@ class Raw:
                 F.ltrim(self.column).try_cast(type_),
             )
             .when(
-                self.encoding.name == DECIMAL, decimal_of(_from_base64(self.column), scale, type_)
+                self.encoding.name == DECIMAL, decimal_of(_decode_base64(self.column), scale, type_)
             )
             .when(self.encoding.name == _VARIABLE, decimal_of(unscaled, own_scale, type_))
         )
@@ -477,7 +477,7 @@ class Raw:
             micros = micros.when(self.encoding.name.isin(of_unit), converted)
         return micros
 
-    def _stamp(self) -> Column:
+    def _point_in_time(self) -> Column:
         """Return a point in time as a long: microseconds since 1970 in UTC.
 
         A number has the unit of its encoding, and finer digits are cut off. A text is ISO 8601 with
@@ -487,30 +487,30 @@ class Raw:
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
         raw_time, endless = self.column.try_cast("long"), F.lit(None).cast("long")
-        for name in _STAMPS:
+        for name in _TIMESTAMP_NAMES:
             units = _PER_MICROSECOND[name]
-            infinity = _infinite(
+            infinity = _infinity(
                 raw_time, _INFINITE_STAMPS[units], LAST_MICROSECOND, FIRST_MICROSECOND
             )
             endless = F.coalesce(F.when(self.encoding.name == name, infinity), endless)
-        ends = self._endless(F.lit(LAST_MICROSECOND), F.lit(FIRST_MICROSECOND))
-        return F.coalesce(endless, self._micros(_STAMPS), ends, zoned)
+        ends = self._infinity_of_text(F.lit(LAST_MICROSECOND), F.lit(FIRST_MICROSECOND))
+        return F.coalesce(endless, self._micros(_TIMESTAMP_NAMES), ends, zoned)
 
-    def _endless(self, last: Column, first: Column) -> Column:
+    def _infinity_of_text(self, last: Column, first: Column) -> Column:
         """Return ``last`` or ``first`` where a text is PostgreSQL's infinity or -infinity; null for
         other texts.
         """
         text = self.column.cast("string")
         return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
 
-    def _matched(self, pattern: str) -> Column:
+    def _matched_group(self, pattern: str) -> Column:
         """Return the first group of a pattern that a text fits; null where the text does not
         fit.
         """
         text = self.column.cast("string")
         return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
 
-    _made: ClassVar[Mapping[type[DataType], Callable[[Raw, DataType], Column]]] = {
+    _converters: ClassVar[Mapping[type[DataType], Callable[[RawValue, DataType], Column]]] = {
         BooleanType: _boolean,
         DateType: _date,
         DayTimeIntervalType: _interval,
@@ -522,7 +522,7 @@ class Raw:
     """By type: the method that converts a raw value, for types that JSON has no values of."""
 
 
-def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
+def _infinity(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
     """Return ``last`` where a number stands for infinity, ``first`` for minus infinity; null for
     other numbers. ``ranges``: the ranges of numbers that stand for infinity, then those for minus
     infinity; ends are inclusive.
@@ -531,7 +531,7 @@ def _infinite(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))
 
 
-def _from_base64(text: Column) -> Column:
+def _decode_base64(text: Column) -> Column:
     """Return the bytes of a base64 text; null for other texts, also for one that lacks its
     padding, which Spark takes.
     """
@@ -566,7 +566,7 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
     return F.when(fits, text.try_cast(type_))
 
 
-def field_named(fields: Column, name: str) -> Column:
+def field_description(fields: Column, name: str) -> Column:
     """Return the first description of the field ``name`` out of an array of descriptions; null if
     absent, or if there is no array.
     """
@@ -575,37 +575,37 @@ def field_named(fields: Column, name: str) -> Column:
     )
 
 
-def read_fields(columns: StructType) -> StructType:
+def json_fields(columns: StructType) -> StructType:
     """Return the columns with the types in which ``from_json`` reads them, the input of
     ``raw_row``.
     """
-    return StructType([StructField(f.name, _read_type(f.dataType)) for f in columns])
+    return StructType([StructField(f.name, _json_type(f.dataType)) for f in columns])
 
 
 def raw_row(read: Column, columns: StructType) -> Column:
-    """Return a row as read in ``read_fields(columns)`` with its values in their ``raw_type``; null
+    """Return a row as read in ``json_fields(columns)`` with its values in their ``raw_type``; null
     for a null row.
     """
-    if not any(isinstance(element_of(f.dataType), DecimalType) for f in columns):
+    if not any(isinstance(element_type(f.dataType), DecimalType) for f in columns):
         return read
     values = (_raw_value(read[f.name], f.dataType).alias(f.name) for f in columns)
     return F.when(read.isNotNull(), F.struct(*values))
 
 
-def _read_type(type_: DataType) -> DataType:
+def _json_type(type_: DataType) -> DataType:
     """Return the type in which ``from_json`` reads a raw value. Decimals, also in arrays, are read
     as variants: a text would lose digits of numbers, and does not tell them from base64.
     """
     if isinstance(type_, ArrayType):
-        return ArrayType(_read_type(type_.elementType))
+        return ArrayType(_json_type(type_.elementType))
     return VariantType() if isinstance(type_, DecimalType) else raw_type(type_)
 
 
 def _raw_value(read: Column, type_: DataType) -> Column:
-    """Return a value of ``_read_type`` in its ``raw_type``. A decimal's text is that of JSON's
+    """Return a value of ``_json_type`` in its ``raw_type``. A decimal's text is that of JSON's
     text or object, and for all else its JSON behind ``_NUMBER_MARK``.
     """
-    if isinstance(element_of(type_), DecimalType) and isinstance(type_, ArrayType):
+    if isinstance(element_type(type_), DecimalType) and isinstance(type_, ArrayType):
         return F.transform(read, lambda item: _raw_value(item, type_.elementType))
     if not isinstance(type_, DecimalType):
         return read

@@ -19,7 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from dovetail.io.formats.avro import refuse_same_names, type_of
+from dovetail.io.formats.avro import refuse_same_names, spark_type_of_schema
 from dovetail.io.formats.connect import (
     CONNECT,
     DECIMAL,
@@ -27,10 +27,10 @@ from dovetail.io.formats.connect import (
     ColumnEncoding,
     default_type,
     is_coded,
-    taken,
+    is_convertible,
 )
-from dovetail.io.formats.events import METADATA, Wanted
-from dovetail.io.formats.plain import Place
+from dovetail.io.formats.events import METADATA, WantedParts
+from dovetail.io.formats.plain import FormatContext
 
 Avro: TypeAlias = Any
 """A schema of Avro as JSON data. Named types stand in full in place of references to them."""
@@ -46,14 +46,14 @@ class Envelope:
     """The schema of the row after a change: a record, not nullable."""
 
     @staticmethod
-    def of(context: Place, text: str) -> Envelope:
+    def of(context: FormatContext, text: str) -> Envelope:
         """Return the envelope of a schema's text, which must be a schema of Avro as JSON. Raises
         ``PlanError`` if it has no ``op`` or no row in ``after``, so is not that of a change event.
         """
-        schema = _resolved(json.loads(text), {}, "")
-        after = _fields(schema).get("after")
-        row = None if after is None else _value(after["type"])
-        if not _fields(row) or "op" not in _fields(schema):
+        schema = _resolve_references(json.loads(text), {}, "")
+        after = _fields_by_name(schema).get("after")
+        row = None if after is None else _without_null(after["type"])
+        if not _fields_by_name(row) or "op" not in _fields_by_name(schema):
             raise context.refuse(
                 "has an Avro schema that is of no change event",
                 "Read it with dt.formats.avro, or name Debezium's subject in subject=",
@@ -64,9 +64,9 @@ class Envelope:
         """Return True if the envelope's schema has the field at a dotted path, such as
         ``source.lsn``.
         """
-        return _has(self.schema, path)
+        return _has_field(self.schema, path)
 
-    def types(self, context: Place) -> StructType:
+    def types(self, context: FormatContext) -> StructType:
         """Return the row's columns, in order, with the types in which they are read if none are
         declared: that of the encoding, else Spark's own.
 
@@ -78,8 +78,8 @@ class Envelope:
         refuse_same_names(context, natural)
         return StructType(
             [
-                StructField(name, _default(context, name, of["type"], natural[name].dataType))
-                for name, of in _fields(self.row).items()
+                StructField(name, _default_type(context, name, of["type"], natural[name].dataType))
+                for name, of in _fields_by_name(self.row).items()
             ]
         )
 
@@ -99,7 +99,7 @@ class SchemaReader:
 
     @staticmethod
     def of(
-        context: Place, writer: Envelope, envelopes: Sequence[Envelope], wanted: Wanted
+        context: FormatContext, writer: Envelope, envelopes: Sequence[Envelope], wanted: WantedParts
     ) -> SchemaReader:
         """Derive the reader's schema for the records of ``writer``: the ``wanted`` parts of the
         envelope that it has.
@@ -109,16 +109,16 @@ class SchemaReader:
         schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's Avro
         functions.
         """
-        writer_fields = _fields(writer.schema)
-        paths = [path for path in wanted.paths if _has(writer.schema, path)]
+        writer_fields = _fields_by_name(writer.schema)
+        paths = [path for path in wanted.paths if _has_field(writer.schema, path)]
         parts: dict[str, Any] = {path.partition(".")[0]: [] for path in paths}
         for path in paths:
             parts[path.partition(".")[0]].append(path.partition(".")[2])
         fields = [
-            {"name": name, "type": _part(writer_fields[name]["type"], inner)}
+            {"name": name, "type": _with_fields(writer_fields[name]["type"], inner)}
             for name, inner in parts.items()
         ]
-        row = _row(writer.row, envelopes, wanted)
+        row = _reader_row(writer.row, envelopes, wanted)
         for side, names in (("after", wanted.columns.names), ("before", wanted.keys)):
             if side in writer_fields and names:
                 of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in names]}
@@ -126,12 +126,13 @@ class SchemaReader:
         reader = {**writer.schema, "fields": fields}
         natural = _spark_type(context, _without_logical(row))
         encodings = {
-            name: _encoding(of["type"], natural[name].dataType) for name, of in _fields(row).items()
+            name: _encoding_of_schema(of["type"], natural[name].dataType)
+            for name, of in _fields_by_name(row).items()
         }
         for field in wanted.columns:
             if field.name in encodings:
                 _refuse_unfit(context, field, encodings[field.name])
-        return SchemaReader(_text(_without_logical(reader)), frozenset(paths), encodings)
+        return SchemaReader(_schema_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
         """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
@@ -139,7 +140,7 @@ class SchemaReader:
         """
         return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
 
-    def raw(self, parsed: Column, wanted: Wanted) -> Column:
+    def raw(self, parsed: Column, wanted: WantedParts) -> Column:
         """Return the wanted parts of the decoded envelope ``parsed`` as a struct, null where its
         schema lacks one. Rows have raw values, as they are encoded.
 
@@ -150,7 +151,7 @@ class SchemaReader:
         def part_at(path: str) -> Column:
             if path not in self.paths:
                 return F.lit(None).cast(METADATA[path])
-            return _at(parsed, path).try_cast(METADATA[path])
+            return _part_at(parsed, path).try_cast(METADATA[path])
 
         def row(side: str, columns: StructType) -> Column:
             parts = (
@@ -178,7 +179,7 @@ class SchemaReader:
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
-            part, type_ = _at(parsed, path), METADATA[path]
+            part, type_ = _part_at(parsed, path), METADATA[path]
             if not isinstance(type_, StringType):
                 shown = F.concat(
                     F.lit(f"{path} is no {type_.simpleString()}: "), part.cast("string")
@@ -187,14 +188,14 @@ class SchemaReader:
         return F.coalesce(*problems)
 
 
-def _at(parsed: Column, path: str) -> Column:
+def _part_at(parsed: Column, path: str) -> Column:
     """Return the part of a decoded envelope at a dotted path that it has."""
     for name in path.split("."):
         parsed = parsed[name]
     return parsed
 
 
-def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
+def _reader_row(writer: Avro, envelopes: Sequence[Envelope], wanted: WantedParts) -> Avro:
     """Return the reader's schema of a row: the wanted columns, in their order. Each is defined by
     the first of ``envelopes`` that has it, and absent if none has.
 
@@ -203,15 +204,15 @@ def _row(writer: Avro, envelopes: Sequence[Envelope], wanted: Wanted) -> Avro:
     """
     fields = []
     for column in wanted.columns:
-        definitions = (_fields(of.row).get(column.name) for of in envelopes)
+        definitions = (_fields_by_name(of.row).get(column.name) for of in envelopes)
         field = next((definition for definition in definitions if definition is not None), None)
         if field is not None:
             declared = column.dataType if wanted.declared else None
-            fields.append(_field_read(_fields(writer), field, declared))
+            fields.append(_reader_field(_fields_by_name(writer), field, declared))
     return {**envelopes[0].row, "fields": fields}
 
 
-def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
+def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
     """Return a field of the reader's schema, for records with the fields ``writer``, by name.
     ``declared``: the wanted type, None for none.
 
@@ -221,41 +222,43 @@ def _field_read(writer: Mapping[str, Avro], field: Avro, declared: DataType | No
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
     if written is not None:
-        read = {**field, "type": _read(written["type"], field["type"], declared)}
+        read = {**field, "type": _reader_schema(written["type"], field["type"], declared)}
         read.pop("default", None)
         return read
     if "default" in field or declared is None:
         return field
-    branches = [branch for branch in _branches(field["type"]) if branch != "null"]
+    branches = [branch for branch in _union_types(field["type"]) if branch != "null"]
     return {**field, "type": ["null", *branches], "default": None}
 
 
-def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
+def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
     """Return the reader's schema of a value. It is the writer's schema if that is encoded, or if
     the reader's is encoded in another kind of Avro's types; else the reader's.
 
     ``declared``: the wanted type, None for none. Fields of a record that it lacks are left out.
     """
-    written, wanted = _value(writer), _value(reader)
-    kind = _kind(wanted)
-    if _is_connects(written) or (_is_connects(wanted) and kind != _kind(written)):
+    written, wanted = _without_null(writer), _without_null(reader)
+    kind = _avro_type_name(wanted)
+    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != _avro_type_name(written)):
         return writer
-    if kind != _kind(written) or kind not in ("record", "array", "map"):
+    if kind != _avro_type_name(written) or kind not in ("record", "array", "map"):
         return reader
     read = dict(wanted)
     if kind == "record":
         type_ = declared if isinstance(declared, StructType) else None
         fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
         read["fields"] = [
-            _field_read(_fields(written), f, None if type_ is None else type_[f["name"]].dataType)
+            _reader_field(
+                _fields_by_name(written), f, None if type_ is None else type_[f["name"]].dataType
+            )
             for f in fields
         ]
     elif kind == "array":
         inner = declared.elementType if isinstance(declared, ArrayType) else None
-        read["items"] = _read(written["items"], wanted["items"], inner)
+        read["items"] = _reader_schema(written["items"], wanted["items"], inner)
     else:
         inner = declared.valueType if isinstance(declared, MapType) else None
-        read["values"] = _read(written["values"], wanted["values"], inner)
+        read["values"] = _reader_schema(written["values"], wanted["values"], inner)
     return (
         [branch if branch == "null" else read for branch in reader]
         if isinstance(reader, list)
@@ -263,30 +266,30 @@ def _read(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
     )
 
 
-def _encoding(schema: Avro, natural: DataType) -> ColumnEncoding:
+def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
     """Return the encoding of a value with this schema and, by field or as "", of the values in it.
     ``natural``: the type in which Spark reads it, without logical types.
     """
-    value_schema = _value(schema)
+    value_schema = _without_null(schema)
     within: dict[str, ColumnEncoding] = {}
-    if _kind(value_schema) == "record" and isinstance(natural, StructType):
+    if _avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
         within = {
-            name: _encoding(of["type"], natural[name].dataType)
-            for name, of in _fields(value_schema).items()
+            name: _encoding_of_schema(of["type"], natural[name].dataType)
+            for name, of in _fields_by_name(value_schema).items()
         }
-    elif _kind(value_schema) == "array" and isinstance(natural, ArrayType):
-        within = {"": _encoding(value_schema["items"], natural.elementType)}
-    elif _kind(value_schema) == "map" and isinstance(natural, MapType):
-        within = {"": _encoding(value_schema["values"], natural.valueType)}
-    name, scale = _name(value_schema), _scale(value_schema)
+    elif _avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
+        within = {"": _encoding_of_schema(value_schema["items"], natural.elementType)}
+    elif _avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
+        within = {"": _encoding_of_schema(value_schema["values"], natural.valueType)}
+    name, scale = _encoding_name(value_schema), _decimal_scale(value_schema)
     return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name, scale, within, natural)
 
 
-def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) -> None:
+def _refuse_unfit(context: FormatContext, field: StructField, encoding: ColumnEncoding) -> None:
     """Raise ``PlanError`` if the wanted column ``field`` has a type, at any depth, that cannot be
     made of its encoding.
     """
-    unfit = next(_unfit(field.dataType, encoding), None)
+    unfit = next(_unfit_parts(field.dataType, encoding), None)
     if unfit is not None:
         name, type_ = unfit
         raise context.refuse(
@@ -295,7 +298,7 @@ def _refuse_unfit(context: Place, field: StructField, encoding: ColumnEncoding) 
         )
 
 
-def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
+def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
     """Yield (encoding, wanted type) in words for each part of a value that cannot be made of its
     encoding; nothing if all can. Fields that the encoding lacks are passed over.
     """
@@ -303,86 +306,90 @@ def _unfit(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str
     if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
         for field in type_:
             if field.name in within:
-                yield from _unfit(field.dataType, within[field.name])
+                yield from _unfit_parts(field.dataType, within[field.name])
     elif isinstance(type_, ArrayType) and isinstance(encoding.natural, ArrayType):
-        yield from _unfit(type_.elementType, within[""])
+        yield from _unfit_parts(type_.elementType, within[""])
     elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
-        yield from _unfit(type_.valueType, within[""])
-    elif not encoding.reads(type_) and not taken(type_, encoding.known or ""):
+        yield from _unfit_parts(type_.valueType, within[""])
+    elif not encoding.reads(type_) and not is_convertible(type_, encoding.known or ""):
         yield encoding.known or "a union", type_.simpleString()
 
 
-def _default(context: Place, name: str, schema: Avro, natural: DataType) -> DataType:
+def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
     """Return the type in which a value is read if none is declared: that of its encoding, at any
     depth, else ``natural``, Spark's own type for it.
 
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale.
     """
-    value_schema = _value(schema)
-    if _is_connects(value_schema):
+    value_schema = _without_null(schema)
+    if _is_connect_type(value_schema):
         precision = value_schema.get("connect.parameters", {}).get("connect.decimal.precision", 38)
-        type_ = default_type(_name(value_schema), int(precision), _scale(value_schema))
-        if type_ is None and _name(value_schema) == DECIMAL:
+        type_ = default_type(
+            _encoding_name(value_schema), int(precision), _decimal_scale(value_schema)
+        )
+        if type_ is None and _encoding_name(value_schema) == DECIMAL:
             raise context.refuse(
                 f"has the column {name!r} encoded as {DECIMAL}, without its scale",
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
-    if _kind(value_schema) == "record" and isinstance(natural, StructType):
-        fields = _fields(value_schema)
+    if _avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
+        fields = _fields_by_name(value_schema)
         return StructType(
             [
-                StructField(f.name, _default(context, name, fields[f.name]["type"], f.dataType))
+                StructField(
+                    f.name, _default_type(context, name, fields[f.name]["type"], f.dataType)
+                )
                 for f in natural
             ]
         )
-    if _kind(value_schema) == "array" and isinstance(natural, ArrayType):
-        return ArrayType(_default(context, name, value_schema["items"], natural.elementType))
-    if _kind(value_schema) == "map" and isinstance(natural, MapType):
+    if _avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
+        return ArrayType(_default_type(context, name, value_schema["items"], natural.elementType))
+    if _avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
         return MapType(
-            natural.keyType, _default(context, name, value_schema["values"], natural.valueType)
+            natural.keyType, _default_type(context, name, value_schema["values"], natural.valueType)
         )
     return natural
 
 
-def _spark_type(context: Place, record: Avro) -> StructType:
+def _spark_type(context: FormatContext, record: Avro) -> StructType:
     """Return the struct in which Spark reads an Avro record. Raises ``PlanError`` for a schema that
     Spark refuses, ``ConfigurationError`` if the session lacks Avro functions.
     """
-    type_ = type_of(context, _text(record))
+    type_ = spark_type_of_schema(context, _schema_text(record))
     assert isinstance(type_, StructType)
     return type_
 
 
-def _value(schema: Avro) -> Avro:
+def _without_null(schema: Avro) -> Avro:
     """Return a nullable schema without its null; a union of several other types stays as it is,
     null included.
     """
-    branches = [branch for branch in _branches(schema) if branch != "null"]
+    branches = [branch for branch in _union_types(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
 
 
-def _branches(schema: Avro) -> list[Avro]:
+def _union_types(schema: Avro) -> list[Avro]:
     """Return the types of a union; a schema that is no union is its only type."""
     return schema if isinstance(schema, list) else [schema]
 
 
-def _kind(schema: Avro) -> str:
+def _avro_type_name(schema: Avro) -> str:
     """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
     if isinstance(schema, list):
         return "union"
     return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
-def _fields(schema: Avro) -> dict[str, Avro]:
+def _fields_by_name(schema: Avro) -> dict[str, Avro]:
     """Return the fields of a record by name, also of a nullable one; empty for other types."""
-    value_schema = _value(schema)
+    value_schema = _without_null(schema)
     fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
     return {field["name"]: field for field in fields}
 
 
-_LOGICAL: Mapping[str, str] = {
+_LOGICAL_ENCODINGS: Mapping[str, str] = {
     "date": f"{CONNECT}Date",
     "decimal": DECIMAL,
     "time-millis": f"{CONNECT}Time",
@@ -397,25 +404,27 @@ _LOGICAL: Mapping[str, str] = {
 """The equivalent encodings of Avro's own logical types."""
 
 
-def _is_connects(schema: Avro) -> bool:
+def _is_connect_type(schema: Avro) -> bool:
     """Return True if a type is one of Connect's or Debezium's, whose meaning Avro's types do not
     tell. ``schema``: without its null; any union gives False.
     """
     return isinstance(schema, dict) and is_coded(schema.get("connect.name", ""))
 
 
-def _name(schema: Avro) -> str:
+def _encoding_name(schema: Avro) -> str:
     """Return the name of a type's encoding: Connect's, else that of Avro's logical type, else the
     plain type's name. A union is ``"union"``.
     """
     if not isinstance(schema, dict):
-        return _kind(schema)
+        return _avro_type_name(schema)
     return str(
-        schema.get("connect.name") or _LOGICAL.get(schema.get("logicalType", "")) or schema["type"]
+        schema.get("connect.name")
+        or _LOGICAL_ENCODINGS.get(schema.get("logicalType", ""))
+        or schema["type"]
     )
 
 
-def _scale(schema: Avro) -> int | None:
+def _decimal_scale(schema: Avro) -> int | None:
     """Return the scale of a decimal, 0 for Avro's logical type without one; None for other types
     and where no scale is known.
     """
@@ -427,22 +436,24 @@ def _scale(schema: Avro) -> int | None:
     return None if scale is None else int(scale)
 
 
-def _has(schema: Avro, path: str) -> bool:
+def _has_field(schema: Avro, path: str) -> bool:
     """Return True if a record's schema has the field at a dotted path."""
     name, _, inner_path = path.partition(".")
-    field = _fields(schema).get(name)
-    return field is not None and (not inner_path or _has(field["type"], inner_path))
+    field = _fields_by_name(schema).get(name)
+    return field is not None and (not inner_path or _has_field(field["type"], inner_path))
 
 
-def _part(schema: Avro, names: Sequence[str]) -> Avro:
+def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
     """Return a record's schema with only the fields in ``names``, nullable if it was. Names that it
     lacks are left out, and so are defaults. A schema of another type stays as it is.
     """
-    branch = _value(schema)
-    if _kind(branch) != "record":
+    branch = _without_null(schema)
+    if _avro_type_name(branch) != "record":
         return schema
     fields = [
-        {"name": name, "type": of["type"]} for name, of in _fields(branch).items() if name in names
+        {"name": name, "type": of["type"]}
+        for name, of in _fields_by_name(branch).items()
+        if name in names
     ]
     narrowed = {**branch, "fields": fields}
     return (
@@ -456,14 +467,14 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     """Return a copy of a resolved schema without Avro's logical types, at every depth. With
     ``every=False`` only the types that Connect or Debezium encode lose theirs.
 
-    ``schema``: as ``_resolved`` returns it; it is not changed. Spark refuses some decimals of
-    logical types, and decoding the encodings in one place is enough.
+    ``schema``: as ``_resolve_references`` returns it; it is not changed. Spark refuses some
+    decimals of logical types, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
         return [_without_logical(branch, every=every) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    drops = every or _is_connects(schema)
+    drops = every or _is_connect_type(schema)
     stripped = {name: of for name, of in schema.items() if name != "logicalType" or not drops}
     for inner in ("items", "values"):
         if inner in stripped:
@@ -475,10 +486,10 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     return stripped
 
 
-_NAMED = ("record", "enum", "fixed")
+_NAMED_TYPES = ("record", "enum", "fixed")
 
 
-def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
+def _resolve_references(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
     """Return the schema with named types in place of references to them, each by its full name. A
     name that is not known, such as a plain type's, stays as it is.
 
@@ -486,43 +497,48 @@ def _resolved(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
     for none. Types that refer to themselves keep that reference.
     """
     if isinstance(schema, str):
-        return names.get(_full(schema, namespace), names.get(schema, schema))
+        return names.get(_full_name(schema, namespace), names.get(schema, schema))
     if isinstance(schema, list):
-        return [_resolved(branch, names, namespace) for branch in schema]
+        return [_resolve_references(branch, names, namespace) for branch in schema]
     resolved = dict(schema)
     kind = resolved["type"]
     if isinstance(kind, list):
-        return _resolved(kind, names, namespace)
-    if isinstance(kind, dict) or (kind not in _NAMED and _full(kind, namespace) in names):
-        inner = _resolved(kind, names, namespace)
+        return _resolve_references(kind, names, namespace)
+    if isinstance(kind, dict) or (
+        kind not in _NAMED_TYPES and _full_name(kind, namespace) in names
+    ):
+        inner = _resolve_references(kind, names, namespace)
         beside = {name: of for name, of in resolved.items() if name != "type"}
         return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
-    if kind in _NAMED:
-        resolved["name"] = _full(resolved["name"], resolved.pop("namespace", None) or namespace)
+    if kind in _NAMED_TYPES:
+        resolved["name"] = _full_name(
+            resolved["name"], resolved.pop("namespace", None) or namespace
+        )
         namespace = resolved["name"].rpartition(".")[0]
     for inner in ("items", "values"):
         if inner in resolved:
-            resolved[inner] = _resolved(resolved[inner], names, namespace)
+            resolved[inner] = _resolve_references(resolved[inner], names, namespace)
     if kind == "record":
         resolved["fields"] = [
-            {**f, "type": _resolved(f["type"], names, namespace)} for f in resolved["fields"]
+            {**f, "type": _resolve_references(f["type"], names, namespace)}
+            for f in resolved["fields"]
         ]
-    if kind in _NAMED:
+    if kind in _NAMED_TYPES:
         names[resolved["name"]] = resolved
     return resolved
 
 
-def _full(name: str, namespace: str) -> str:
+def _full_name(name: str, namespace: str) -> str:
     """Return a name with its namespace, unless the name has a dot or there is no namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _text(schema: Avro) -> str:
+def _schema_text(schema: Avro) -> str:
     """Return a resolved schema as JSON, with references in place of repeated named types."""
-    return json.dumps(_written(schema, {}))
+    return json.dumps(_with_references(schema, {}))
 
 
-def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
+def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
     """Return the schema with each named type defined once, and named where it is used again.
     ``seen``: the types so far by name, which grows.
 
@@ -530,11 +546,11 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
     match records by namespace.
     """
     if isinstance(schema, list):
-        return [_written(branch, seen) for branch in schema]
+        return [_with_references(branch, seen) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     written = dict(schema)
-    if written["type"] in _NAMED:
+    if written["type"] in _NAMED_TYPES:
         while seen.get(written["name"], schema) != schema:
             written["name"] = f"other.{written['name']}"
         if written["name"] in seen:
@@ -542,7 +558,9 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
         seen[written["name"]] = schema
     for inner in ("items", "values"):
         if inner in written:
-            written[inner] = _written(written[inner], seen)
+            written[inner] = _with_references(written[inner], seen)
     if "fields" in written:
-        written["fields"] = [{**f, "type": _written(f["type"], seen)} for f in written["fields"]]
+        written["fields"] = [
+            {**f, "type": _with_references(f["type"], seen)} for f in written["fields"]
+        ]
     return written

@@ -18,35 +18,35 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.avro import AvroFormat, functions, resolved
+from dovetail.io.formats.avro import AvroFormat, decode_avro, explain_missing_functions
 from dovetail.io.formats.connect import (
-    DESCRIBED,
+    FIELD_PARTS,
     ColumnEncoding,
     Encoding,
-    Raw,
-    ambiguous,
-    coded_within,
-    field_named,
+    RawValue,
+    field_description,
+    first_coded_type,
+    is_ambiguous,
+    json_fields,
     raw_row,
-    read_fields,
 )
 from dovetail.io.formats.connect_avro import Envelope, SchemaReader
-from dovetail.io.formats.events import METADATA, ChangeEvents, Wanted
-from dovetail.io.formats.json_objects import JsonObject, json_absent
+from dovetail.io.formats.events import METADATA, ChangeEvents, WantedParts
+from dovetail.io.formats.json_objects import JsonObject, is_json_null
 from dovetail.io.formats.plain import (
     Decoding,
     Format,
+    FormatContext,
     JsonFormat,
-    Place,
     Schema,
     json_text,
-    not_json,
+    not_json_problem,
     struct_of,
 )
 from dovetail.io.formats.transactions import (
     NO_TRANSACTION,
-    PROVIDE,
     TRANSACTION,
+    TRANSACTION_REMEDY,
     TRANSACTION_TYPE,
     lacks_transaction,
 )
@@ -128,7 +128,7 @@ class DebeziumFormat(Format):
             return ConnectJson(key.schema, self.encodings)
         return key
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the row after a change: the table's columns, then those of
         ``metadata=``, unsent names and the transaction.
 
@@ -162,14 +162,15 @@ class DebeziumFormat(Format):
             added.append(StructField(TRANSACTION, TRANSACTION_TYPE))
             if envelopes and not any(one.has("transaction.id") for one in envelopes):
                 raise context.refuse(
-                    f"has an Avro schema with {NO_TRANSACTION}", PROVIDE[0].upper() + PROVIDE[1:]
+                    f"has an Avro schema with {NO_TRANSACTION}",
+                    TRANSACTION_REMEDY[0].upper() + TRANSACTION_REMEDY[1:],
                 )
         for name in context.keys:
             known_field(
                 context.operator, "key_columns=", name, StructType([*columns.fields, *added])
             )
         keys = tuple(name for name in context.keys if name not in self.metadata)
-        wanted = Wanted(
+        wanted = WantedParts(
             columns,
             keys,
             self.metadata,
@@ -182,8 +183,8 @@ class DebeziumFormat(Format):
             problem: Callable[[Column], Column] = self.avro.problem(context, list(writers))
         else:
             words = "not one JSON object with the fields of a change event"
-            problem_text = not_json(F.col("value"), words, framed=self.framed)
-            object_ = self._object(wanted)
+            problem_text = not_json_problem(F.col("value"), words, framed=self.framed)
+            object_ = self._envelope_object(wanted)
             problem = lambda parsed: F.coalesce(object_.problem(parsed), problem_text)  # noqa: E731
         return ChangeEvents(
             fields=StructType([*columns.fields, *added]),
@@ -191,26 +192,26 @@ class DebeziumFormat(Format):
             row=lambda parsed: parsed,
             problem=lambda _: problem(F.col("_parsed")),
             wanted=wanted,
-            events=partial(self._in_avro, context, writers, envelopes[::-1], wanted)
+            events=partial(self._read_avro_events, context, writers, envelopes[::-1], wanted)
             if self.avro is not None
-            else partial(self._in_json, wanted),
+            else partial(self._read_json_events, wanted),
             truncates=self.truncate == "fail",
             tombstones=self.tombstones == "delete",
             splits=context.splits,
         )
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Raise ``PlanError``: only Debezium writes its events."""
         raise context.refuse(
             "is dt.formats.debezium, which is only read", "Write JSON, Avro or Protobuf"
         )
 
-    def _in_avro(
+    def _read_avro_events(
         self,
-        context: Place,
+        context: FormatContext,
         writers: Mapping[int | None, str],
         envelopes: Sequence[Envelope],
-        wanted: Wanted,
+        wanted: WantedParts,
         records: DataFrame,
     ) -> DataFrame:
         """Add ``_event`` to records in Avro, each decoded by the schema that wrote it, and
@@ -229,10 +230,10 @@ class DebeziumFormat(Format):
         for index, (writer_id, text) in enumerate(writers.items()):
             parsed, raw, event = (f"_{name}{index}" for name in ("parsed", "raw", "event"))
             reader = SchemaReader.of(context, Envelope.of(context, text), envelopes, wanted)
-            decoded = resolved(value, text, reader.text)
+            decoded = decode_avro(value, text, reader.text)
             if writer_id is not None:
                 decoded = F.when(F.col("_parsed.number") == writer_id, decoded)
-            with functions(context):
+            with explain_missing_functions(context):
                 frame = frame.withColumn(parsed, decoded)
             frame = frame.withColumn(raw, reader.raw(F.col(parsed), wanted))
             encodings = reader.encodings(wanted.columns)
@@ -241,13 +242,13 @@ class DebeziumFormat(Format):
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
-    def _envelope(self, wanted: Wanted) -> StructType:
+    def _envelope_schema(self, wanted: WantedParts) -> StructType:
         """Return the schema of the ``wanted`` parts of an envelope as they are read from JSON, with
         values as they are encoded.
         """
-        envelope = StructType([StructField("after", read_fields(wanted.columns))])
+        envelope = StructType([StructField("after", json_fields(wanted.columns))])
         if wanted.keys:
-            envelope.add("before", read_fields(wanted.before))
+            envelope.add("before", json_fields(wanted.before))
         nested: dict[str, StructType] = {}
         for path in wanted.paths:
             of, _, name = path.rpartition(".")
@@ -256,38 +257,42 @@ class DebeziumFormat(Format):
             envelope = envelope.add(of, fields) if of else StructType([*envelope, *fields])
         return envelope
 
-    def _object(self, wanted: Wanted) -> JsonObject:
+    def _envelope_object(self, wanted: WantedParts) -> JsonObject:
         """Return the JSON object that holds an envelope, alone or beside its schema, read from the
         column ``value``.
         """
-        described = StructType().add("field", "string").add("fields", ArrayType(DESCRIBED))
-        whole = _wrapped(wanted.columns, self.encodings, self._envelope(wanted), described)
+        described = StructType().add("field", "string").add("fields", ArrayType(FIELD_PARTS))
+        whole = _wrapped_fields(
+            wanted.columns, self.encodings, self._envelope_schema(wanted), described
+        )
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
-    def _in_json(self, wanted: Wanted, records: DataFrame) -> DataFrame:
+    def _read_json_events(self, wanted: WantedParts, records: DataFrame) -> DataFrame:
         """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
         Also add ``_absent``, that the record has no value, and the columns ``_parsed``, ``_found``,
         ``_read`` and ``_raw`` of the steps between.
         """
-        object_ = self._object(wanted)
+        object_ = self._envelope_object(wanted)
         text, whole = object_.text, object_.schema
         frame = records.withColumn("_parsed", object_.parsed)
         frame = frame.withColumn("_found", object_.row(F.col("_parsed")))
         message = F.col("_found")
         suspect = message.isNull() | (message["op"].isNull() & message["payload"].isNull())
-        is_absent = F.col("value").isNull() | F.when(suspect, json_absent(text)).otherwise(
+        is_absent = F.col("value").isNull() | F.when(suspect, is_json_null(text)).otherwise(
             F.lit(False)
         )
         frame = frame.withColumn("_absent", is_absent)
-        frame = frame.withColumn("_read", _payload(F.col("_found"), self._envelope(wanted)))
+        frame = frame.withColumn("_read", _payload(F.col("_found"), self._envelope_schema(wanted)))
         frame = frame.withColumn("_raw", _with_raw_rows(F.col("_read"), wanted))
-        descriptions = _fields(F.col("_found"), whole)
-        of_rows = None if descriptions is None else field_named(descriptions, "after")["fields"]
-        encodings = _encodings(wanted.columns, self.encodings, of_rows)
+        descriptions = _field_descriptions(F.col("_found"), whole)
+        of_rows = (
+            None if descriptions is None else field_description(descriptions, "after")["fields"]
+        )
+        encodings = _column_encodings(wanted.columns, self.encodings, of_rows)
         lacks = None
         if self.transactions:
             absent = F.when(F.col("_raw")["transaction"].isNull(), lacks_transaction(text))
-            lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {PROVIDE}"))
+            lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {TRANSACTION_REMEDY}"))
         return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks)
 
 
@@ -437,7 +442,7 @@ def debezium(
         for name in encoding_by_column:
             known_field("debezium", "encodings=", name, columns)
         if avro is None:
-            refuse_coded(columns)
+            refuse_nested_encodings(columns)
     return DebeziumFormat(
         columns,
         avro,
@@ -452,12 +457,12 @@ def debezium(
     )
 
 
-def refuse_coded(columns: StructType) -> None:
+def refuse_nested_encodings(columns: StructType) -> None:
     """Raise ``PlanError`` if a column has dates, decimals and similar types within maps or structs,
     where no encoding is known. Bytes and booleans are fine there.
     """
     for column in columns:
-        inner = coded_within(column.dataType)
+        inner = first_coded_type(column.dataType)
         if inner is not None:
             raise PlanError(
                 "debezium",
@@ -475,13 +480,13 @@ class ConnectJson(Format):
     encodings: Encodings
     """The encodings of columns by name; others than those of ``schema`` do not count."""
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the object's fields. A JSON null is unreadable.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
-        be read (``refuse_coded``).
+        be read (``refuse_nested_encodings``).
         """
-        refuse_coded(self.schema)
+        refuse_nested_encodings(self.schema)
         for name in ("schema", "payload"):
             if name in self.schema.names:
                 raise context.refuse(
@@ -489,27 +494,31 @@ class ConnectJson(Format):
                     "Name the key among the value's columns, in key_columns=",
                 )
         text = F.col(context.part).cast("string")
-        payload_fields = read_fields(self.schema)
-        whole = _wrapped(self.schema, self.encodings, payload_fields, DESCRIBED)
+        payload_fields = json_fields(self.schema)
+        whole = _wrapped_fields(self.schema, self.encodings, payload_fields, FIELD_PARTS)
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
-            return _bound(object_.row(parsed), row_of_message)
+            return _compute_once(object_.row(parsed), row_of_message)
 
         def row_of_message(message: Column) -> Column:
-            encodings = _encodings(self.schema, self.encodings, _fields(message, whole))
+            encodings = _column_encodings(
+                self.schema, self.encodings, _field_descriptions(message, whole)
+            )
 
             def row_of_payload(payload: Column) -> Column:
                 fits, columns = payload.isNotNull(), []
                 for f in self.schema:
-                    raw = Raw(payload[f.name], encodings[f.name], True)
+                    raw = RawValue(payload[f.name], encodings[f.name], True)
                     value = raw.to(f.dataType)
                     fits = fits & ~raw.lost(value, f.dataType)
                     columns.append(value.alias(f.name))
                 return F.when(fits, F.struct(*columns))
 
             payload = _payload(message, payload_fields)
-            return _bound(payload, lambda read: _bound(raw_row(read, self.schema), row_of_payload))
+            return _compute_once(
+                payload, lambda read: _compute_once(raw_row(read, self.schema), row_of_payload)
+            )
 
         problem_text = F.lit("not one JSON object whose fields fit the schema")
         return Decoding(
@@ -519,19 +528,19 @@ class ConnectJson(Format):
             lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
         )
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return the column of bytes: the columns as one plain JSON object per row."""
         return JsonFormat(None).writing(context, columns)
 
 
-def _bound(value: Column, function: Callable[[Column], Column]) -> Column:
+def _compute_once(value: Column, function: Callable[[Column], Column]) -> Column:
     """Return the function's column of a value, which is computed once however often it occurs
     there. Else each step would repeat the steps before, and planning a key would take a minute.
     """
     return F.transform(F.array(value), function)[0]
 
 
-def _wrapped(
+def _wrapped_fields(
     columns: StructType, encodings: Encodings, payload: StructType, described: StructType
 ) -> StructType:
     """Return the fields of an object that is the payload itself, or has it in ``payload``.
@@ -540,20 +549,20 @@ def _wrapped(
     ``encodings``. ``described``: the type of the schema's fields.
     """
     whole = StructType([*payload.fields, StructField("payload", payload)])
-    if any(ambiguous(f.dataType) and f.name not in encodings for f in columns):
+    if any(is_ambiguous(f.dataType) and f.name not in encodings for f in columns):
         whole.add("schema", StructType().add("fields", ArrayType(described)))
     return whole
 
 
 def _payload(message: Column, payload: StructType) -> Column:
-    """Return the payload of an object of ``_wrapped``: its field ``payload``, or without one the
-    object itself; null where the object is null. ``payload``: the fields of the payload.
+    """Return the payload of an object of ``_wrapped_fields``: its field ``payload``, or without one
+    the object itself; null where the object is null. ``payload``: the fields of the payload.
     """
     bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
 
 
-def _with_raw_rows(envelope: Column, wanted: Wanted) -> Column:
+def _with_raw_rows(envelope: Column, wanted: WantedParts) -> Column:
     """Return the ``wanted`` parts of an envelope of JSON, as they were read, with the values of its
     rows in their raw types; null for a null envelope.
     """
@@ -564,14 +573,14 @@ def _with_raw_rows(envelope: Column, wanted: Wanted) -> Column:
     return envelope
 
 
-def _fields(message: Column, whole: StructType) -> Column | None:
+def _field_descriptions(message: Column, whole: StructType) -> Column | None:
     """Return the field descriptions of an object's own schema, null for an object without one; None
-    if the schema is not read. ``whole``: the fields of ``_wrapped``.
+    if the schema is not read. ``whole``: the fields of ``_wrapped_fields``.
     """
     return message["schema"]["fields"] if "schema" in whole.names else None
 
 
-def _encodings(
+def _column_encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
     """Return the encoding of each column, by name: the declared one, else the one in the record's
@@ -583,7 +592,7 @@ def _encodings(
     """
     return {
         f.name: ColumnEncoding.declared(declared.get(f.name))
-        if fields is None or f.name in declared or not ambiguous(f.dataType)
-        else ColumnEncoding.described(field_named(fields, f.name), f.dataType)
+        if fields is None or f.name in declared or not is_ambiguous(f.dataType)
+        else ColumnEncoding.described(field_description(fields, f.name), f.dataType)
         for f in columns
     }

@@ -30,9 +30,17 @@ from pyspark.sql.types import (
 from dovetail.base.columns import DELETED, TIMESTAMP
 from dovetail.base.validation import validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.json_objects import JsonObject, json_absent
-from dovetail.io.formats.json_values import NUMBER, Values, infinite, unfit
-from dovetail.io.formats.plain import Decoding, Format, Part, Place, Schema, kept, struct_of
+from dovetail.io.formats.json_objects import JsonObject, is_json_null
+from dovetail.io.formats.json_values import NUMBER, JsonValues, is_infinite, misfit_text
+from dovetail.io.formats.plain import (
+    Decoding,
+    Format,
+    FormatContext,
+    Part,
+    Schema,
+    keep_rows,
+    struct_of,
+)
 from dovetail.plan.types.checks import known_field
 
 
@@ -200,7 +208,7 @@ def canal(schema: Schema) -> DialectFormat:
     """
     columns = struct_of("canal", schema)
     for column in columns:
-        if not isinstance(column.dataType, _OF_TEXTS):
+        if not isinstance(column.dataType, _TYPES_OF_TEXTS):
             raise PlanError(
                 "canal",
                 f"schema= has column {column.name!r} of type {column.dataType.simpleString()}, "
@@ -210,7 +218,7 @@ def canal(schema: Schema) -> DialectFormat:
     return DialectFormat(columns, _CANAL)
 
 
-_OF_TEXTS: Final = (
+_TYPES_OF_TEXTS: Final = (
     *(StringType, BooleanType, IntegralType, FractionalType, DecimalType),
     *(DateType, TimestampType, TimestampNTZType),
 )
@@ -225,7 +233,7 @@ class DialectFormat(Format):
     dialect: Dialect
     """The tool that writes the events."""
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the row after a change; for a delete, the deleted row. A record may
         become several rows, or none. Raises ``PlanError`` for a key, and for key columns that the
         schema lacks.
@@ -240,7 +248,7 @@ class DialectFormat(Format):
         data: DataType = self.schema
         old: DataType = before
         if self.dialect.listed:
-            data, old = ArrayType(_texts(self.schema)), ArrayType(_texts(before))
+            data, old = ArrayType(_text_columns(self.schema)), ArrayType(_text_columns(before))
         envelope = StructType([StructField("type", StringType())])
         envelope.add(self.dialect.time, "long").add("data", data)
         if context.keys:
@@ -250,18 +258,18 @@ class DialectFormat(Format):
         problem_text = F.lit(
             f"not one JSON object with the fields of an event of {self.dialect.name}"
         )
-        return _Events(
+        return _DialectEvents(
             self.schema,
             object_.parsed,
             object_.row,
             lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
-            absent=lambda _: json_absent(text, wrapped=False),
+            absent=lambda _: is_json_null(text, wrapped=False),
             dialect=self.dialect,
             keys=context.keys,
             splits=context.splits,
         )
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Raise ``PlanError``: only the tool writes its events."""
         raise context.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
@@ -269,7 +277,7 @@ class DialectFormat(Format):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Events(Decoding):
+class _DialectEvents(Decoding):
     """The conversion of events to changes of rows."""
 
     dialect: Dialect
@@ -293,7 +301,7 @@ class _Events(Decoding):
         event, dialect = F.col("value_row"), self.dialect
         is_change = event["type"].isin(*dialect.upserts, *dialect.deletes)
         nothing = F.coalesce(event["type"].isin(*dialect.nothing), F.lit(False))
-        frame = kept(frame, ~(F.col("value_absent") | nothing))
+        frame = keep_rows(frame, ~(F.col("value_absent") | nothing))
         changes = F.when(is_change, self._changes(event))
         frame = frame.withColumn("_changes", changes)
         problems = [
@@ -336,15 +344,19 @@ class _Events(Decoding):
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
             old = event["old"] if self.keys else None
-            return F.when(event["data"].isNotNull(), self._of_row(event["data"], old, deletes))
+            return F.when(
+                event["data"].isNotNull(), self._changes_of_row(event["data"], old, deletes)
+            )
         if not self.keys:
-            each = F.transform(event["data"], lambda row: self._of_row(row, None, deletes))
+            each = F.transform(event["data"], lambda row: self._changes_of_row(row, None, deletes))
         else:
             old_rows = F.coalesce(event["old"], F.array())
-            each = F.zip_with(event["data"], old_rows, lambda a, b: self._of_row(a, b, deletes))
+            each = F.zip_with(
+                event["data"], old_rows, lambda a, b: self._changes_of_row(a, b, deletes)
+            )
         return F.flatten(each)
 
-    def _of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
+    def _changes_of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
         """Return the changes of one row as an array of one or two. An update of the key first has
         the delete of the former key, with nulls for all columns but the key's.
 
@@ -356,11 +368,11 @@ class _Events(Decoding):
             value = self._value(row[f.name], f.dataType)
             lost = row[f.name].isNotNull() & value.isNull()
             named = F.concat(
-                F.lit("value: "), unfit(F.lit(f.name), f.dataType, row[f.name].cast("string"))
+                F.lit("value: "), misfit_text(F.lit(f.name), f.dataType, row[f.name].cast("string"))
             )
             problems.append(F.when(lost, named))
             values.append(value.alias(f.name))
-        change = _change(F.struct(*values), deletes, F.coalesce(*problems))
+        change = _change_struct(F.struct(*values), deletes, F.coalesce(*problems))
         if old is None:
             return F.array(change)
         former, moves = [], F.lit(False)
@@ -373,29 +385,29 @@ class _Events(Decoding):
             else:
                 value = F.lit(None).cast(f.dataType)
             former.append(value.alias(f.name))
-        gone = _change(F.struct(*former), F.lit(True), F.lit(None).cast("string"))
+        gone = _change_struct(F.struct(*former), F.lit(True), F.lit(None).cast("string"))
         return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
         """Return a value in its type, null where it does not fit: Canal has texts, Maxwell has JSON
         values, which are typed already.
         """
-        return _of_text(raw, type_) if self.dialect.listed else raw
+        return _value_of_text(raw, type_) if self.dialect.listed else raw
 
 
-def _change(row: Column, deleted: Column, problem: Column) -> Column:
+def _change_struct(row: Column, deleted: Column, problem: Column) -> Column:
     """Return one struct of a change: the row, ``deleted`` and ``problem``."""
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 
-def _texts(columns: StructType) -> StructType:
+def _text_columns(columns: StructType) -> StructType:
     """Return the columns with string as their type, in order."""
     return StructType([StructField(f.name, StringType()) for f in columns])
 
 
-def _of_text(text: Column, type_: DataType) -> Column:
+def _value_of_text(text: Column, type_: DataType) -> Column:
     """Return the value of a text in the type, null where the text is null or does not fit.
-    ``type_``: one of ``_OF_TEXTS``.
+    ``type_``: one of ``_TYPES_OF_TEXTS``.
     """
     if isinstance(type_, StringType):
         return text
@@ -407,6 +419,6 @@ def _of_text(text: Column, type_: DataType) -> Column:
         return F.when(text.rlike(r"^[+-]?\d+$"), text.try_cast(type_))
     if isinstance(type_, (FractionalType, DecimalType)):
         number = F.when(text.rlike(NUMBER), text.try_cast(type_))
-        too_large = infinite(number, type_)
+        too_large = is_infinite(number, type_)
         return number if too_large is None else F.when(~too_large, number)
-    return Values({}).of(text, type_)
+    return JsonValues({}).of(text, type_)

@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted
-from dovetail.io.formats.connect import ColumnEncoding, Raw, raw_type
-from dovetail.io.formats.plain import Decoding, Part, kept
+from dovetail.io.formats.connect import ColumnEncoding, RawValue, raw_type
+from dovetail.io.formats.plain import Decoding, Part, keep_rows
 from dovetail.io.formats.transactions import TRANSACTION, TRANSACTION_PATHS, transaction_of
 from dovetail.io.formats.unsent import UNSENT, Placeholder
 
@@ -58,13 +58,13 @@ METADATA: Final[Mapping[str, DataType]] = {
     "transaction.data_collection_order": _LONG,
 }
 """The readable fields of an envelope besides its rows: types by path."""
-_TIMES: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
+_TIME_PATHS: Final = ("source.ts_us", "source.ts_ms", "ts_us", "ts_ms")
 """The paths of a change's time, the best first, in microseconds or milliseconds; 0 means
 unknown."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedParts:
     """The parts of a change event's envelope that a query reads."""
 
     columns: StructType
@@ -88,7 +88,7 @@ class Wanted:
     def paths(self) -> tuple[str, ...]:
         """The paths of metadata that are needed, each once, in order of first use."""
         own = TRANSACTION_PATHS if self.transacts else ()
-        return tuple(dict.fromkeys(("op", *_TIMES, *own, *self.metadata.values())))
+        return tuple(dict.fromkeys(("op", *_TIME_PATHS, *own, *self.metadata.values())))
 
     @property
     def before(self) -> StructType:
@@ -122,7 +122,7 @@ class Wanted:
                 raw[side].isNotNull(),
                 F.struct(
                     *(
-                        Raw(raw[side][f.name], encodings[f.name], coded)
+                        RawValue(raw[side][f.name], encodings[f.name], coded)
                         .to(f.dataType)
                         .alias(f.name)
                         for f in columns
@@ -138,32 +138,38 @@ class Wanted:
         unsent = list[Column]()
         for side, columns in sides.items():
             for f in columns:
-                raw_value = Raw(raw[side][f.name], encodings[f.name], coded)
+                raw_value = RawValue(raw[side][f.name], encodings[f.name], coded)
                 missing = self.placeholder.within(
                     raw_value.column, raw_value.encoding.natural or raw_type(f.dataType)
                 )
-                unfit = _unfit(f, raw_value, typed_rows[side][f.name])
+                unfit = _unfit_problem(f, raw_value, typed_rows[side][f.name])
                 if missing is None:
                     problems.append(unfit)
                 elif self.keeps and side == "after" and f.name not in self.keys:
                     unsent.append(F.when(missing, f.name))
                     problems.append(F.when(~F.coalesce(missing, F.lit(False)), unfit))
                 else:
-                    problems += [F.when(missing, _unsent(f)), unfit]
+                    problems += [F.when(missing, _unsent_problem(f)), unfit]
         event = F.struct(
             raw["op"].alias("op"),
-            F.coalesce(*(_time(_at(raw, path), path) for path in _TIMES)).alias("time"),
+            F.coalesce(*(_time_us(_metadata_at(raw, path), path) for path in _TIME_PATHS)).alias(
+                "time"
+            ),
             *(typed_rows[side].alias(side) for side, columns in sides.items() if columns.fields),
             F.struct(
                 F.lit(True).alias("_"),
-                *(_at(raw, path).alias(name) for name, path in self.metadata.items()),
+                *(_metadata_at(raw, path).alias(name) for name, path in self.metadata.items()),
             ).alias("metadata"),
             F.coalesce(F.lit(None).cast("string"), *problems).alias("problem"),
             F.filter(F.array(*unsent), lambda name: name.isNotNull())
             .cast("array<string>")
             .alias("unsent"),
             *(
-                [transaction_of(raw["op"], lambda path: _at(raw, path)).alias("transaction")]
+                [
+                    transaction_of(raw["op"], lambda path: _metadata_at(raw, path)).alias(
+                        "transaction"
+                    )
+                ]
                 if self.transacts
                 else []
             ),
@@ -175,7 +181,7 @@ class Wanted:
 class ChangeEvents(Decoding):
     """The conversion of records to changes of rows."""
 
-    wanted: Wanted
+    wanted: WantedParts
     """The parts of an envelope that are read."""
     events: Callable[[DataFrame], DataFrame]
     """A function that adds ``_event`` (see ``Wanted.typed``), null where a record is no envelope.
@@ -202,9 +208,9 @@ class ChangeEvents(Decoding):
         frame = self.events(records if self.tombstones else records.where(has_value))
         if "_absent" in frame.columns:
             has_value = ~F.col("_absent")
-            frame = frame if self.tombstones else kept(frame, has_value)
+            frame = frame if self.tombstones else keep_rows(frame, has_value)
         if not self.truncates:
-            frame = kept(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
+            frame = keep_rows(frame, ~F.coalesce(event["op"] == "t", F.lit(False)))
         frame = frame.withColumn(
             "value_problem",
             F.when(has_value, F.concat(F.lit("value: "), F.coalesce(*self._problems(event)))),
@@ -212,7 +218,7 @@ class ChangeEvents(Decoding):
         deletes = ~has_value | (event["op"] == "d")
         change = self._row(deletes)
         if self.splits and self.wanted.keys:
-            moves = F.col("value_problem").isNull() & self._moves(event)
+            moves = F.col("value_problem").isNull() & self._changes_key(event)
             delete_and_change = F.when(moves, F.array(self._row(F.lit(True)), change))
             frame = frame.withColumn(
                 "_row", F.explode(F.coalesce(delete_and_change, F.array(change)))
@@ -256,9 +262,9 @@ class ChangeEvents(Decoding):
             problems.append(F.when(deletes & event["before"].isNull(), gone))
             if not self.splits:
                 moved = F.lit("an update of the key, which takes a frame with offsets")
-                problems.append(F.when(self._moves(event), moved))
+                problems.append(F.when(self._changes_key(event), moved))
         if self.wanted.keeps:
-            comes = (op == "c") | self._moves(event)
+            comes = (op == "c") | self._changes_key(event)
             foreign = F.concat(
                 F.lit("the row comes under another key without its "),
                 F.array_join(event["unsent"], ", "),
@@ -267,7 +273,7 @@ class ChangeEvents(Decoding):
             problems.append(F.when(comes & (F.size(event["unsent"]) > 0), foreign))
         return problems
 
-    def _moves(self, event: Column) -> Column:
+    def _changes_key(self, event: Column) -> Column:
         """Return a boolean column, never null: the event is an update that changes the key. It is
         false where a former key column is null or was not sent, and for a table without known key
         columns.
@@ -301,7 +307,7 @@ class ChangeEvents(Decoding):
             gone.append(F.lit(None).cast("array<string>").alias(UNSENT))
         if wanted.transacts:
             found = event["transaction"]
-            op = F.when(self._moves(event), F.lit("c")).otherwise(event["op"])
+            op = F.when(self._changes_key(event), F.lit("c")).otherwise(event["op"])
             columns.append(found.withField("op", op).alias(TRANSACTION))
             gone.append(found.withField("op", F.lit("d")).alias(TRANSACTION))
         row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
@@ -309,7 +315,7 @@ class ChangeEvents(Decoding):
         return F.struct(readable.alias("row"), deleted.alias("deleted"))
 
 
-def _at(raw: Column, path: str) -> Column:
+def _metadata_at(raw: Column, path: str) -> Column:
     """Return the field of an envelope at a dotted path of ``METADATA``, in its type there; null
     where a part on the way is.
     """
@@ -318,7 +324,7 @@ def _at(raw: Column, path: str) -> Column:
     return raw.cast(METADATA[path])
 
 
-def _time(time: Column, path: str) -> Column:
+def _time_us(time: Column, path: str) -> Column:
     """Return a time in an envelope in microseconds; null for 0, which stands for none, and for a
     time too large for microseconds. ``path``: where it stands; unless it ends in ``_us``, the time
     is in milliseconds.
@@ -327,7 +333,7 @@ def _time(time: Column, path: str) -> Column:
     return F.nullif(micros, F.lit(0))
 
 
-def _unfit(column: StructField, raw_value: Raw, value: Column) -> Column:
+def _unfit_problem(column: StructField, raw_value: RawValue, value: Column) -> Column:
     """Return a text why a column has no value although it has a raw one, else null. ``value``: the
     raw value in the column's type.
     """
@@ -343,7 +349,7 @@ def _unfit(column: StructField, raw_value: Raw, value: Column) -> Column:
     return F.when(raw_value.lost(value, type_), unfit)
 
 
-def _unsent(column: StructField) -> Column:
+def _unsent_problem(column: StructField) -> Column:
     """Return the problem of a column whose value was not sent."""
     return F.lit(
         f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "

@@ -12,16 +12,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from dovetail.io.formats.json_values import (
     JsonEncoding,
-    Values,
-    misfit,
+    JsonValues,
+    is_suspect,
+    misfit_problem,
+    misfit_text,
     raw_type,
-    suspect,
     text_type,
-    unfit,
 )
 
 _MALFORMED: Final = "_malformed"
-_READ: Final = {
+_READ_OPTIONS: Final = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": _MALFORMED,
     "allowSingleQuotes": "false",
@@ -38,7 +38,7 @@ class JsonObject:
     schema: StructType
     """The fields that are read. Others are ignored."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
-    """The encodings of times, as in ``json_values.Values``."""
+    """The encodings of times, as in ``json_values.JsonValues``."""
 
     @property
     def parsed(self) -> Column:
@@ -53,11 +53,11 @@ class JsonObject:
         and as a list's element. Behind a value, the first needs ``}`` or a field's name, the second
         ``]`` or a value. No text has both, so nothing follows.
         """
-        values = Values(self.encodings)
+        values = JsonValues(self.encodings)
         raw = parsed["object"]
         converted = values.of(raw, self.schema)
-        fits = self._is_one & parsed[_MALFORMED].isNull() & ~values.lost(raw, self.schema)
-        doubt = suspect(self.text, converted, self.schema)
+        fits = self._is_one_value & parsed[_MALFORMED].isNull() & ~values.lost(raw, self.schema)
+        doubt = is_suspect(self.text, converted, self.schema)
         if doubt is not None:
             sound = F.when(doubt, self.problem(parsed).isNull())
             fits = fits & F.coalesce(sound, F.lit(True))
@@ -68,7 +68,7 @@ class JsonObject:
         all fit, and where the text is not one JSON object. ``parsed``: the column of
         ``JsonObject.parsed``.
         """
-        converted = Values(self.encodings).of(parsed["object"], self.schema)
+        converted = JsonValues(self.encodings).of(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
         readings = F.struct(
             _from_json(self.text, text_type(self.schema))["object"].alias("deep"),
@@ -76,10 +76,10 @@ class JsonObject:
             converted.alias("made"),
         )
         # Within a transform of a list it is computed once, however often it is used.
-        problems = F.transform(F.array(readings), self._problem)
-        return F.when(self._is_one, F.try_element_at(problems, F.lit(1)))
+        problems = F.transform(F.array(readings), self._first_problem)
+        return F.when(self._is_one_value, F.try_element_at(problems, F.lit(1)))
 
-    def _problem(self, readings: Column) -> Column:
+    def _first_problem(self, readings: Column) -> Column:
         """Return the first reason why a field does not fit, as text; null if all fit, or if the
         text is no object.
 
@@ -87,21 +87,21 @@ class JsonObject:
         types.
         """
         flat, converted = readings["flat"], readings["made"]
-        reasons = [misfit(readings["deep"], converted, self.schema, F.lit(""))]
+        reasons = [misfit_problem(readings["deep"], converted, self.schema, F.lit(""))]
         for f in self.schema:
             text = flat["object"][f.name]
-            reason = unfit(F.lit(f.name), f.dataType, text)
+            reason = misfit_text(F.lit(f.name), f.dataType, text)
             reasons.append(F.when(text.isNotNull() & converted[f.name].isNull(), reason))
         for f in self.schema:
             # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):
                 alone = _from_json(self.text, raw_type(StructType([f])))
-                reason = unfit(F.lit(f.name), f.dataType, flat["object"][f.name])
+                reason = misfit_text(F.lit(f.name), f.dataType, flat["object"][f.name])
                 reasons.append(F.when(alone[_MALFORMED].isNotNull(), reason))
         return F.when(flat[_MALFORMED].isNull(), F.coalesce(*reasons))
 
     @property
-    def _is_one(self) -> Column:
+    def _is_one_value(self) -> Column:
         """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
         parse. It is null for a null text.
         """
@@ -109,7 +109,7 @@ class JsonObject:
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 
 
-def json_absent(text: Column, *, wrapped: bool = True) -> Column:
+def is_json_null(text: Column, *, wrapped: bool = True) -> Column:
     """Return a boolean column, never null: a JSON text says that there is no value, as ``null``. A
     null text does not.
 
@@ -125,7 +125,7 @@ def json_absent(text: Column, *, wrapped: bool = True) -> Column:
     return F.coalesce(absent, F.lit(False))
 
 
-def json_wrapped(text: Column) -> Column:
+def is_json_wrapped(text: Column) -> Column:
     """Return a boolean column, never null: a JSON text is an object of the fields ``schema`` and
     ``payload`` alone, and ``payload`` is not null. So Kafka Connect writes a value with its schema.
     """
@@ -143,4 +143,6 @@ def _from_json(text: Column, schema: DataType) -> Column:
     The field is null then, and for a null text.
     """
     fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
-    return F.from_json(F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ)
+    return F.from_json(
+        F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ_OPTIONS
+    )

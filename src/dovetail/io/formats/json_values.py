@@ -4,7 +4,7 @@
 of day for a time of today, and ``"731"`` for a date. It takes 200 for a byte, ``"1,5"`` for
 fifteen, and 1e400 for infinity. So times and bytes are read in a type that keeps the text
 (``raw_type``), and are converted here. Decimals would lose digits as texts. So ``from_json`` reads
-decimals and floats, and ``suspect`` ones are checked again.
+decimals and floats, and those of ``is_suspect`` are checked again.
 
 ``from_json`` keeps the fields that fit where others do not. So a field is at fault if it is null
 although the text has a value for it.
@@ -61,8 +61,8 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999 (inclusive). A count beyond them is in another unit."""
 
-_SHOWN: Final = 200
-_CODED: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
+_SHOWN_CHARS_MAX: Final = 200
+_CODED_TYPES: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
 _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
 
 
@@ -78,7 +78,7 @@ def raw_type(type_: DataType) -> DataType:
         return StructType([StructField(f.name, raw_type(f.dataType)) for f in type_])
     if isinstance(type_, ByteType):
         return ShortType()
-    return StringType() if isinstance(type_, _CODED) else type_
+    return StringType() if isinstance(type_, _CODED_TYPES) else type_
 
 
 def text_type(type_: DataType) -> DataType:
@@ -95,7 +95,7 @@ def text_type(type_: DataType) -> DataType:
 
 
 @dataclass(frozen=True)
-class Values:
+class JsonValues:
     """The conversion of raw values to their types."""
 
     encodings: Mapping[str, JsonEncoding]
@@ -112,7 +112,8 @@ class Values:
             return raw
         if isinstance(type_, StructType):
             fields = (
-                self.of(raw[f.name], f.dataType, _below(path, f.name)).alias(f.name) for f in type_
+                self.of(raw[f.name], f.dataType, _nested_path(path, f.name)).alias(f.name)
+                for f in type_
             )
             return F.when(raw.isNotNull(), F.struct(*fields))
         if isinstance(type_, ArrayType):
@@ -121,7 +122,7 @@ class Values:
         if isinstance(type_, MapType):
             of_values = type_.valueType
             return F.transform_values(raw, lambda _, item: self.of(item, of_values, path))
-        return self._made(raw, type_, path)
+        return self._typed_value(raw, type_, path)
 
     def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
         """Return a boolean column, never null: a raw value, or a part of it at any depth, does not
@@ -133,7 +134,7 @@ class Values:
         if not _has_coded(type_):
             return F.lit(False)
         if isinstance(type_, StructType):
-            lost = (self.lost(raw[f.name], f.dataType, _below(path, f.name)) for f in type_)
+            lost = (self.lost(raw[f.name], f.dataType, _nested_path(path, f.name)) for f in type_)
             return reduce(Column.__or__, lost)
         if isinstance(type_, (ArrayType, MapType)):
             items, inner = raw, type_.elementType if isinstance(type_, ArrayType) else None
@@ -143,9 +144,9 @@ class Values:
             of_items = inner
             some = F.exists(items, lambda item: self.lost(item, of_items, path))
             return F.coalesce(some, F.lit(False))
-        return raw.isNotNull() & self._made(raw, type_, path).isNull()
+        return raw.isNotNull() & self._typed_value(raw, type_, path).isNull()
 
-    def _made(self, raw: Column, type_: DataType, path: str) -> Column:
+    def _typed_value(self, raw: Column, type_: DataType, path: str) -> Column:
         """Return a byte, date or timestamp of ``type_`` from its raw value; null where it does not
         fit. A timestamp without a zone is in UTC. ``path``: the dotted name of the field, which has
         its encoding.
@@ -154,7 +155,7 @@ class Values:
         if isinstance(type_, ByteType):
             return raw.try_cast(type_)
         if encoding != "iso":
-            return _counted(raw, type_, encoding)
+            return _time_of_number(raw, type_, encoding)
         if isinstance(type_, DateType):
             pattern = f"^({_DATE}){_MIDNIGHT}$"
             return F.when(raw.rlike(pattern), F.regexp_extract(raw, pattern, 1).try_cast(type_))
@@ -173,7 +174,7 @@ class Values:
         return text.try_cast(type_)
 
 
-def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
+def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
     """Return a date or timestamp of ``type_`` from ``raw``, a text with a number since 1970 in the
     unit of ``encoding``. Digits finer than microseconds are cut off, towards the past. A date's
     number counts days, whatever the encoding is.
@@ -192,20 +193,20 @@ def _counted(raw: Column, type_: DataType, encoding: str) -> Column:
     return F.timestamp_micros(micros)
 
 
-def suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
+def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
     """Return a boolean column, perhaps null: a number may have been misread, as an infinite one or
     a decimal with commas. It is None if the type has no such numbers.
 
     ``text``: the object as it came; ``converted``: the value in its type.
     """
-    doubts = [] if infinite(converted, type_) is None else [infinite(converted, type_)]
+    doubts = [] if is_infinite(converted, type_) is None else [is_infinite(converted, type_)]
     if _has_decimal(type_):
         doubts.append(text.rlike(_WITH_COMMA))
     conditions = [doubt for doubt in doubts if doubt is not None]
     return reduce(Column.__or__, conditions) if conditions else None
 
 
-def infinite(converted: Column, type_: DataType) -> Column | None:
+def is_infinite(converted: Column, type_: DataType) -> Column | None:
     """Return a boolean column: a number is infinite, at any depth, as a too large one becomes. It
     is null for a null number, and false for a null that contains numbers. Return None if the type
     has no floats; map keys do not count.
@@ -213,19 +214,21 @@ def infinite(converted: Column, type_: DataType) -> Column | None:
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))
     if isinstance(type_, StructType):
-        some = [infinite(converted[f.name], f.dataType) for f in type_]
+        some = [is_infinite(converted[f.name], f.dataType) for f in type_]
         conditions = [F.coalesce(item, F.lit(False)) for item in some if item is not None]
         return reduce(Column.__or__, conditions) if conditions else None
     if isinstance(type_, (ArrayType, MapType)):
         inner = type_.elementType if isinstance(type_, ArrayType) else type_.valueType
-        if infinite(F.lit(None), inner) is None:
+        if is_infinite(F.lit(None), inner) is None:
             return None
         items = converted if isinstance(type_, ArrayType) else F.map_values(converted)
-        return F.coalesce(F.exists(items, _bool(lambda item: infinite(item, inner))), F.lit(False))
+        return F.coalesce(
+            F.exists(items, _false_if_null(lambda item: is_infinite(item, inner))), F.lit(False)
+        )
     return None
 
 
-def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
+def misfit_problem(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
     """Return a text why a value does not fit its type, with the path and the value at fault; null
     if it fits. It is the first such part, in the order of the fields.
 
@@ -234,7 +237,9 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
     """
     if isinstance(type_, StructType):
         of_fields = (
-            misfit(text[f.name], converted[f.name], f.dataType, F.concat(path, F.lit(f".{f.name}")))
+            misfit_problem(
+                text[f.name], converted[f.name], f.dataType, F.concat(path, F.lit(f".{f.name}"))
+            )
             for f in type_
         )
         return F.coalesce(F.lit(None).cast("string"), *of_fields)
@@ -242,13 +247,15 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
         if isinstance(type_, ArrayType):
             inner = type_.elementType
             each = F.zip_with(
-                text, converted, lambda a, b: misfit(a, b, inner, F.concat(path, F.lit("[]")))
+                text,
+                converted,
+                lambda a, b: misfit_problem(a, b, inner, F.concat(path, F.lit("[]"))),
             )
         else:
             of_values = type_.valueType
             each = F.transform(
                 F.map_keys(text),
-                lambda key: misfit(
+                lambda key: misfit_problem(
                     F.try_element_at(text, key),
                     F.try_element_at(converted, key),
                     of_values,
@@ -256,7 +263,9 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
                 ),
             )
         # from_json makes a whole array null if one number in it does not fit.
-        whole = F.when(text.isNotNull() & converted.isNull(), unfit(path, type_, F.to_json(text)))
+        whole = F.when(
+            text.isNotNull() & converted.isNull(), misfit_text(path, type_, F.to_json(text))
+        )
         first = F.try_element_at(F.filter(each, Column.isNotNull), F.lit(1))
         return F.coalesce(whole, first)
     lost = converted.isNull()
@@ -265,10 +274,10 @@ def misfit(text: Column, converted: Column, type_: DataType, path: Column) -> Co
         text = F.when(text.isin('"Infinity"', '"-Infinity"'), F.lit("too large")).otherwise(text)
     if isinstance(type_, DecimalType):
         lost = lost | F.contains(text, F.lit(","))
-    return F.when(text.isNotNull() & lost, unfit(path, type_, text))
+    return F.when(text.isNotNull() & lost, misfit_text(path, type_, text))
 
 
-def unfit(path: Column, type_: DataType, text: Column) -> Column:
+def misfit_text(path: Column, type_: DataType, text: Column) -> Column:
     """Return the message for a value that does not fit its type, null where ``path`` or ``text``
     is. ``path``: with or without a dot in front. ``text``: the value, of which the first 200
     characters are shown.
@@ -280,19 +289,19 @@ def unfit(path: Column, type_: DataType, text: Column) -> Column:
         F.lit("column "),
         F.ltrim(path, F.lit(".")),
         F.lit(f" is no {type_.simpleString()}: "),
-        F.substring(text, 1, _SHOWN),
+        F.substring(text, 1, _SHOWN_CHARS_MAX),
         F.lit(remedy),
     )
 
 
-def checked_encodings(
+def refuse_unfit_encodings(
     operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
 ) -> None:
     """Raise ``PlanError`` for the encoding of a field that is no date or timestamp of the schema.
     Also refuse an encoding that does not suit the field's type: a date takes ``iso`` and
     ``epoch_days``, a timestamp all others.
     """
-    times = dict(_times(schema))
+    times = dict(_time_fields(schema))
     for path, encoding in encodings.items():
         if path not in times:
             raise PlanError(
@@ -310,23 +319,23 @@ def checked_encodings(
             )
 
 
-def _times(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+def _time_fields(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
     """Yield (path, type) of each date and timestamp at any depth; nothing if there are none.
     Elements and map values have the path of their column; map keys do not count. ``path``: that of
     ``type_``.
     """
     if isinstance(type_, StructType):
         for field in type_:
-            yield from _times(field.dataType, _below(path, field.name))
+            yield from _time_fields(field.dataType, _nested_path(path, field.name))
     elif isinstance(type_, ArrayType):
-        yield from _times(type_.elementType, path)
+        yield from _time_fields(type_.elementType, path)
     elif isinstance(type_, MapType):
-        yield from _times(type_.valueType, path)
+        yield from _time_fields(type_.valueType, path)
     elif isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
         yield path, type_
 
 
-def _below(path: str, name: str) -> str:
+def _nested_path(path: str, name: str) -> str:
     """Return the dotted path of the field ``name`` within the one at ``path``, which is empty for
     the whole.
     """
@@ -354,10 +363,10 @@ def _has_coded(type_: DataType) -> bool:
         return _has_coded(type_.elementType)
     if isinstance(type_, MapType):
         return _has_coded(type_.valueType)
-    return isinstance(type_, _CODED)
+    return isinstance(type_, _CODED_TYPES)
 
 
-def _bool(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
+def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
     """Return ``check`` as a function whose result is never null: null counts as False. ``check``
     must not return None for the items that it gets.
     """

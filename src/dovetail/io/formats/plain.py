@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.json_objects import JsonObject, json_absent, json_wrapped
-from dovetail.io.formats.json_values import JsonEncoding, checked_encodings
+from dovetail.io.formats.json_objects import JsonObject, is_json_null, is_json_wrapped
+from dovetail.io.formats.json_values import JsonEncoding, refuse_unfit_encodings
 from dovetail.plan.types.checks import map_without_text_keys, refuse_duplicates, types_within
 from dovetail.plan.types.schemas import parse_columns
 
@@ -50,12 +50,12 @@ FRAME_LENGTH: Final = 5
 """The length in bytes of a schema registry's framing: a zero, then the id of the record's
 schema."""
 
-_WRAPPED: Final = (
+_WRAPPED_PROBLEM: Final = (
     "its fields lie in payload, beside their schema, as Kafka Connect writes them: set "
     "schemas.enable=false in the connector's converter, or select payload as the record"
 )
-"""The problem of a JSON object of ``json_wrapped``."""
-_WRITTEN: Final = {
+"""The problem of a JSON object of ``is_json_wrapped``."""
+_WRITE_OPTIONS: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -64,7 +64,7 @@ _WRITTEN: Final = {
 
 
 @dataclass(frozen=True)
-class Place:
+class FormatContext:
     """The place where a format is used: a call, and a part of its records."""
 
     operator: str
@@ -126,7 +126,7 @@ class Decoding:
         return frame.withColumn(f"{part}_problem", F.when(unread, problem)).drop(parsed)
 
 
-def kept(frame: DataFrame, condition: Column) -> DataFrame:
+def keep_rows(frame: DataFrame, condition: Column) -> DataFrame:
     """Return the rows that fulfil a condition on the result of reading their records; null is not
     fulfilled.
 
@@ -141,7 +141,7 @@ class Format(ABC):
     """A conversion from bytes to columns, and from columns to bytes."""
 
     @abstractmethod
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the column of the context's part. Nothing of the records is read yet,
         but a registry is asked.
 
@@ -150,7 +150,7 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns encoded in one; null only where a single column of text or bytes is
         null. A schema may be registered.
 
@@ -256,7 +256,7 @@ def _refuse_type(operator: str, name: str, type_: DataType) -> None:
 
 
 @dataclass(frozen=True)
-class _One(Format):
+class _SingleColumn(Format):
     """One column as it is: text in UTF-8, or bytes."""
 
     name: Literal["string", "bytes"]
@@ -265,7 +265,7 @@ class _One(Format):
 
     tells_null: ClassVar[bool] = False
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read one column, named after the part. Text that is not UTF-8 is
         unreadable.
         """
@@ -279,7 +279,7 @@ class _One(Format):
             lambda _: F.lit("not text in UTF-8"),
         )
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return the only column as bytes or text; null stays null. Raises ``PlanError`` for
         several columns or another type.
         """
@@ -294,8 +294,8 @@ class _One(Format):
         return F.col(quoted(columns.names[0])).cast("string" if self.name == "string" else "binary")
 
 
-_TEXT: Final = _One("string", (StringType, IntegralType))
-_BYTES: Final = _One("bytes", (BinaryType,))
+_TEXT: Final = _SingleColumn("string", (StringType, IntegralType))
+_BYTES: Final = _SingleColumn("bytes", (BinaryType,))
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class JsonFormat(Format):
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
     """The encodings of times, by the paths of their fields."""
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the object's fields; a JSON null is no value. So is an object with a
         null ``payload``, unless the schema has a field ``schema`` or ``payload``. Kafka Connect's
         object of ``schema`` and ``payload`` is unreadable then. Raises ``PlanError`` without a
@@ -333,7 +333,7 @@ class JsonFormat(Format):
                 return object_row
             nulls = (parsed["object"][name].isNull() for name in object_.schema.names)
             empty = reduce(Column.__and__, nulls)
-            outside = json_absent(text) | json_wrapped(text)
+            outside = is_json_null(text) | is_json_wrapped(text)
             return F.when(~F.when(empty, outside).otherwise(F.lit(False)), object_row)
 
         return Decoding(
@@ -342,13 +342,13 @@ class JsonFormat(Format):
             row,
             lambda parsed: F.coalesce(
                 object_.problem(parsed),
-                F.when(json_wrapped(text), F.lit(_WRAPPED)) if bare else F.lit(None),
-                not_json(F.col(context.part), problem_text, framed=self.framed),
+                F.when(is_json_wrapped(text), F.lit(_WRAPPED_PROBLEM)) if bare else F.lit(None),
+                not_json_problem(F.col(context.part), problem_text, framed=self.framed),
             ),
-            absent=lambda _: json_absent(text, wrapped=bare),
+            absent=lambda _: is_json_null(text, wrapped=bare),
         )
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns as the text of an object, nulls included, whatever ``schema`` is.
         Raises ``PlanError`` for options that are for reading only, and for maps whose keys have no
         text in JSON.
@@ -366,7 +366,7 @@ class JsonFormat(Format):
                     f"column {column.name!r}",
                     "Make texts of the keys by F.transform_keys()",
                 )
-        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITTEN)
+        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITE_OPTIONS)
 
 
 @validated
@@ -451,11 +451,11 @@ def json(
     if encoding_by_column and columns is None:
         raise PlanError("json", "encodings= is given without schema=", "Declare the fields")
     if columns is not None:
-        checked_encodings("json", encoding_by_column, columns)
+        refuse_unfit_encodings("json", encoding_by_column, columns)
     return JsonFormat(columns, framed, encoding_by_column)
 
 
-def not_json(column: Column, problem_text: str, *, framed: bool) -> Column:
+def not_json_problem(column: Column, problem_text: str, *, framed: bool) -> Column:
     """Return a column with the text ``problem_text``. Unless ``framed``, it has a hint at
     ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing. It is meant
     for unreadable bytes alone.

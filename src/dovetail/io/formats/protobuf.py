@@ -26,14 +26,16 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, Place
+from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, FormatContext
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.arrow import spark_schema
 
-_REST: Final = (1 << 31) - 1
-_NO_SET: Final = "is no set of files with descriptors"
-_SET: Final = "Give what protoc --include_imports --descriptor_set_out writes"
-_MISSING: Final = "Install it: pip install 'dovetail[protobuf]', on a cluster on the executors, too"
+_SUBSTRING_LENGTH_MAX: Final = (1 << 31) - 1
+_NOT_DESCRIPTORS: Final = "is no set of files with descriptors"
+_DESCRIPTORS_REMEDY: Final = "Give what protoc --include_imports --descriptor_set_out writes"
+_PACKAGE_REMEDY: Final = (
+    "Install it: pip install 'dovetail[protobuf]', on a cluster on the executors, too"
+)
 
 Message: TypeAlias = Annotated[
     Any,
@@ -61,20 +63,20 @@ class ProtobufFormat(Format):
     registry: Registry | None
     subject: str | None
 
-    def reading(self, context: Place) -> Decoding:
+    def reading(self, context: FormatContext) -> Decoding:
         """Return how to read the message's fields, in workers. With a framing, messages of other
         types are unreadable.
         """
         fields = self._fields()
-        decode = _in_arrow(_decoder(self.files, self.message), fields)
+        decode = _arrow_udf(_decoder(self.files, self.message), fields)
         value = F.col(context.part)
         if self.framed:
-            unframed = F.substring(value, FRAME_LENGTH + 1, _REST)
+            unframed = F.substring(value, FRAME_LENGTH + 1, _SUBSTRING_LENGTH_MAX)
             body = F.lit(None).cast("binary")
-            for index_bytes in _places(_descriptor(self.files, self.message)):
+            for index_bytes in _message_indexes(_find_descriptor(self.files, self.message)):
                 matches = F.startswith(unframed, F.lit(index_bytes))
                 body = F.when(
-                    matches, F.substring(unframed, len(index_bytes) + 1, _REST)
+                    matches, F.substring(unframed, len(index_bytes) + 1, _SUBSTRING_LENGTH_MAX)
                 ).otherwise(body)
             value = F.when(F.startswith(value, F.lit(b"\0")), body)
         problem_text = f"not a message {self.message}"
@@ -82,7 +84,7 @@ class ProtobufFormat(Format):
             problem_text += ", in the framing of a schema registry"
         return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(problem_text))
 
-    def writing(self, context: Place, columns: StructType) -> Column:
+    def writing(self, context: FormatContext, columns: StructType) -> Column:
         """Return a message of the columns; a null is a field that is not set.
 
         With a framing, ask the registry for the subject's latest version, whose id goes before each
@@ -106,7 +108,7 @@ class ProtobufFormat(Format):
                     f"{type_.simpleString()} in message {self.message}",
                     "Cast it",
                 )
-        encode = _in_arrow(_encoder(self.files, self.message), BinaryType())
+        encode = _arrow_udf(_encoder(self.files, self.message), BinaryType())
         written = encode(F.struct(*(F.col(quoted(name)) for name in columns.names)))
         if not self.framed:
             return written
@@ -114,12 +116,14 @@ class ProtobufFormat(Format):
             raise context.refuse("is framed, and of no registry", "Give registry=")
         subject = self.subject or f"{context.topic}-{context.part}"
         schema_id = self.registry.versions(subject)[-1].id
-        index_bytes = _places(_descriptor(self.files, self.message))[0]
+        index_bytes = _message_indexes(_find_descriptor(self.files, self.message))[0]
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big") + index_bytes), written)
 
     def _fields(self) -> StructType:
         """Return the fields of the message as Spark's columns, in order."""
-        return spark_schema(_readable(_handler(self.files, self.message).schema()))
+        return spark_schema(
+            _spark_readable_schema(_message_converter(self.files, self.message).schema())
+        )
 
 
 @validated
@@ -203,9 +207,9 @@ def protobuf(
             raise PlanError(
                 "protobuf",
                 f"message={message!r} is a name, and descriptors= is not given",
-                _SET,
+                _DESCRIPTORS_REMEDY,
             )
-        files, name = _read(descriptors), message
+        files, name = _descriptor_bytes(descriptors), message
     else:
         if descriptors is not None:
             raise PlanError(
@@ -213,11 +217,13 @@ def protobuf(
             )
         descriptor = _descriptor_of(message)
         assert descriptor is not None
-        files, name = _set_of(descriptor.file), descriptor.full_name
+        files, name = _file_set_of(descriptor.file), descriptor.full_name
     try:
-        _descriptor(files, name)
+        _find_descriptor(files, name)
     except DecodeError as error:
-        raise PlanError("protobuf", f"descriptors= {_NO_SET}", _SET) from error
+        raise PlanError(
+            "protobuf", f"descriptors= {_NOT_DESCRIPTORS}", _DESCRIPTORS_REMEDY
+        ) from error
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(
             "protobuf", f"message={name!r} is not in the descriptors: {error}", "Name one that is"
@@ -225,7 +231,7 @@ def protobuf(
     return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
 
 
-def _read(descriptors: Any) -> bytes:
+def _descriptor_bytes(descriptors: Any) -> bytes:
     """Return descriptors as bytes, given so or as the path of a file. Raises ``PlanError`` for an
     unreadable file.
     """
@@ -234,7 +240,9 @@ def _read(descriptors: Any) -> bytes:
     try:
         return Path(descriptors).read_bytes()
     except OSError as error:
-        raise PlanError("protobuf", f"descriptors= cannot be read: {error}", _SET) from error
+        raise PlanError(
+            "protobuf", f"descriptors= cannot be read: {error}", _DESCRIPTORS_REMEDY
+        ) from error
 
 
 def _descriptor_of(message: Any) -> Descriptor | None:
@@ -247,7 +255,7 @@ def _descriptor_of(message: Any) -> Descriptor | None:
     return descriptor if isinstance(descriptor, Descriptor) else None
 
 
-def _set_of(file: FileDescriptor) -> bytes:
+def _file_set_of(file: FileDescriptor) -> bytes:
     """Return a file and all its imports, direct and indirect, as a serialized
     ``FileDescriptorSet``: each once, after its own imports.
     """
@@ -266,7 +274,7 @@ def _set_of(file: FileDescriptor) -> bytes:
 
 
 @cache
-def _descriptor(files: bytes, message: str) -> Descriptor:
+def _find_descriptor(files: bytes, message: str) -> Descriptor:
     """Return a message's descriptor; raise ``KeyError`` or ``TypeError`` if the files do not have
     it.
     """
@@ -277,15 +285,17 @@ def _descriptor(files: bytes, message: str) -> Descriptor:
 
 
 @cache
-def _handler(files: bytes, message: str) -> Any:
+def _message_converter(files: bytes, message: str) -> Any:
     """Return the converter of a message, the same for the same arguments. ``files``: a serialized
     ``FileDescriptorSet``. Raises ``ConfigurationError`` without the package ``ptars``.
     """
     try:
         from ptars import HandlerPool, PtarsConfig
     except ImportError as error:
-        raise ConfigurationError("protobuf", "the package ptars is missing", _MISSING) from error
-    descriptor = _descriptor(files, message)
+        raise ConfigurationError(
+            "protobuf", "the package ptars is missing", _PACKAGE_REMEDY
+        ) from error
+    descriptor = _find_descriptor(files, message)
     config = PtarsConfig(
         timestamp_tz="UTC",
         timestamp_unit="us",
@@ -296,7 +306,7 @@ def _handler(files: bytes, message: str) -> Any:
     return HandlerPool([descriptor.file], config=config).get_for_message(descriptor)
 
 
-def _in_arrow(
+def _arrow_udf(
     function: Callable[[pa.Array], pa.Array], type_: DataType
 ) -> Callable[[Column], Column]:
     """Return a function over Arrow columns as one over Spark's."""
@@ -313,27 +323,30 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """
 
     def decoded(values: pa.Array) -> pa.Array:
-        handler = _handler(files, message)
-        return pa.concat_arrays(list(_columns(handler, values.cast(pa.binary()))))
+        handler = _message_converter(files, message)
+        return pa.concat_arrays(list(_decode_messages(handler, values.cast(pa.binary()))))
 
     return decoded
 
 
-def _columns(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
+def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
     """Return the messages ``values`` as structs in consecutive arrays, together as long, null where
-    they are null or cannot be read. ``handler``: as ``_handler`` returns it.
+    they are null or cannot be read. ``handler``: as ``_message_converter`` returns it.
 
     A batch that fails is halved until the unreadable message is found.
     """
     try:
         batch = handler.array_to_record_batch(values)
     except ValueError:
-        schema = _readable(handler.schema())
+        schema = _spark_readable_schema(handler.schema())
         if len(values) == 1:
             return [pa.nulls(1, pa.struct(list(schema)))]
         half = len(values) // 2
-        return [*_columns(handler, values[:half]), *_columns(handler, values[half:])]
-    table = pa.Table.from_batches([batch]).cast(_readable(batch.schema))
+        return [
+            *_decode_messages(handler, values[:half]),
+            *_decode_messages(handler, values[half:]),
+        ]
+    table = pa.Table.from_batches([batch]).cast(_spark_readable_schema(batch.schema))
     columns = [column.combine_chunks() for column in table.columns]
     return [pa.StructArray.from_arrays(columns, fields=list(table.schema), mask=values.is_null())]
 
@@ -346,41 +359,43 @@ def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """
 
     def encoded(rows: pa.Array) -> pa.Array:
-        handler = _handler(files, message)
+        handler = _message_converter(files, message)
         batch = pa.RecordBatch.from_struct_array(rows)
         schema = handler.schema()
-        fields = [pa.field(name, _nullable(schema.field(name).type)) for name in batch.schema.names]
+        fields = [
+            pa.field(name, _nullable_type(schema.field(name).type)) for name in batch.schema.names
+        ]
         return handler.record_batch_to_array(batch.cast(pa.schema(fields)))
 
     return encoded
 
 
-def _readable(schema: pa.Schema) -> pa.Schema:
+def _spark_readable_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema in types that Spark has, everything nullable."""
-    return pa.schema([pa.field(f.name, _nullable(f.type, _in_spark)) for f in schema])
+    return pa.schema([pa.field(f.name, _nullable_type(f.type, _signed_type)) for f in schema])
 
 
-def _in_spark(type_: pa.DataType) -> pa.DataType:
+def _signed_type(type_: pa.DataType) -> pa.DataType:
     """Return the signed type for an unsigned integer; other types stay."""
     if pa.types.is_uint64(type_):
         return pa.decimal128(20, 0)
     return pa.int64() if pa.types.is_uint32(type_) else type_
 
 
-def _nullable(
+def _nullable_type(
     type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType] = lambda same: same
 ) -> pa.DataType:
     """Return the type with everything in it nullable; ``leaf``: the conversion of plain types."""
     if pa.types.is_list(type_):
-        return pa.list_(_nullable(type_.value_type, leaf))
+        return pa.list_(_nullable_type(type_.value_type, leaf))
     if pa.types.is_map(type_):
-        return pa.map_(_nullable(type_.key_type, leaf), _nullable(type_.item_type, leaf))
+        return pa.map_(_nullable_type(type_.key_type, leaf), _nullable_type(type_.item_type, leaf))
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, _nullable(f.type, leaf)) for f in type_])
+        return pa.struct([pa.field(f.name, _nullable_type(f.type, leaf)) for f in type_])
     return leaf(type_)
 
 
-def _places(descriptor: Descriptor) -> list[bytes]:
+def _message_indexes(descriptor: Descriptor) -> list[bytes]:
     """Return the one or two byte sequences by which a registry's framing may name the message of a
     descriptor, the usual one first.
 

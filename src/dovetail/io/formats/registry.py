@@ -26,8 +26,8 @@ from dovetail.errors import ConfigurationError
 
 SchemaType: TypeAlias = Literal["AVRO", "PROTOBUF", "JSON"]
 
-_MEDIA: Final = "application/vnd.schemaregistry.v1+json"
-_ABSENT: Final = 404
+_MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class FileRegistry(Registry):
         Raises ``ConfigurationError`` for another schema and an unknown subject.
         """
         for version in self.versions(subject):
-            if _same(version.schema, schema):
+            if _is_same_schema(version.schema, schema):
                 return version.id
         raise self.refuse(
             f"has no version of {subject!r} with the schema that is written",
@@ -133,12 +133,12 @@ class HttpRegistry(Registry):
         the registry does not answer or answers with an error.
         """
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        version_numbers = self._asked("GET", f"{path}?deleted=true")
+        version_numbers = self._send_request("GET", f"{path}?deleted=true")
         if version_numbers is None:
             raise self.refuse(f"has no subject {subject!r}", "Name another in subject=")
-        live = set(self._asked("GET", path) or ())
+        live = set(self._send_request("GET", path) or ())
         answers = (
-            self._asked("GET", f"{path}/{version_number}?deleted=true")
+            self._send_request("GET", f"{path}/{version_number}?deleted=true")
             for version_number in sorted(
                 version_numbers, key=lambda number: (number in live, number)
             )
@@ -167,29 +167,29 @@ class HttpRegistry(Registry):
         """
         path = f"/subjects/{quote(subject, safe='')}"
         body = {"schema": schema} | ({} if type_ == "AVRO" else {"schemaType": type_})
-        registered = self._asked("POST", path, body)
+        registered = self._send_request("POST", path, body)
         if registered is None:
-            registered = self._asked("POST", f"{path}/versions", body)
+            registered = self._send_request("POST", f"{path}/versions", body)
         if registered is None:
             raise self.refuse(f"registers nothing for {subject!r}", "Is it open to new schemas?")
         return int(registered["id"])
 
-    def _asked(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _send_request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a request and return the decoded JSON, or None on HTTP 404. ``path``: behind the
         registry's address. ``body``: sent as JSON, None for nothing.
 
         Raises ``ConfigurationError`` for other errors, and if there is no answer.
         """
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Accept": _MEDIA, **self.headers}
+        headers = {"Accept": _MEDIA_TYPE, **self.headers}
         if data is not None:
-            headers["Content-Type"] = _MEDIA
+            headers["Content-Type"] = _MEDIA_TYPE
         request = Request(self.url.rstrip("/") + path, data, headers, method=method)  # noqa: S310
         try:
             with urlopen(request, timeout=self.timeout_s) as answer:  # noqa: S310 -- http, by its rule
                 return json.load(answer)
         except HTTPError as error:
-            if error.code == _ABSENT:
+            if error.code == _NOT_FOUND:
                 return None
             detail = error.read().decode("utf-8", "replace")[:300]
             raise self.refuse(
@@ -286,7 +286,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
     return HttpRegistry(where, headers, timeout_s)
 
 
-def _same(schema: str, other: str) -> bool:
+def _is_same_schema(schema: str, other: str) -> bool:
     """Say whether two schemas are the same JSON, or the same text if they are no JSON."""
     try:
         return bool(json.loads(schema) == json.loads(other))

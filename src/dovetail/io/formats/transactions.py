@@ -46,7 +46,7 @@ TRANSACTION_PATHS: Final = (
 """The parts of an envelope that the column is made of, besides ``op``."""
 NO_TRANSACTION: Final = "no field 'transaction', which transactions=True reads"
 """The problem of an envelope without the field, behind "has"."""
-PROVIDE: Final = "set provide.transaction.metadata=true in the connector"
+TRANSACTION_REMEDY: Final = "set provide.transaction.metadata=true in the connector"
 """The remedy for it."""
 _ROWS_MAX: Final = 1 << 24
 """The most rows of an event in MySQL's log."""

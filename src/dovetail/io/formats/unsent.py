@@ -38,7 +38,7 @@ UNSENT: Final = "_unsent"
 """The column with the names of a row's columns that were not sent."""
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Debezium's default for its setting ``unavailable.value.placeholder``."""
-_HEX: Final = "hex:"
+_HEX_PREFIX: Final = "hex:"
 """The prefix of a setting that gives bytes in hexadecimal digits."""
 
 
@@ -56,8 +56,8 @@ class Placeholder:
         """The placeholder's bytes. Raises ``ValueError`` if the setting has wrong hexadecimal
         digits.
         """
-        if self.given.startswith(_HEX):
-            return bytes.fromhex(self.given.removeprefix(_HEX))
+        if self.given.startswith(_HEX_PREFIX):
+            return bytes.fromhex(self.given.removeprefix(_HEX_PREFIX))
         return self.given.encode()
 
     @property
@@ -85,13 +85,16 @@ class Placeholder:
             return value == F.lit(self.octets)
         if isinstance(type_, ArrayType):
             inner = type_.elementType
-            unsent = self._any(value, inner)
-            numbers = self._numbers(value, inner)
+            unsent = self._has_element(value, inner)
+            numbers = self._is_list_of_bytes(value, inner)
             return unsent if numbers is None else numbers if unsent is None else unsent | numbers
         unsent_parts: list[Column | None] = []
         if isinstance(type_, MapType):
             keys, values = F.map_keys(value), F.map_values(value)
-            unsent_parts = [self._any(keys, type_.keyType), self._any(values, type_.valueType)]
+            unsent_parts = [
+                self._has_element(keys, type_.keyType),
+                self._has_element(values, type_.valueType),
+            ]
         elif isinstance(type_, StructType):
             unsent_parts = [self.within(value[f.name], f.dataType) for f in type_]
         conditions = [
@@ -99,7 +102,7 @@ class Placeholder:
         ]
         return reduce(or_, conditions) if conditions else None
 
-    def _any(self, array: Column, type_: DataType) -> Column | None:
+    def _has_element(self, array: Column, type_: DataType) -> Column | None:
         """Return a boolean column, never null: any element of an array was not sent. It is None if
         their type cannot have a placeholder.
         """
@@ -113,7 +116,7 @@ class Placeholder:
 
         return F.coalesce(F.exists(array, unsent), F.lit(False))
 
-    def _numbers(self, array: Column, type_: DataType) -> Column | None:
+    def _is_list_of_bytes(self, array: Column, type_: DataType) -> Column | None:
         """Return a boolean column, never null: an array's elements are the placeholder's bytes, one
         by one, as numbers or in base64. ``type_``: that of the elements.
 
@@ -126,12 +129,12 @@ class Placeholder:
             same = [F.transform(array, lambda item: item.try_cast("double")) == numbers]
         if isinstance(type_, StringType):
             coded = F.array(*(F.lit(base64.b64encode(bytes([item])).decode()) for item in octets))
-            same += [array == coded, F.transform(array, _unscaled) == coded]
+            same += [array == coded, F.transform(array, _unscaled_bytes) == coded]
         elif isinstance(type_, BinaryType):
             same = [array == F.array(*(F.lit(bytes([item])) for item in octets))]
         elif isinstance(type_, StructType) and {"scale", "value"} <= {*type_.names}:
             values = F.transform(array, lambda item: item["value"])
-            return self._numbers(values, type_["value"].dataType)
+            return self._is_list_of_bytes(values, type_["value"].dataType)
         if not same:
             return None
         return F.coalesce(F.when(F.size(array) == len(octets), reduce(or_, same)), F.lit(False))
@@ -142,7 +145,7 @@ def _as_hstore(text: str) -> str:
     return json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
 
 
-def _unscaled(text: Column) -> Column:
+def _unscaled_bytes(text: Column) -> Column:
     """Return the unscaled bytes, in base64, of a decimal with its own scale, in JSON; null for
     other texts.
     """

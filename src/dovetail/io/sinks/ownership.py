@@ -12,7 +12,7 @@ from dovetail.errors import PlanError, TargetError
 from dovetail.platform.files import files_of
 
 Existing: TypeAlias = Literal["fail", "replace", "adopt"]
-Standing: TypeAlias = Literal["kept", "replaced", "adopted"]
+TableRelation: TypeAlias = Literal["kept", "replaced", "adopted"]
 
 
 @dataclass
@@ -28,12 +28,12 @@ class Owner:
         have begun. Asserts that.
         """
         if self._id is None:
-            self._id, _ = progress(session, self.checkpoint)
+            self._id, _ = query_of_checkpoint(session, self.checkpoint)
         assert self._id is not None, self.checkpoint
         return self._id
 
 
-def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
+def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
     """Return the id of a checkpoint's query, None in a new one; and True if a micro-batch of it is
     complete. A missing folder counts as a new one.
     """
@@ -44,9 +44,9 @@ def progress(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
     return json.loads(metadata)["id"], files.has_files(f"{checkpoint}/commits")
 
 
-def standing(
+def relation_to_table(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
-) -> Standing:
+) -> TableRelation:
     """Return the relation of a query to a table that exists: ``"kept"`` if the query owns it, else
     ``"replaced"`` or ``"adopted"``.
 
@@ -76,7 +76,7 @@ def refuse_gone(title: str) -> None:
     )
 
 
-def must_be_empty(existing: Existing, relation: Standing) -> bool:
+def must_be_empty(existing: Existing, relation: TableRelation) -> bool:
     """Return True if a table must have no rows when a query begins: one that is taken over while
     ``existing`` neither replaces nor adopts its rows.
     """

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-_LIST, _BATCH = "_spark_metadata", "_batch"
+_LIST_FOLDER, _BATCH_COLUMN = "_spark_metadata", "_batch"
 """The folder of Spark's list of valid files, and the column of micro-batches' folders."""
-KEY = "dovetail.key"
+KEY_METADATA = "dovetail.key"
 """The metadata of a key column in the files' schema."""
-_OTHERS = (
+_OTHERS_PROBLEM = (
     "the folder has the changes of a query with another checkpoint, or of this one before it was "
     "set back, so micro-batches of this one would be lost"
 )
 """The problem of a folder whose numbers of micro-batches are taken."""
-_INTERVAL = "spark.sql.streaming.fileSink.log.compactInterval"
+_INTERVAL_SETTING = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's setting for the number of micro-batches between two full lists of its files."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
@@ -45,7 +45,7 @@ WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
 ViewName: TypeAlias = Annotated[
     str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
 ]
-OfBatches: TypeAlias = Annotated[
+BatchFunction: TypeAlias = Annotated[
     Callable[[DataFrame, int], None],
     Rule("a function of a micro-batch's changes and its number", partial(takes, 2)),
 ]
@@ -81,9 +81,11 @@ class MemorySink:
         micro-batches of this process so far, a repeated one once. A table without rows is made at
         once.
         """
-        return self.kept(session, node, {})
+        return self.batches_kept_in(session, node, {})
 
-    def kept(self, session: SparkSession, node: Node, written: dict[int, pa.Table]) -> WriteBatch:
+    def batches_kept_in(
+        self, session: SparkSession, node: Node, written: dict[int, pa.Table]
+    ) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It adds them to ``written`` and
         replaces the table by all of it.
 
@@ -105,11 +107,11 @@ class MemorySink:
         """Return a sink of the same table that keeps its changes when the query is started again
         with it.
         """
-        return _LastingMemorySink(self.name)
+        return _KeptMemorySink(self.name)
 
 
 @dataclass(frozen=True)
-class _LastingMemorySink(MemorySink):
+class _KeptMemorySink(MemorySink):
     """A memory sink that keeps its changes when the query is started again."""
 
     written: dict[int, pa.Table] = field(default_factory=dict, compare=False)
@@ -125,7 +127,7 @@ class _LastingMemorySink(MemorySink):
         """Return a function of a micro-batch's changes and number. It replaces the table by all
         micro-batches, those of earlier starts with this sink included.
         """
-        return self.kept(session, node, self.written)
+        return self.batches_kept_in(session, node, self.written)
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ class ParquetSink:
         files, such as Spark's list.
         """
         files, listed = files_of(session), alone and not is_remote(session)
-        return not (files.has_files(f"{self.path}/{_LIST}") if listed else files.exists(self.path))
+        return not (
+            files.has_files(f"{self.path}/{_LIST_FOLDER}") if listed else files.exists(self.path)
+        )
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the folder, configured but not
@@ -185,16 +189,16 @@ class ParquetSink:
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        listed = f"{self.path}/{_LIST}"
+        listed = f"{self.path}/{_LIST_FOLDER}"
         if not begun and files.has_files(listed):
-            self._refuse(_OTHERS)
+            self._refuse(_OTHERS_PROBLEM)
         if begun and not is_remote(session):
             numbers = [n for end in ("", ".compact") for n in files.numbers(listed, suffix=end)]
             self._refuse_ahead(files, checkpoint, numbers)
-        if files.has_named(self.path, f"{_BATCH}="):
+        if files.has_named(self.path, f"{_BATCH_COLUMN}="):
             self._refuse("the folder has the changes of a query with several results")
         if begun and not is_remote(session):
-            interval = session.conf.get(_INTERVAL, "10")
+            interval = session.conf.get(_INTERVAL_SETTING, "10")
             self._complete_list(files, checkpoint, int(str(interval)))
         writer = _with_key(changes, node).writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
@@ -206,8 +210,10 @@ class ParquetSink:
         passes.
         """
         files = files_of(session)
-        if files.has_files(f"{self.path}/{_LIST}") or files.has_named(self.path, f"{_BATCH}="):
-            self._refuse(_OTHERS)
+        if files.has_files(f"{self.path}/{_LIST_FOLDER}") or files.has_named(
+            self.path, f"{_BATCH_COLUMN}="
+        ):
+            self._refuse(_OTHERS_PROBLEM)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
         """Add empty entries to Spark's list for micro-batches that wrote nothing here.
@@ -216,8 +222,8 @@ class ParquetSink:
         yet. Spark cannot compact a list with gaps. Every ``interval`` entries are in one file,
         ``.compact``. Do nothing if the list has no gap. Spark Connect cannot see the list.
         """
-        listed = {*files.numbers(f"{self.path}/{_LIST}")}
-        whole = files.numbers(f"{self.path}/{_LIST}", suffix=".compact")
+        listed = {*files.numbers(f"{self.path}/{_LIST_FOLDER}")}
+        whole = files.numbers(f"{self.path}/{_LIST_FOLDER}", suffix=".compact")
         committed = {*files.numbers(f"{checkpoint}/commits")}
         missing = {batch_id: str(batch_id) for batch_id in committed - listed.union(whole)}
         if not (listed or whole) and missing:
@@ -227,7 +233,7 @@ class ParquetSink:
         complete_until = max(whole) if whole else min(listed, default=-1)
         for batch_id, name in missing.items():
             if batch_id > complete_until or name.endswith(".compact"):
-                files.put(f"{self.path}/{_LIST}/{name}", "v1")
+                files.put(f"{self.path}/{_LIST_FOLDER}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number, which writes a folder for each
@@ -248,12 +254,12 @@ class ParquetSink:
         files = files_of(session)
         begun = files.has_files(f"{checkpoint}/offsets")
         make_folder(session, "to_parquet", "path=", self.path)
-        if files.has_files(f"{self.path}/{_LIST}"):
+        if files.has_files(f"{self.path}/{_LIST_FOLDER}"):
             self._refuse("the folder has the changes of a query with one result")
-        if not begun and files.has_named(self.path, f"{_BATCH}="):
-            self._refuse(_OTHERS)
+        if not begun and files.has_named(self.path, f"{_BATCH_COLUMN}="):
+            self._refuse(_OTHERS_PROBLEM)
         if begun and not is_remote(session):
-            names = (name.removeprefix(f"{_BATCH}=") for name in files.names(self.path))
+            names = (name.removeprefix(f"{_BATCH_COLUMN}=") for name in files.names(self.path))
             self._refuse_ahead(files, checkpoint, [int(n) for n in names if n.isdigit()])
         return partial(self._write, node)
 
@@ -262,10 +268,11 @@ class ParquetSink:
         if it cannot be renamed into place.
         """
         batch = _with_key(batch, node)
-        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH, batch_id):
+        if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH_COLUMN, batch_id):
             raise TargetError(
                 self.title,
-                f"the files of micro-batch {batch_id} cannot be renamed to {_BATCH}={batch_id}",
+                f"the files of micro-batch {batch_id} cannot be renamed "
+                f"to {_BATCH_COLUMN}={batch_id}",
                 "See what else writes the folder, and start the query again",
             )
 
@@ -274,7 +281,7 @@ class ParquetSink:
         case. Readers of the folder would have their number in its place.
         """
         for name in (*node.key.names, *node.values.names):
-            if name.lower() == _BATCH:
+            if name.lower() == _BATCH_COLUMN:
                 raise PlanError(
                     self.title,
                     f"column {name!r} has a name that to_parquet gives to the number of a "
@@ -292,7 +299,7 @@ class ParquetSink:
         """
         planned = max(files.numbers(f"{checkpoint}/offsets"))
         if max(numbers, default=-1) > planned:
-            self._refuse(_OTHERS)
+            self._refuse(_OTHERS_PROBLEM)
 
     def _refuse(self, problem: str) -> NoReturn:
         """Raise ``TargetError`` for the folder. ``problem``: the reason in words."""
@@ -300,13 +307,14 @@ class ParquetSink:
 
 
 def _with_key(changes: DataFrame, node: Node) -> DataFrame:
-    """Return the changes with the metadata ``KEY`` at a table's key columns, for the files' schema.
-    Those of a stream stay as they are.
+    """Return the changes with the metadata ``KEY_METADATA`` at a table's key columns, for the
+    files' schema. Those of a stream stay as they are.
     """
     if not node.current:
         return changes
     key_columns = {
-        name: F.col(quoted(name)).alias(name, metadata={KEY: True}) for name in node.key.names
+        name: F.col(quoted(name)).alias(name, metadata={KEY_METADATA: True})
+        for name in node.key.names
     }
     return changes.select(*(key_columns.get(name, F.col(quoted(name))) for name in changes.columns))
 
@@ -349,7 +357,7 @@ class ConsoleSink:
 class FunctionSink:
     """A function that is called with each micro-batch's changes."""
 
-    function: OfBatches
+    function: BatchFunction
     """The function of a micro-batch's changes and its number."""
 
     @property
@@ -524,7 +532,7 @@ def to_console(*, rows: Positive = 20) -> ConsoleSink:
 
 
 @validated
-def to_foreach_batch(function: OfBatches) -> FunctionSink:
+def to_foreach_batch(function: BatchFunction) -> FunctionSink:
     """Call a function with the changes of each micro-batch.
 
     It serves targets for which there is no sink here. After a failure, the function is

@@ -8,9 +8,9 @@ from pyspark.sql.types import StructField, StructType
 
 from dovetail.errors import TargetError
 
-_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+_DECLARED_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """The metadata with the type of a column that Spark shows as texts."""
-_PADDED = re.compile(r"\bchar\(")
+_CHAR_TYPE = re.compile(r"\bchar\(")
 """A type whose texts are filled with blanks, so that a row is no longer what the query has."""
 
 
@@ -36,9 +36,10 @@ def refuse_columns(
     missing = [f for name, f in sides[1].items() if name not in sides[0]]
     problems = [] if evolve else [f"{f.name} is missing" for f in missing]
     problems += [
-        f"{f.name} is {f.metadata[_DECLARED]} and comes as {sides[1][name].dataType.simpleString()}"
+        f"{f.name} is {f.metadata[_DECLARED_TYPE]} "
+        f"and comes as {sides[1][name].dataType.simpleString()}"
         for name, f in sides[0].items()
-        if name in sides[1] and _PADDED.search(f.metadata.get(_DECLARED, ""))
+        if name in sides[1] and _CHAR_TYPE.search(f.metadata.get(_DECLARED_TYPE, ""))
     ]
     problems += [
         f"{f.name} is not among the query's" for name, f in sides[0].items() if name not in sides[1]

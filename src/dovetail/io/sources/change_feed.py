@@ -27,11 +27,13 @@ POSITION = "_commit_position"
 KIND, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
 """The columns of a feed beside the table's, as Delta Lake calls them."""
 _ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
-"""Columns for ``_netted``: the time that a row itself has, and the result of ``_times_of_next``."""
-HELD_BYTES = 256 << 20
+"""Columns for ``_net_partition``: the time that a row itself has, and the result of
+``_times_of_next``."""
+HELD_BYTES_MAX = 256 << 20
 """The bytes of an input partition that are held in memory; more are split into files."""
 _PARTS = 64
-"""The number of files for an input partition over ``HELD_BYTES``. They are netted one by one."""
+"""The number of files for an input partition over ``HELD_BYTES_MAX``. They are netted one by one.
+"""
 
 
 def changes_of(
@@ -105,10 +107,14 @@ def changes_of(
     plain = parted.toDF(*map(wire_name, range(len(rows.columns))))
     key_indices = [names.index(key) for key in keys]
     schema = StructType(plain.schema.fields[:-1])
-    return plain.mapInArrow(partial(_netted, keys=key_indices), schema).toDF(*rows.columns[:-1])
+    return plain.mapInArrow(partial(_net_partition, keys=key_indices), schema).toDF(
+        *rows.columns[:-1]
+    )
 
 
-def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _net_partition(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an input partition, ``batches``, without those that change nothing.
     ``keys``: the indices of the key columns.
 
@@ -123,16 +129,16 @@ def _netted(batches: Iterator[pa.RecordBatch], keys: Sequence[int]) -> Iterator[
         for batch in batches:
             pending_batches.append(batch)
             size += batch.nbytes
-            if size > HELD_BYTES:
+            if size > HELD_BYTES_MAX:
                 parts = parts or [_SpooledRows(files, batch.schema) for _ in range(_PARTS)]
-                _split(pending_batches, keys, parts)
+                _split_by_key(pending_batches, keys, parts)
                 pending_batches, size = [], 0
         if not parts:
-            yield from _net(pending_batches, keys)
+            yield from _net_changes(pending_batches, keys)
             return
-        _split(pending_batches, keys, parts)
+        _split_by_key(pending_batches, keys, parts)
         for part in parts:
-            yield from _net(part.read(), keys)
+            yield from _net_changes(part.read(), keys)
 
 
 class _SpooledRows:
@@ -155,7 +161,7 @@ class _SpooledRows:
         return list(pa.ipc.open_stream(self._file))
 
 
-def _split(
+def _split_by_key(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
     """Append each row of ``batches`` to the part that the hash of its key chooses, in their order.
@@ -170,12 +176,14 @@ def _split(
         part.write(rows.filter(pa.array(index == part_index)))
 
 
-def _net(batches: Sequence[pa.RecordBatch], keys: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _net_changes(
+    batches: Sequence[pa.RecordBatch], keys: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``batches`` that remain after netting the changes of each key and commit,
     in their order, without the last column. ``keys``: the indices of the key columns. No batches
     yield nothing.
 
-    Rows end as those of ``_netted`` do. The batches must have all rows of their keys.
+    Rows end as those of ``_net_partition`` do. The batches must have all rows of their keys.
     """
     if not batches:
         return
@@ -202,13 +210,13 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
     before: pa.Array | None = None
     for batch in batches:
         if before is not None and len(batch):
-            yield _times(before, batch)
+            yield _times_of_batch(before, batch)
         before = batch
     if before is not None:
-        yield _times(before, before[:0])
+        yield _times_of_batch(before, before[:0])
 
 
-def _times(rows: pa.Array, following: pa.Array) -> pa.Array:
+def _times_of_batch(rows: pa.Array, following: pa.Array) -> pa.Array:
     """Return the times of ``_times_of_next`` for the batch ``rows``. ``following``: the next batch,
     empty after the last.
     """

@@ -17,7 +17,7 @@ from dovetail.platform.spark_errors import refused
 
 _METADATA = "_metadata"
 """The column in which connectors identify rows."""
-_GIVEN = (
+_TABLE_REMEDY = (
     "Name a table of a catalog whose connector implements TableCatalog.loadChangelog: Delta Lake "
     "4.4 does with the setting spark.databricks.delta.changelogV2.enabled=true, for tables with "
     "delta.enableRowTracking; or read the table by from_delta or from_iceberg"
@@ -80,7 +80,7 @@ class ConnectorChanges:
             )
         options = {"startingVersion": str(self.version), **self.options}
         asked = f"the changes of table={self.table!r} from version={self.version} on"
-        with refused(operator, f"{asked} cannot be read", _GIVEN):
+        with refused(operator, f"{asked} cannot be read", _TABLE_REMEDY):
             rows: DataFrame = reader.options(**options).changes(self.table)
             version = rows.schema[COMMIT_VERSION].dataType
         if not isinstance(version, IntegralType):

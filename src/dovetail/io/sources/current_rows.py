@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, quoted
 from dovetail.base.validation import ColumnNames, Path, validated
 from dovetail.errors import PlanError
-from dovetail.io.sinks.spark_sinks import KEY
+from dovetail.io.sinks.spark_sinks import KEY_METADATA
 from dovetail.plan.types.checks import split_key_and_values
 from dovetail.platform.spark_errors import refused
 
 _READER = "read_current"
-_GIVEN = "Give the folder that to_parquet has written"
+_FOLDER_REMEDY = "Give the folder that to_parquet has written"
 
 
 @validated
@@ -82,13 +82,13 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     <BLANKLINE>
     """
     problem = f"path={str(path)!r} cannot be read"
-    with refused(_READER, problem, _GIVEN):
+    with refused(_READER, problem, _FOLDER_REMEDY):
         changes = spark.read.parquet(str(path))
     missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in changes.columns]
     if missing:
         problem = f"path={str(path)!r} has no changelog, its files have no column {missing[0]!r}"
-        raise PlanError(_READER, problem, _GIVEN)
-    keys = _keys(changes.schema, key)
+        raise PlanError(_READER, problem, _FOLDER_REMEDY)
+    keys = _key_columns(changes.schema, key)
     values = [name for name in changes.columns if name not in (*keys, CHANGE, POSITION, _BATCH)]
     row = F.struct(*(F.col(quoted(name)) for name in values), CHANGE)
     last = changes.groupBy(*(F.col(quoted(name)) for name in keys)).agg(
@@ -102,7 +102,7 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
 _BATCH = "_batch"
 
 
-def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
+def _key_columns(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
     """Return the names of the key columns: the given ones, else those that the files' metadata
     names.
 
@@ -113,7 +113,7 @@ def _keys(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
         if not key_columns.names:
             raise PlanError(_READER, "key= names no column", "Name the table's key columns")
         return key_columns.names
-    key_names = [field.name for field in schema if field.metadata.get(KEY)]
+    key_names = [field.name for field in schema if field.metadata.get(KEY_METADATA)]
     if not key_names:
         raise PlanError(
             _READER,

@@ -15,7 +15,7 @@ from dovetail.platform import delta_tables
 from dovetail.platform.sessions import cores
 from dovetail.platform.spark_errors import refused
 
-_GIVEN = "Give the path of a Delta table in path=, or its name in the catalog in table="
+_TABLE_REMEDY = "Give the path of a Delta table in path=, or its name in the catalog in table="
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DeltaChanges:
     """Further options of Delta's source, which overrule the other fields."""
 
     @staticmethod
-    def located(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
+    def locate_table(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
         """Return (path, short name) of a table. The name is the last part of the path or of the
         catalog's name, without backticks.
 
@@ -47,7 +47,7 @@ class DeltaChanges:
         if table is None:
             table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
             return table_path, table_path.rstrip("/").rsplit("/", 1)[-1]
-        with refused("from_delta", f"table={table!r} cannot be read", _GIVEN):
+        with refused("from_delta", f"table={table!r} cannot be read", _TABLE_REMEDY):
             return delta_tables.location(session, table), table.rsplit(".", 1)[-1].strip("`")
 
     def frame(
@@ -63,11 +63,11 @@ class DeltaChanges:
         Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
         """
         table = delta_tables.named(self.path)
-        with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _GIVEN):
+        with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _TABLE_REMEDY):
             if self.streaming or self.version is not None:
-                rows, nets = self._feed(table)
+                rows, nets = self._change_feed(table)
             else:
-                rows, nets = self._content(table), False
+                rows, nets = self._present_rows(table), False
         operator = f"table {self.label}"
         changes = changes_of(
             rows,
@@ -80,7 +80,7 @@ class DeltaChanges:
         )
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
-    def _feed(self, table: str) -> tuple[DataFrame, bool]:
+    def _change_feed(self, table: str) -> tuple[DataFrame, bool]:
         """Return the change data feed; and True if the table may lose rows, because it is not
         append-only. ``table``: its name in SQL.
 
@@ -101,7 +101,7 @@ class DeltaChanges:
         rows = reader.format("delta").options(**options | dict(self.options)).load(self.path)
         return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
 
-    def _content(self, table: str) -> DataFrame:
+    def _present_rows(self, table: str) -> DataFrame:
         """Return the rows of the present version with the columns of a change data feed, as if its
         commit had inserted them all. ``table``: its name in SQL. Spark's errors pass.
         """

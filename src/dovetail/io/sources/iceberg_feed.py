@@ -51,7 +51,7 @@ _REQUEST = "secret_request"
 """The option with all that the data source knows. Spark hides options of such names in plans."""
 _TASK_BYTES, _OPEN_BYTES = 128 << 20, 4 << 20
 """The bytes of files that a task reads, and those that opening a file counts for."""
-_FEED = StructType(
+_FEED_COLUMNS = StructType(
     [
         StructField(KIND, StringType()),
         StructField(COMMIT_VERSION, LongType()),
@@ -64,7 +64,7 @@ ColumnRange: TypeAlias = "tuple[int, int | str, int | str]"
 """The number of a column, and its least and its greatest value."""
 
 
-class Offset(TypedDict):
+class FeedOffset(TypedDict):
     """The point up to which a table has been read."""
 
     snapshot: int | None
@@ -74,7 +74,7 @@ class Offset(TypedDict):
 
 
 @dataclass(frozen=True)
-class Request:
+class FeedRequest:
     """A query's demand on an Iceberg table, which travels as an option of the data source."""
 
     operator: str
@@ -83,7 +83,7 @@ class Request:
     """The name of the table and its catalog."""
     columns: str
     """The columns to read, as Iceberg's JSON of a schema."""
-    start: Offset
+    start: FeedOffset
     """The point after which rows are read, exclusive unless it is before the content."""
     snapshots_max: int | None = None
     """The most snapshots of a micro-batch, None for no limit. The content is never divided."""
@@ -97,7 +97,7 @@ class Request:
     """
 
     @classmethod
-    def from_json(cls, text: str) -> Request:
+    def from_json(cls, text: str) -> FeedRequest:
         """Return the request in a text that ``to_json`` returned."""
         parts = json.loads(text)
         return cls(**{**parts, "address": TableAddress.from_json(parts["address"])})
@@ -173,16 +173,16 @@ class IcebergChanges:
         if columns is not None and not isinstance(timestamp, Column):
             names = [*keys, *columns, *([] if timestamp is None else [timestamp])]
         wanted = iceberg_columns.projected(table.schema(), names)
-        request = Request(
+        request = FeedRequest(
             operator,
             self.address,
             wanted.model_dump_json(),
             self._start(operator, table),
             self.snapshots_max,
         )
-        return feed(self.session, request, streaming=self.streaming)
+        return feed_frame(self.session, request, streaming=self.streaming)
 
-    def _start(self, operator: str, table: Table) -> Offset:
+    def _start(self, operator: str, table: Table) -> FeedOffset:
         """Return the first offset: before the content, or the parent of the first snapshot whose
         changes are read. Raises ``PlanError`` for a snapshot that is unknown or has expired; its
         parent is not checked.
@@ -199,7 +199,7 @@ class IcebergChanges:
         return {"snapshot": snapshot.parent_snapshot_id, "content": False}
 
 
-def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFrame:
+def feed_frame(session: SparkSession, request: FeedRequest, *, streaming: bool) -> DataFrame:
     """Return a frame of the rows that a request asks for: the asked columns, then kind, version and
     time of the change.
 
@@ -211,7 +211,7 @@ def feed(session: SparkSession, request: Request, *, streaming: bool) -> DataFra
     columns = spark_schema(columns_in_arrow(request.operator, request.schema.fields)).toNullable()
     register(session, IcebergSource)
     reader = session.readStream if streaming else session.read
-    asked = reader.format(FORMAT).schema(StructType([*columns.fields, *_FEED.fields]))
+    asked = reader.format(FORMAT).schema(StructType([*columns.fields, *_FEED_COLUMNS.fields]))
     return asked.option(_REQUEST, request.to_json()).load()
 
 
@@ -232,16 +232,16 @@ class IcebergSource(DataSource):
         return IcebergStreamReader(self._request, schema)
 
     @property
-    def _request(self) -> Request:
+    def _request(self) -> FeedRequest:
         """The request in the data source's options."""
-        return Request.from_json(self.options[_REQUEST])
+        return FeedRequest.from_json(self.options[_REQUEST])
 
 
 @dataclass
 class IcebergBatchReader(DataSourceReader):
     """A reader of the content of a table, or of its changes from a snapshot on."""
 
-    request: Request
+    request: FeedRequest
     columns: StructType
     """The columns of the frame: those of the request, then those of the feed."""
 
@@ -254,25 +254,25 @@ class IcebergBatchReader(DataSourceReader):
         end.
         """
         plan = _ChangePlanner(self.request)
-        end: Offset = {"snapshot": self.request.end, "content": False}
+        end: FeedOffset = {"snapshot": self.request.end, "content": False}
         if self.request.end is None:
-            end = plan.latest(self.request.start)
+            end = plan.latest_offset(self.request.start)
         return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
         a delete file that cannot be read.
         """
-        return _rows(partition, self.columns)
+        return _read_task(partition, self.columns)
 
 
 class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader of a table whose micro-batches end at snapshots."""
 
-    def __init__(self, request: Request, columns: StructType) -> None:
+    def __init__(self, request: FeedRequest, columns: StructType) -> None:
         self.request = request
         self.columns = columns
-        self._last: Offset | None = None
+        self._last: FeedOffset | None = None
         """The offset at which a query of what is available ends; None for other queries."""
         self._plan: _ChangePlanner | None = None
 
@@ -300,7 +300,7 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Make the query end at the snapshot that is the present one now. Raises
         ``ConfigurationError`` if the table cannot be read.
         """
-        self._last = self._planner.latest(self.request.start)
+        self._last = self._planner.latest_offset(self.request.start)
 
     def latestOffset(  # noqa: N802 -- Spark's
         self, start: dict[str, Any], limit: ReadLimit
@@ -309,24 +309,24 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         It is ``start`` if there is nothing new. ``limit``: the most snapshots of the micro-batch.
         Raises ``ConfigurationError`` if the table cannot be read. With a limit, raises
-        ``TargetError`` as ``limited`` does.
+        ``TargetError`` as ``limited_offset`` does.
         """
-        begin = cast(Offset, start)
-        end = self._planner.latest(begin) if self._last is None else self._last
+        begin = cast(FeedOffset, start)
+        end = self._planner.latest_offset(begin) if self._last is None else self._last
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        return dict(self._planner.limited(begin, end, most))
+        return dict(self._planner.limited_offset(begin, end, most))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks that read the changes after ``start`` up to ``end``, inclusive, each a
         group of files; empty if nothing changed. Raises what ``_ChangePlanner.tasks`` raises.
         """
-        return self._planner.tasks(cast(Offset, start), cast(Offset, end))
+        return self._planner.tasks(cast(FeedOffset, start), cast(FeedOffset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
         a delete file that cannot be read.
         """
-        return _rows(partition, self.columns)
+        return _read_task(partition, self.columns)
 
 
 @dataclass
@@ -358,7 +358,7 @@ class FileTask(InputPartition):
 class _ChangePlanner:
     """The driver's view of a table: its snapshots, and the files that differ between them."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: FeedRequest) -> None:
         from dovetail.iceberg.live_files import ManifestReader
 
         self._request = request
@@ -366,7 +366,7 @@ class _ChangePlanner:
         self._manifests: ManifestReader = ManifestReader(self._table.metadata, self._table.io)
         self._is_fresh = True
 
-    def latest(self, start: Offset) -> Offset:
+    def latest_offset(self, start: FeedOffset) -> FeedOffset:
         """Return the offset of the table's present snapshot; ``start`` if it has none. Raises
         ``ConfigurationError`` if the catalog cannot be asked.
         """
@@ -374,7 +374,9 @@ class _ChangePlanner:
         snapshot = self._table.current_snapshot()
         return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
 
-    def limited(self, start: Offset, end: Offset, snapshots_max: int | None) -> Offset:
+    def limited_offset(
+        self, start: FeedOffset, end: FeedOffset, snapshots_max: int | None
+    ) -> FeedOffset:
         """Return the offset ``end``, or the one ``snapshots_max`` snapshots after ``start`` if that
         comes first. If ``start`` is before the content, it is ``end`` whatever the limit is.
 
@@ -383,10 +385,10 @@ class _ChangePlanner:
         """
         if snapshots_max is None or start["content"] or start == end:
             return end
-        line = self._line(start, end)[:snapshots_max]
+        line = self._snapshots_between(start, end)[:snapshots_max]
         return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
 
-    def tasks(self, start: Offset, end: Offset) -> list[FileTask]:
+    def tasks(self, start: FeedOffset, end: FeedOffset) -> list[FileTask]:
         """Return the tasks that read what lies after the offset ``start`` up to ``end``, inclusive.
         If the two are equal, or nothing changed, the list is empty.
 
@@ -404,8 +406,10 @@ class _ChangePlanner:
         schema = self._request.schema
         refuse_other_types(self._request.operator, schema, self._table.schema())
         reader = RowReader.of(self._table, schema)
-        changes = list(self._content(end) if start["content"] else self._changes(start, end))
-        return [FileTask(reader, group) for group in _groups(changes)]
+        changes = list(
+            self._content_files(end) if start["content"] else self._changed_files(start, end)
+        )
+        return [FileTask(reader, group) for group in _task_groups(changes)]
 
     def _refresh(self) -> None:
         """Read the table's metadata anew from the catalog, except on the first call, when they are
@@ -416,7 +420,7 @@ class _ChangePlanner:
             self._manifests.metadata, self._manifests.io = self._table.metadata, self._table.io
         self._is_fresh = False
 
-    def _line(self, start: Offset, end: Offset) -> list[Snapshot]:
+    def _snapshots_between(self, start: FeedOffset, end: FeedOffset) -> list[Snapshot]:
         """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
         first. ``end`` must have a snapshot.
 
@@ -429,7 +433,7 @@ class _ChangePlanner:
         operator, metadata = self._request.operator, self._table.metadata
         return snapshots_after(operator, metadata, start["snapshot"], end["snapshot"])
 
-    def _content(self, end: Offset) -> Iterator[CommittedChange]:
+    def _content_files(self, end: FeedOffset) -> Iterator[CommittedChange]:
         """Yield all files of the snapshot at ``end``, each with its delete files, as added by it.
         With ranges in the request, files and delete files outside of them are left out. Raises
         ``TargetError`` if the snapshot has expired.
@@ -442,12 +446,12 @@ class _ChangePlanner:
                 "Read the table into a new checkpoint, which begins with its present content",
             )
         if self._request.near:
-            files = self._manifests.live_files_near(snapshot, self._condition())
+            files = self._manifests.live_files_near(snapshot, self._range_condition())
         else:
             files = self._manifests.live_files(snapshot)
-        yield from self._committed(snapshot, {}, files)
+        yield from self._committed_changes(snapshot, {}, files)
 
-    def _condition(self) -> BooleanExpression:
+    def _range_condition(self) -> BooleanExpression:
         """Return the ranges of the request as a condition on the present columns; one that is
         always true without ranges. A column that the table has dropped has no condition.
         """
@@ -466,22 +470,22 @@ class _ChangePlanner:
                 conditions += [GreaterThanOrEqual(name, least), LessThanOrEqual(name, greatest)]
         return reduce(And, conditions, AlwaysTrue())
 
-    def _changes(self, start: Offset, end: Offset) -> Iterator[CommittedChange]:
+    def _changed_files(self, start: FeedOffset, end: FeedOffset) -> Iterator[CommittedChange]:
         """Yield the files that each snapshot after ``start`` up to ``end`` adds or removes, or
         whose delete files it changes, the oldest snapshot first. Snapshots that change no rows
-        yield none. Raises ``TargetError`` as ``_line`` does.
+        yield none. Raises ``TargetError`` as ``_snapshots_between`` does.
         """
         from dovetail.iceberg.lineage import changes_rows
 
         first = self._table.snapshot_by_id(start["snapshot"] or 0)
         before = self._manifests.live_files(first)
-        for snapshot in self._line(start, end):
+        for snapshot in self._snapshots_between(start, end):
             after = self._manifests.live_files(snapshot)
             if changes_rows(snapshot):
-                yield from self._committed(snapshot, before, after)
+                yield from self._committed_changes(snapshot, before, after)
             before = after
 
-    def _committed(
+    def _committed_changes(
         self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Iterator[CommittedChange]:
         """Yield the files that differ between ``before`` and ``after``, with the number and time of
@@ -496,7 +500,7 @@ class _ChangePlanner:
             yield CommittedChange(change, version, time_us)
 
 
-def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
+def _task_groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
     """Yield the changes in order, in groups of at most ``_TASK_BYTES``; a larger file is a group of
     its own. No changes yield nothing.
     """
@@ -512,7 +516,7 @@ def _groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange
         yield group
 
 
-def _rows(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
+def _read_task(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task's files with their kinds, versions and times; none of a plain
     partition, which Spark makes up where there are no tasks.
 
@@ -522,7 +526,7 @@ def _rows(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordB
     if not isinstance(partition, FileTask):
         return
     schema = arrow_schema(columns)
-    feed_types = schema.types[-len(_FEED) :]
+    feed_types = schema.types[-len(_FEED_COLUMNS) :]
     for committed in partition.changes:
         for removed, rows in partition.reader.changed_rows(committed.change):
             kind = "delete" if removed else "insert"

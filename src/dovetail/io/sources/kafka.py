@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StructType
 from dovetail.base.columns import CHANGE, DELETE, PROBLEM, TIMESTAMP, UPSERT, quoted
 from dovetail.base.validation import ColumnName, Positive, Rule, validated
 from dovetail.errors import PlanError
-from dovetail.io.formats.plain import Part, Place, ReadFormat, WriteFormat, format_of
+from dovetail.io.formats.plain import FormatContext, Part, ReadFormat, WriteFormat, format_of
 from dovetail.io.sources.records import MALFORMED, TIMESTAMP_HEADER, RecordFrame
 from dovetail.plan.types.checks import known_field
 from dovetail.plan.types.expressions import field_of
@@ -53,13 +53,13 @@ Starting: TypeAlias = Annotated[
     ),
 ]
 CHANGE_HEADER: Final = "dovetail.change"
-_OWN_HEADERS: Final = "dovetail."
+_RESERVED_PREFIX: Final = "dovetail."
 Headers: TypeAlias = Mapping[
     Annotated[
         str,
         Rule(
-            f"the name of a header, which does not begin with {_OWN_HEADERS!r}",
-            lambda name: name != "" and not name.startswith(_OWN_HEADERS),
+            f"the name of a header, which does not begin with {_RESERVED_PREFIX!r}",
+            lambda name: name != "" and not name.startswith(_RESERVED_PREFIX),
         ),
     ],
     ColumnName | Column,
@@ -357,12 +357,14 @@ def to_records(
 
     def written(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
         columns = StructType([changes.schema[name] for name in names])
-        return format_of(form).writing(Place("write_topic", part, topic), columns)
+        return format_of(form).writing(FormatContext("write_topic", part, topic), columns)
 
     upserted = written("value", value, value_columns)
     if not format_of(value).tells_null:
         null = f'an upsert of null would read as a delete with value="{value}"'
-        upserted = F.coalesce(upserted, _failure(F.lit(f'{null}. Write it with value="json".')))
+        upserted = F.coalesce(
+            upserted, _failing_column(F.lit(f'{null}. Write it with value="json".'))
+        )
     change = F.col(CHANGE)
     tombstone = F.lit(None)
     unknown = F.concat(
@@ -372,16 +374,17 @@ def to_records(
         written("key", key, key_columns).alias("key"),
         F.when(change == UPSERT, upserted)
         .when(change == DELETE, tombstone)
-        .otherwise(_failure(unknown))
+        .otherwise(_failing_column(unknown))
         .alias("value"),
-        _headers(changes, headers or {}).alias("headers"),
+        _header_column(changes, headers or {}).alias("headers"),
         *map(F.col, beside),
     )
 
 
-def _headers(changes: DataFrame, headers: Headers) -> Column:
+def _header_column(changes: DataFrame, headers: Headers) -> Column:
     """Return the column of a record's headers: event time and change first, then the given ones
-    that are not null, in their order. Raises ``PlanError`` for a header that ``_header`` refuses.
+    that are not null, in their order. Raises ``PlanError`` for a header that ``_header_value``
+    refuses.
     """
 
     def each(values: Mapping[str, Column]) -> Column:
@@ -396,13 +399,15 @@ def _headers(changes: DataFrame, headers: Headers) -> Column:
     change_headers = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
     if not headers:
         return change_headers
-    user_headers = each({name: _header(changes, name, item) for name, item in headers.items()})
+    user_headers = each(
+        {name: _header_value(changes, name, item) for name, item in headers.items()}
+    )
     return F.concat(
         change_headers, F.filter(user_headers, lambda header: header["value"].isNotNull())
     )
 
 
-def _header(changes: DataFrame, name: str, item: str | Column) -> Column:
+def _header_value(changes: DataFrame, name: str, item: str | Column) -> Column:
     """Return the value of the header ``name`` from ``item``, a column's name or an expression:
     bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, and for a type
     that Spark does not cast to text.
@@ -446,6 +451,6 @@ def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
         )
 
 
-def _failure(message: Column) -> Column:
+def _failing_column(message: Column) -> Column:
     """Return an expression that fails the query with this message, a text column."""
     return F.raise_error(F.concat(F.lit("write_topic: "), message))

@@ -37,7 +37,7 @@ from dovetail.base.columns import (
 )
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
-from dovetail.io.formats.plain import Format, Part, Place, kept
+from dovetail.io.formats.plain import Format, FormatContext, Part, keep_rows
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
 from dovetail.plan.types.analysis import file_metadata
@@ -50,28 +50,29 @@ Malformed: TypeAlias = Literal["fail", "drop", "dead_letter"]
 names its place and the problem. ``"drop"`` leaves the record out and counts it as observed metric
 ``<name>.malformed``. ``"dead_letter"`` does so and keeps the record for ``dead_letters()``."""
 
-_HEADER: Final = "headers."
-_OF_RECORD: Final = re.compile(
-    rf"topic|partition|offset|timestamp|{re.escape(_HEADER)}.+", re.DOTALL
+_HEADER_PREFIX: Final = "headers."
+_METADATA_PATH: Final = re.compile(
+    rf"topic|partition|offset|timestamp|{re.escape(_HEADER_PREFIX)}.+", re.DOTALL
 )
 RecordMetadata: TypeAlias = Mapping[
     str,
     Annotated[
         str,
         Rule(
-            "'topic', 'partition', 'offset', 'timestamp' or 'headers.<name>'", _OF_RECORD.fullmatch
+            "'topic', 'partition', 'offset', 'timestamp' or 'headers.<name>'",
+            _METADATA_PATH.fullmatch,
         ),
     ],
 ]
 """Columns made of a record's parts besides key and value: the part by column name."""
 
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
-_UNPLACED: Final = "_unplaced"
-_RECORD: Final = "_record"
+_UNPLACED_COLUMN: Final = "_unplaced"
+_RECORD_COLUMN: Final = "_record"
 """The column with the record itself."""
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 _PARTITION_BITS = 24
-_PLACING: Final[Mapping[str, tuple[type[DataType], str]]] = {
+_PLACE_COLUMNS: Final[Mapping[str, tuple[type[DataType], str]]] = {
     "topic": (StringType, "string"),
     "partition": (IntegralType, "a whole number"),
     "offset": (IntegralType, "a whole number"),
@@ -79,7 +80,7 @@ _PLACING: Final[Mapping[str, tuple[type[DataType], str]]] = {
     "headers": (ArrayType, "array<struct<key:string,value:binary>>"),
 }
 """The types of a record's columns besides key and value, and these in words."""
-METADATA: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
+METADATA_COLUMNS: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
 
 
 @dataclass(frozen=True)
@@ -145,24 +146,26 @@ class RecordFrame:
         parts: dict[Part, StructType] = {}
         if self.key is not None:
             frame = self._bytes("key", frame)
-            key = self.value.of_key(self.key).reading(self._place("key"))
+            key = self.value.of_key(self.key).reading(self._format_context("key"))
             frame, parts["key"] = key.of(frame, "key"), key.fields
         beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
-        value = self.value.reading(self._place("value", *(k for k in self.keys if k not in beside)))
+        value = self.value.reading(
+            self._format_context("value", *(k for k in self.keys if k not in beside))
+        )
         frame, parts["value"] = value.of(frame, "value"), value.fields
         problems = [F.col(f"{part}_problem") for part in parts]
         names = {part: fields.names for part, fields in parts.items()}
         self._refuse_names(names)
         if not value.is_of_changes:
             frame = frame.withColumn(DELETED, F.col("value_absent")).withColumn(
-                TIMESTAMP, self._own_time()
+                TIMESTAMP, self._record_time()
             )
             lacking = [name for name in self.keys if name in names["value"]]
             if lacking and not self.stream:
-                problems.append(F.when(F.col("value_absent"), F.lit(_keyless(lacking))))
-        metadata = {name: self._of_record(path) for name, path in self.metadata.items()}
+                problems.append(F.when(F.col("value_absent"), F.lit(_missing_key_problem(lacking))))
+        metadata = {name: self._metadata_column(path) for name, path in self.metadata.items()}
         problems += [problem for _, problem in metadata.values() if problem is not None]
-        places = {PARTITION: self._log(), OFFSET: F.col("offset")} if self.ordered else {}
+        places = {PARTITION: self._log_number(), OFFSET: F.col("offset")} if self.ordered else {}
         if places:
             unplaced = F.col("partition").isNull() | F.col("offset").isNull()
             problems.append(F.when(unplaced, F.lit("it has no partition or no offset")))
@@ -172,11 +175,11 @@ class RecordFrame:
             *(DELETED, TIMESTAMP),
             *(column.alias(name) for name, column in places.items()),
             F.coalesce(*problems).alias(PROBLEM),
-            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias(_RECORD),
+            F.struct(*(F.col(quoted(name)) for name in self.frame.columns)).alias(_RECORD_COLUMN),
         )
-        return list(self.keys or names["key"]), self._timed(self._with_deletes(rows))
+        return list(self.keys or names["key"]), self._with_event_time(self._with_deletes(rows))
 
-    def _log(self) -> Column:
+    def _log_number(self) -> Column:
         """Return the number of a record's log, within which offsets order records. The records must
         be ``ordered``.
 
@@ -237,7 +240,7 @@ class RecordFrame:
         Kafka source gives it. Any whole number is a partition or an offset, which count only
         together.
         """
-        for name, (kind, shown) in _PLACING.items():
+        for name, (kind, shown) in _PLACE_COLUMNS.items():
             if not self.has(name) or (name in ("partition", "offset") and not self.ordered):
                 continue
             type_ = self.frame.schema[name].dataType
@@ -248,22 +251,22 @@ class RecordFrame:
                     "Cast it as Spark's Kafka source has it, or give it another name",
                 )
 
-    def _place(self, part: Part, *keys: str) -> Place:
+    def _format_context(self, part: Part, *keys: str) -> FormatContext:
         """Return the place of a format: where its ``part`` of a record is read, for errors.
         ``keys``: the key columns among the value's. A record may become two rows unless it comes
         from a file without offsets.
         """
         splits = self.ordered or not self.in_files
-        return Place(self.operator, part, self.topic, keys, splits)
+        return FormatContext(self.operator, part, self.topic, keys, splits)
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
         """Raise ``PlanError`` for columns of one name, and for unknown key columns."""
         column_names = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
-            [*METADATA, _RECORD, *column_names],
+            [*METADATA_COLUMNS, _RECORD_COLUMN, *column_names],
             "Leave a field that key and value share out of value=, and rename one that is named as "
-            f"the record's own columns are ({', '.join((*METADATA, _RECORD))})",
+            f"the record's own columns are ({', '.join((*METADATA_COLUMNS, _RECORD_COLUMN))})",
         )
         for name in self.keys:
             if name not in column_names:
@@ -273,7 +276,7 @@ class RecordFrame:
                     f"Known are {', '.join(column_names)}",
                 )
 
-    def _of_record(self, path: str) -> tuple[Column, Column | None]:
+    def _metadata_column(self, path: str) -> tuple[Column, Column | None]:
         """Return a column of a record's metadata at ``path``, and its problem as text, which is
         None if it can always be read.
 
@@ -291,13 +294,13 @@ class RecordFrame:
             )
         if name != "headers":
             return F.col(name), None
-        header = path.removeprefix(_HEADER)
+        header = path.removeprefix(_HEADER_PREFIX)
         last = F.filter("headers", lambda entry: entry["key"] == header)
         value = F.try_element_at(last, F.lit(-1))["value"].cast("string")
         unfit = F.when(~F.is_valid_utf8(value), F.lit(f"header {header!r} is no text in UTF-8"))
         return value, unfit
 
-    def _own_time(self) -> Column:
+    def _record_time(self) -> Column:
         """Return the time in the timestamp header, else the record's own timestamp, else null. The
         first such header counts, unless it is no whole number.
         """
@@ -321,12 +324,12 @@ class RecordFrame:
         """
         if self.deleted is None:
             return rows
-        is_deleted = self._given("deleted=", self.deleted, rows, BooleanType)
+        is_deleted = self._argument_column("deleted=", self.deleted, rows, BooleanType)
         rows = rows.withColumn(DELETED, F.col(DELETED) | F.coalesce(is_deleted, F.lit(False)))
         used = isinstance(self.deleted, str) and self.deleted != self.timestamp
         return rows.drop(self.deleted) if used else rows
 
-    def _timed(self, rows: DataFrame) -> DataFrame:
+    def _with_event_time(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the requested event time; a tombstone without one keeps the
         record's. A row without an event time gets a problem, unless it has one, and so does a row
         too far ahead. The column that ``timestamp`` names is dropped.
@@ -336,16 +339,16 @@ class RecordFrame:
         """
         time = F.col(TIMESTAMP)
         if self.timestamp is not None:
-            event_time = self._given("timestamp=", self.timestamp, rows, TimestampType)
+            event_time = self._argument_column("timestamp=", self.timestamp, rows, TimestampType)
             # A record without a value has no value columns, so its expression may be null.
             time = F.when(F.col(DELETED), F.coalesce(event_time, time)).otherwise(event_time)
         rows = rows.withColumn(TIMESTAMP, time)
         if isinstance(self.timestamp, str):
             rows = rows.drop(self.timestamp)
-        unplaced = unplaced_in_time(self.operator, F.col(TIMESTAMP), self.max_ahead)
+        unplaced = time_problem(self.operator, F.col(TIMESTAMP), self.max_ahead)
         return rows.withColumn(PROBLEM, F.coalesce(PROBLEM, unplaced))
 
-    def _given(
+    def _argument_column(
         self, argument: str, column_or_name: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
         """Return the column of ``rows`` that ``column_or_name`` means, a name or an expression.
@@ -376,7 +379,7 @@ class RecordFrame:
         return column
 
 
-def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Column:
+def time_problem(operator: str, time: Column, max_ahead: Span | None) -> Column:
     """Return a text why a row has no place in time, null where it has one.
 
     ``max_ahead``: the largest distance of its time after the time of reading, inclusive; None for
@@ -397,7 +400,7 @@ def unplaced_in_time(operator: str, time: Column, max_ahead: Span | None) -> Col
     )
 
 
-def _keyless(names: Sequence[str]) -> str:
+def _missing_key_problem(names: Sequence[str]) -> str:
     """Return the problem of a record without a value whose key columns ``names`` would come from
     the value.
     """
@@ -408,7 +411,7 @@ def _keyless(names: Sequence[str]) -> str:
     )
 
 
-def readable(
+def readable_rows(
     records: RecordFrame, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
@@ -419,12 +422,12 @@ def readable(
     ``"fail"``, a row of an unreadable record raises as it is read; else such rows are counted.
     ``name``: the source's, for the metric that counts them.
     """
-    time = F.coalesce(_stamped(records), TIMESTAMP)
-    sent = Sent("record", records.place(), _as_sent(records), time)
-    return _sound(records.operator, rows, sent, name, malformed)
+    time = F.coalesce(_record_timestamp(records), TIMESTAMP)
+    sent = RowOrigin("record", records.place(), _record_columns(records), time)
+    return _rows_without_problems(records.operator, rows, sent, name, malformed)
 
 
-def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
+def source_without_unplaced(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
     """Return the source of a changelog without the rows that have no place in time or in their log:
     those without an event time or a position, and those more than ``max_ahead`` ahead.
 
@@ -439,7 +442,7 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
     frame, time = source.frame, source.timestamp
     assert frame is not None
     assert time is not None
-    unplaced = unplaced_in_time(source.title, time, max_ahead)
+    unplaced = time_problem(source.title, time, max_ahead)
     if malformed == "fail":
         unplaced = F.when(time.isNotNull(), unplaced)
     else:
@@ -449,16 +452,16 @@ def sound_source(source: Source, malformed: Malformed, max_ahead: Span | None) -
     if source.order.by_files:
         where = F.format_string("file %s", f"{FILE_METADATA}.file_path")
     columns = [F.col(quoted(name)).alias(name) for name in frame.columns]
-    sent = Sent("row", where, columns, time, _UNPLACED)
-    rows = frame.withColumn(_UNPLACED, unplaced)
-    sound, with_unread = _sound(source.title, rows, sent, source.name, malformed)
+    sent = RowOrigin("row", where, columns, time, _UNPLACED_COLUMN)
+    rows = frame.withColumn(_UNPLACED_COLUMN, unplaced)
+    sound, with_unread = _rows_without_problems(source.title, rows, sent, source.name, malformed)
     if with_unread is not None:
-        with_unread = with_unread.drop(_UNPLACED)
-    return replace(source, frame=sound.drop(_UNPLACED), with_unread=with_unread)
+        with_unread = with_unread.drop(_UNPLACED_COLUMN)
+    return replace(source, frame=sound.drop(_UNPLACED_COLUMN), with_unread=with_unread)
 
 
 @dataclass(frozen=True)
-class Sent:
+class RowOrigin:
     """The origin of a row, for messages about it."""
 
     called: str
@@ -473,8 +476,8 @@ class Sent:
     """The name of the column that says why it cannot be read, null where it can."""
 
 
-def _sound(
-    operator: str, rows: DataFrame, sent: Sent, name: str, malformed: Malformed
+def _rows_without_problems(
+    operator: str, rows: DataFrame, sent: RowOrigin, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the rows without a problem; and all rows with dead letters in ``UNREAD`` for
     ``"dead_letter"``, else None.
@@ -495,7 +498,7 @@ def _sound(
             F.lit(". Correct it, or pass malformed='drop' or 'dead_letter'."),
         )
         checked = F.when(fits, F.lit(True)).otherwise(F.raise_error(error).cast("boolean"))
-        return kept(rows, checked), None
+        return keep_rows(rows, checked), None
     counted = rows.observe(metric_name(name, "malformed"), F.count_if(~fits).alias("records"))
     with_unread = None
     if malformed == "dead_letter":
@@ -506,16 +509,16 @@ def _sound(
             F.unix_micros(sent.time).alias(EVENT_TIME),
         )
         with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))
-    return kept(counted, fits), with_unread
+    return keep_rows(counted, fits), with_unread
 
 
-def _stamped(records: RecordFrame) -> Column:
+def _record_timestamp(records: RecordFrame) -> Column:
     """Return the record's own timestamp; null if the records have none."""
     timestamp = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
     return timestamp.cast("timestamp")
 
 
-def _as_sent(records: RecordFrame) -> list[Column]:
+def _record_columns(records: RecordFrame) -> list[Column]:
     """Return the columns of a record in a dead letter: its place, key and value.
 
     Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``.

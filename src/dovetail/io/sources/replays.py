@@ -46,13 +46,13 @@ from dovetail.platform.spark_errors import make_folder
 
 _ID, _NUMBER = "_letter", "_number"
 _SUFFIX: Final = ".parquet"
-_LOG: Final = 2**31 - 1
+_REPLAY_LOG: Final = 2**31 - 1
 """The number of the log of replayed records, which no partition of a topic has."""
 _ROWS_BITS: Final = 32
 """The bits of a row's number within its file."""
-_LETTER: Final = (OPERATOR, LETTER, TIMESTAMP)
-_OF_LETTER: Final = (OPERATOR, PROBLEM, LETTER, TIMESTAMP, POSITION)
-_FILE: Final = ("file_modification_time", "file_path", "file_block_start")
+_REQUIRED_COLUMNS: Final = (OPERATOR, LETTER, TIMESTAMP)
+_LETTER_COLUMNS: Final = (OPERATOR, PROBLEM, LETTER, TIMESTAMP, POSITION)
+_FILE_FIELDS: Final = ("file_modification_time", "file_path", "file_block_start")
 _CREATION: Final = Lock()
 """Held while a file is created: local file systems look for a file, then rename."""
 _OF_ANY_AGE: Final = ("maxFileAge", "36500d")
@@ -86,7 +86,7 @@ class Replayed:
     skipped: int
 
 
-def replayed(node: Node, folder: str) -> Source:
+def source_with_replays(node: Node, folder: str) -> Source:
     """Return a source that reads mended dead letters from a folder, beside its own rows. Create the
     folder if it is missing.
 
@@ -112,7 +112,7 @@ def replayed(node: Node, folder: str) -> Source:
         raise PlanError(title, f"it reads replays from {node.replays}", "Name one folder")
     session, frame = node.frame.sparkSession, node.frame
     make_folder(session, title, "folder=", folder)
-    rows = _read(session, frame, folder)
+    rows = _read_folder(session, frame, folder)
     unread = node.with_unread
     if node.order.by_files:
         frame, rows = _with_file(frame), _with_file(rows)
@@ -123,7 +123,7 @@ def replayed(node: Node, folder: str) -> Source:
     return replace(node, frame=frame.unionByName(rows), with_unread=unread, replays=folder)
 
 
-def _read(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
+def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
     """Return the rows of a folder with the columns of a source's frame, streaming if the frame is.
     Records have a log of their own, ordered by the number with which they were sent. The folder
     must exist.
@@ -131,7 +131,7 @@ def _read(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read
     rows = reader.schema(StructType(fields)).option(*_OF_ANY_AGE).parquet(folder)
-    places = {PARTITION: F.lit(_LOG), OFFSET: F.col(_NUMBER)}
+    places = {PARTITION: F.lit(_REPLAY_LOG), OFFSET: F.col(_NUMBER)}
     columns = [places.get(n, F.col(quoted(n))).alias(n) for n in frame.columns]
     return rows.select(*columns)
 
@@ -141,7 +141,9 @@ def _with_file(rows: DataFrame) -> DataFrame:
     read the rows from files.
     """
     file = F.col(FILE_METADATA)
-    return rows.select("*", F.struct(*(file[p].alias(p) for p in _FILE)).alias(FILE_METADATA))
+    return rows.select(
+        "*", F.struct(*(file[p].alias(p) for p in _FILE_FIELDS)).alias(FILE_METADATA)
+    )
 
 
 def _sent_fields(schema: StructType) -> list[StructField]:
@@ -151,20 +153,20 @@ def _sent_fields(schema: StructType) -> list[StructField]:
     return [f for f in schema.fields if f.name not in (PARTITION, OFFSET, FILE_METADATA)]
 
 
-def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
+def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
     """Write mended dead letters to the folder of a source, in one file. Leave out those that are
     there, and repetitions. Return the numbers of both.
 
-    ``source``: one of ``replayed``. ``mended``: a static frame with the columns of dead letters and
-    of the source's frame. They are ordered by micro-batch, then by time. Without new ones no file
-    is written.
+    ``source``: one of ``source_with_replays``. ``mended``: a static frame with the columns of dead
+    letters and of the source's frame. They are ordered by micro-batch, then by time. Without new
+    ones no file is written.
 
     Raises ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event
     time. Raises ``ConfigurationError`` on Spark Connect.
     """
     assert source.replays is not None
     folder, files = source.replays.rstrip("/"), files_of(mended.sparkSession)
-    letters = _letters(title, mended, source).toArrow()
+    letters = _letters_to_send(title, mended, source).toArrow()
     untimed = letters.column(EVENT_TIME).null_count
     if untimed:
         raise DataError(
@@ -174,18 +176,20 @@ def sent(title: str, mended: DataFrame, source: Source) -> Replayed:
     while True:
         # The number comes first. If another sender writes its file after that, ours is refused.
         file_number = 1 + max(files.numbers(folder, suffix=_SUFFIX), default=-1)
-        sent_before = _sent_before(mended.sparkSession, folder)
+        sent_before = _stored_ids(mended.sparkSession, folder)
         new = rows.filter(pc.invert(pc.is_in(rows.column(_ID), sent_before)))
-        new = new.take(_first_of_each(new.column(_ID)))
+        new = new.take(_first_indices(new.column(_ID)))
         counts = Replayed(len(new), len(rows) - len(new))
         if not counts.sent:
             return counts
         with _CREATION:
-            if files.create(f"{folder}/{file_number:020d}{_SUFFIX}", _blob(new, file_number)):
+            if files.create(
+                f"{folder}/{file_number:020d}{_SUFFIX}", _parquet_bytes(new, file_number)
+            ):
                 return counts
 
 
-def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
+def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame:
     """Return mended dead letters with the columns of a source's frame, their ids and event times,
     in the order in which they are sent. Without a column ``_deleted`` no row is a delete. Raises
     ``PlanError`` for a streaming frame, and for missing or unsuitable columns.
@@ -195,7 +199,7 @@ def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
     if mended.isStreaming:
         raise PlanError(title, "mended is a streaming frame", "Give the rows that are there now")
     given = {field.name: field.dataType for field in mended.schema}
-    for name in _LETTER:
+    for name in _REQUIRED_COLUMNS:
         if name not in given:
             raise PlanError(
                 title,
@@ -219,7 +223,7 @@ def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
     batch = [F.shiftright(POSITION, _ROWS_BITS)] if position else []
     ordered = mended.orderBy(*batch, TIMESTAMP, *([POSITION] if position else []), LETTER)
     # As a number, because the text of a time depends on the session's zone.
-    parts = {name: F.col(name) for name in _OF_LETTER if name in given}
+    parts = {name: F.col(name) for name in _LETTER_COLUMNS if name in given}
     parts[TIMESTAMP] = F.unix_micros(TIMESTAMP)
     of_letter = F.to_json(F.struct(*(part.alias(name) for name, part in parts.items())))
     rows = ordered.select(
@@ -229,21 +233,21 @@ def _letters(title: str, mended: DataFrame, source: Source) -> DataFrame:
     return rows.withColumn(EVENT_TIME, source.timestamp)
 
 
-def _sent_before(session: SparkSession, folder: str) -> pa.ChunkedArray:
+def _stored_ids(session: SparkSession, folder: str) -> pa.ChunkedArray:
     """Return the ids of the dead letters that the files in a folder have; empty for a folder
     without files. The folder must exist, or Spark's error passes.
     """
     return session.read.schema(f"{_ID} string").parquet(folder).toArrow().column(_ID)
 
 
-def _first_of_each(ids: pa.ChunkedArray) -> pa.Array:
+def _first_indices(ids: pa.ChunkedArray) -> pa.Array:
     """Return the places, from 0, at which an id comes for the first time, ascending."""
     places = pa.table({"id": ids, "place": np.arange(len(ids))})
     firsts = places.group_by("id").aggregate([("place", "min")]).column("place_min")
     return pa.array(np.sort(firsts.to_numpy()))
 
 
-def _blob(rows: pa.Table, file_number: int) -> bytes:
+def _parquet_bytes(rows: pa.Table, file_number: int) -> bytes:
     """Return rows as the bytes of the Parquet file number ``file_number``, with their numbers in
     ``_number``. There must be fewer than 2**32 rows.
     """

@@ -19,7 +19,7 @@ from dovetail.plan.select import SIDES, Selection, joined_row_columns, resolve_s
 from dovetail.plan.types.checks import refuse_duplicates, refuse_names, split_key_and_values
 from dovetail.plan.types.schemas import Columns, schema_of
 from dovetail.plan.types.spans import Span, microseconds
-from dovetail.plan.views import Errors, View, selection_of_joined_row
+from dovetail.plan.views import Errors, View, joined_row_view
 
 Ref: TypeAlias = tuple[str, str | None]
 """The side of a value, ``"left"`` or ``"right"``, and its column. None for the whole side as a
@@ -206,7 +206,7 @@ def lookup(
     )
     if not computed:
         return joined
-    view = selection_of_joined_row(name, joined, plain, selected, values)
+    view = joined_row_view(name, joined, plain, selected, values)
     return view if errors == "fail" else replace(view, letters=name)
 
 

@@ -73,7 +73,7 @@ class Expectation(View):
         return "Mend the row where it comes from, or give expect() another on_fail="
 
     @property
-    def _operation_in_words(self) -> str:
+    def _operation(self) -> str:
         """The view's operation in words, for ``explain``."""
         condition = item_as_text(self.expected)
         named = "" if self.label == condition else f" {self.label!r}:"
@@ -82,7 +82,7 @@ class Expectation(View):
     @property
     def summary(self) -> str:
         """The line of text that describes the view in ``explain``."""
-        return self._operation_in_words
+        return self._operation
 
     def described(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None

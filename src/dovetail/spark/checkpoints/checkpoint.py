@@ -19,7 +19,7 @@ from dovetail.plan.fingerprint import (
     describe_input,
     fingerprint,
     input_identity,
-    refuse_other_topology,
+    refuse_other,
 )
 from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import SparkSource, source_folder_numbers, spark_sources_of
@@ -141,7 +141,7 @@ def refuse_unfit(
     ``asked``: the requested numbers by their key in the binding, ``"buckets"`` or ``"partitions"``;
     None for any. ``title``: the subject of the error.
     """
-    refuse_other_topology(nodes, title, binding["topology"], binding["plan"])
+    refuse_other(nodes, title, binding["topology"], binding["plan"])
     another = {
         "buckets": "is given by dt.checkpoints.upgrade",
         "partitions": "is given by dt.checkpoints.repartition",

@@ -16,7 +16,7 @@ from dovetail.physical.stage import Stage
 from dovetail.plan.fingerprint import (
     fingerprint,
     in_checkpoint_order,
-    refuse_other_topology,
+    refuse_other,
     refuse_unknown_result,
 )
 from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
@@ -42,7 +42,7 @@ def result_named(
         refuse_unknown_result(results[0], *stored.topology)
     else:
         title = " and ".join(node.name for node in results)
-        refuse_other_topology(in_checkpoint_order(results), title, *stored.topology)
+        refuse_other(in_checkpoint_order(results), title, *stored.topology)
     if name is None and len(results) > 1:
         names = ", ".join(repr(node.name) for node in results)
         raise ConfigurationError(

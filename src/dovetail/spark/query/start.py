@@ -20,7 +20,7 @@ from dovetail.physical.planner import plan_of
 from dovetail.physical.routing import Plan
 from dovetail.plan.begun_columns import without_new_columns
 from dovetail.plan.dead_letters import DeadLetters
-from dovetail.plan.fingerprint import in_checkpoint_order, refuse_equal_inputs, sources_of
+from dovetail.plan.fingerprint import in_checkpoint_order, refuse_alike, sources_of
 from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
@@ -529,7 +529,7 @@ def streaming_session(*nodes: Node) -> SparkSession:
                 "its frame is not a streaming one",
                 "Read it with spark.readStream; over frames that all are static, use changelog()",
             )
-    refuse_equal_inputs(*nodes)
+    refuse_alike(*nodes)
     session = session_of(nodes[0])
     quieten(session)
     return session

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
-from dovetail.io.sinks.kafka.client import PREFIX
+from dovetail.io.sinks.kafka.client import ID_PREFIX
 
 KEYS, TRANSACTIONS = 7, 2
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -139,7 +139,7 @@ def in_transaction(admin: Any, checkpoint: Path) -> bool:
         query = json.loads(metadata.read_text())["id"]
         listed = admin.listTransactions().all().get()
         return any(
-            listing.transactionalId().startswith(f"{PREFIX}{query}")
+            listing.transactionalId().startswith(f"{ID_PREFIX}{query}")
             and listing.state().toString() in OPEN
             for listing in listed
         )

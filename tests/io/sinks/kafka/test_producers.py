@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dovetail.errors import ConfigurationError, PlanError, TargetError
 from dovetail.io.sinks.kafka import producers
-from dovetail.io.sinks.kafka.client import client_settings, permanent, refuse_settings
-from dovetail.io.sinks.kafka.producers import BatchWrite, LastingError, Marker
+from dovetail.io.sinks.kafka.client import client_settings, permanent_error, refuse_settings
+from dovetail.io.sinks.kafka.producers import BatchWrite, Marker, PermanentError
 
 NewTopics = Callable[[int], list[str]]
 COLUMNS = pa.schema(
@@ -87,7 +87,7 @@ def records(*rows: tuple[int, str, str | None]) -> list[pa.RecordBatch]:
 
 
 def write(what: BatchWrite, *rows: tuple[int, str, str | None]) -> int:
-    return producers.committed(what, 0, records(*rows))
+    return producers.commit_records(what, 0, records(*rows))
 
 
 def test_topics_get_their_records_and_headers_once(
@@ -129,14 +129,14 @@ def test_a_zombie_is_fenced_before_and_within_its_transaction(
     topics, query = new_topics(1), uuid4().hex
     what = order(kafka_servers, topics, query=query)
     zombie = producers._Producer(what, what.name(0))
-    assert zombie.begun(what) == topics
+    assert zombie.begin_transaction(what) == topics
     later = producers._Producer(what, what.name(0))
     with pytest.raises(TargetError, match="another process has taken over the transaction dovetai"):
         zombie.commit(what, topics, records((0, "a", "zombie")))
-    assert later.begun(what) == topics
+    assert later.begin_transaction(what) == topics
     assert later.commit(what, topics, records((0, "a", "later"))) == 1
     with pytest.raises(KafkaException):
-        producers._Producer.begun(zombie, order(kafka_servers, topics, 1, query=query))
+        producers._Producer.begin_transaction(zombie, order(kafka_servers, topics, 1, query=query))
     assert by_key(kafka_servers, topics[0]) == {b"a": [b"later"]}
 
 
@@ -163,7 +163,7 @@ def test_a_task_killed_before_its_commit_leaves_nothing(
     topics, query = new_topics(1), uuid4().hex
     what = order(kafka_servers, topics, query=query)
     killed = producers._Producer(what, what.name(0))
-    killed.begun(what)
+    killed.begin_transaction(what)
     killed._send(what, topics, records((0, "a", "killed"))[0])
     killed._producer.flush()
     assert write(what, (0, "a", "1"), (0, "b", "2")) == 2
@@ -187,7 +187,7 @@ def test_an_older_or_another_copy_of_the_checkpoint_is_refused(
 ) -> None:
     topics, query = new_topics(1), uuid4().hex
     assert write(order(kafka_servers, topics, 4, query=query), (0, "a", "1")) == 1
-    with pytest.raises(LastingError, match=message):
+    with pytest.raises(PermanentError, match=message):
         write(order(kafka_servers, topics, batch, query=query, plan=plan), (0, "a", "2"))
     assert by_key(kafka_servers, topics[0]) == {b"a": [b"1"]}
 
@@ -195,7 +195,9 @@ def test_an_older_or_another_copy_of_the_checkpoint_is_refused(
 def test_an_old_micro_batch_needs_a_marker(kafka_servers: str, new_topics: NewTopics) -> None:
     topics, query = new_topics(1), uuid4().hex
     old = order(kafka_servers, topics, 1, query=query, expired=True)
-    with pytest.raises(LastingError, match="micro-batch 1 was begun longer ago than the brokers k"):
+    with pytest.raises(
+        PermanentError, match="micro-batch 1 was begun longer ago than the brokers k"
+    ):
         write(old, (0, "a", "1"))
     assert write(order(kafka_servers, topics, 0, query=query), (0, "a", "0")) == 1
     assert write(old, (0, "a", "1")) == 1
@@ -210,7 +212,7 @@ def test_a_transaction_that_takes_too_long_is_ended(
     limits = {"kafka.transaction.timeout.ms": "2000", "kafka.socket.timeout.ms": "1500"}
     what = order(kafka_servers, topics, query=query, options=limits)
     slow = producers._Producer(what, what.name(0))
-    slow.begun(what)
+    slow.begin_transaction(what)
     slow._send(what, topics, records((0, "a", "slow"))[0])
     slow._producer.flush()
     time.sleep(15)  # the broker looks for such transactions every 10 s
@@ -242,10 +244,10 @@ def test_more_records_than_the_buffer_takes_wait_for_it(
     ],
 )
 def test_a_failure_that_lasts_names_its_remedy(code: str, message: str) -> None:
-    error = permanent("sink", KafkaException(KafkaError(getattr(KafkaError, code))))
+    error = permanent_error("sink", KafkaException(KafkaError(getattr(KafkaError, code))))
     with pytest.raises(ConfigurationError, match=message):
         raise error or AssertionError
-    assert permanent("sink", KafkaException(KafkaError(KafkaError._TRANSPORT))) is None
+    assert permanent_error("sink", KafkaException(KafkaError(KafkaError._TRANSPORT))) is None
 
 
 def test_settings_that_the_client_lacks_are_refused() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
 from dovetail.io.sinks.delta.columns import without_empty_partitions
-from dovetail.io.sinks.delta.conflicts import conflicts_named
+from dovetail.io.sinks.delta.conflicts import translate_conflicts
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Owner
@@ -49,7 +49,7 @@ from dovetail.platform.sessions import apart, kept, moved
 #     ▼
 #   Spark commits the micro-batch            -          the next micro-batch
 
-_SETTINGS = {
+_MERGE_SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
     # The table's log is small, so compiling code for it does not pay.
@@ -94,10 +94,10 @@ class DeltaMerger:
         columns, or with rows that it may not take over. Other errors of Spark pass.
         """
         target, table = self.target, self.target.table
-        with conflicts_named(target.title):
+        with translate_conflicts(target.title):
             query = self.owner.query(batch.sparkSession)
             if self._session is None:
-                self._session = _merging(batch.sparkSession)
+                self._session = _merge_session(batch.sparkSession)
             session, details = self._session, None
             # Only merges of versions must not be done twice.
             once = delta_tables.once(f"dovetail-{query}", batch_id) if self.history else {}
@@ -111,7 +111,7 @@ class DeltaMerger:
                 relation = target.relation(session, query, begun=batch_id > 0)
                 if relation == "replaced":
                     self._partition_columns = target.partition_by
-                    batch = self._refusing(batch)
+                    batch = self._refuse_empty_partitions(batch)
                     with delta_upsert.for_many(session), delta_tables.setting(session, once):
                         self._replace(session, batch, query)
                     self._taken = True
@@ -119,7 +119,7 @@ class DeltaMerger:
                 target.take(session, query, relation)
                 self._taken = True
                 self._partition_columns = delta_tables.partition_columns(session, table)
-            batch = self._refusing(batch)
+            batch = self._refuse_empty_partitions(batch)
 
             with delta_tables.setting(session, once):
                 self._merge(session, batch, details)
@@ -136,7 +136,7 @@ class DeltaMerger:
                 tables.clean_log(session, details["location"])
             tables.read_log_ahead(session, table)
 
-    def _refusing(self, batch: DataFrame) -> DataFrame:
+    def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
         """Return the batch such that rows fail the query that the table's layout would change."""
         return without_empty_partitions(self.target.title, batch, self._partition_columns)
 
@@ -182,13 +182,13 @@ class DeltaMerger:
             self.target.replace(new, query)
 
 
-def _merging(session: SparkSession) -> SparkSession:
+def _merge_session(session: SparkSession) -> SparkSession:
     """Return a copy of the session for merges, with settings for these. The caller's session stays
     as it is.
     """
     merging = apart(session)
     delta_tables.tune(merging)
-    for name, value in _SETTINGS.items():
+    for name, value in _MERGE_SETTINGS.items():
         merging.conf.set(name, value)
     # Drop the streaming query's settings: Spark finds the number of tasks by itself.
     for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
@@ -208,7 +208,7 @@ class DeltaAppender:
     """The columns by which the table is laid out."""
     owner: Owner
 
-    def refusing(self, changes: DataFrame) -> DataFrame:
+    def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
         """Return changes such that rows fail the query that the table's layout would change."""
         return without_empty_partitions(self.title, changes, self.partition_columns)
 
@@ -221,6 +221,6 @@ class DeltaAppender:
         """
         query = self.owner.query(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
-        with conflicts_named(self.title):
-            rows = self.refusing(batch)
+        with translate_conflicts(self.title):
+            rows = self.refuse_empty_partitions(batch)
             rows.write.format("delta").mode("append").options(**once).save(self.location)

@@ -26,13 +26,13 @@ from dovetail.base.columns import CHANGE, UPSERT, quoted
 from dovetail.errors import PlanError
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
-_CHARACTERS = " ,;{}()\n\t="
+_MAPPED_CHARACTERS = " ,;{}()\n\t="
 """The characters that Parquet reserves. A column's name may have them only with column mapping."""
-_PLAIN = (
+_PLAIN_TYPES = (
     *(BinaryType, BooleanType, DateType, NumericType, StringType),
     *(TimestampNTZType, TimestampType, VariantType),
 )
-_NESTED = (ArrayType, MapType, StructType, VariantType)
+_NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
 
 
 def refuse_unstorable(
@@ -44,16 +44,16 @@ def refuse_unstorable(
 
     ``mapped``: True if the table has column mapping, which allows columns of any name.
     """
-    for path, field in _fields(schema):
+    for path, field in _fields_within(schema):
         _refuse_name(title, path, field.name, mapped=mapped)
         _refuse_type(title, path, field.dataType)
-    for path, struct in _structs("", schema):
+    for path, struct in _structs_within("", schema):
         inside = f"struct {path!r}" if path else "the table"
         refuse_duplicates(f"{title}, {inside}", struct.names, "Give each field a name of its own")
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     for name in partition_by:
         type_ = known_field(title, "partition_by=", name, schema).dataType
-        if isinstance(type_, _NESTED):
+        if isinstance(type_, _NESTED_TYPES):
             raise PlanError(
                 title,
                 f"partition_by= names {name!r}, which is of type {type_.simpleString()}",
@@ -90,7 +90,7 @@ def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
     """Raise ``PlanError`` for a name with characters that Delta takes only with column mapping,
     unless the table is ``mapped``. ``path``: the column with its enclosing ones, for the error.
     """
-    refused = [character for character in _CHARACTERS if character in name]
+    refused = [character for character in _MAPPED_CHARACTERS if character in name]
     if refused and not mapped:
         raise PlanError(
             title,
@@ -105,8 +105,8 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
     """Raise ``PlanError`` for a type that Delta does not store, or that has one within. The fields
     of structs are not examined. ``path``: the column, for the error.
     """
-    for part in _types(type_):
-        if not isinstance(part, (*_PLAIN, *_NESTED)):
+    for part in _types_within(type_):
+        if not isinstance(part, (*_PLAIN_TYPES, *_NESTED_TYPES)):
             raise PlanError(
                 title,
                 f"column {path!r} is of type {type_.simpleString()}, and Delta does not store "
@@ -115,32 +115,34 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
             )
 
 
-def _types(type_: DataType) -> Iterator[DataType]:
+def _types_within(type_: DataType) -> Iterator[DataType]:
     """Yield a type and the types of its elements, keys and values at any depth, outer ones first. A
     struct is yielded, but its fields are not.
     """
     yield type_
     if isinstance(type_, ArrayType):
-        yield from _types(type_.elementType)
+        yield from _types_within(type_.elementType)
     elif isinstance(type_, MapType):
-        yield from _types(type_.keyType)
-        yield from _types(type_.valueType)
+        yield from _types_within(type_.keyType)
+        yield from _types_within(type_.valueType)
 
 
-def _structs(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
+def _structs_within(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
     """Yield (dotted path, struct) of each struct in a type at any depth, outer ones first; nothing
     if there are none. ``path``: that of the type itself, empty for the table. Elements, keys and
     values of a column have its path.
     """
-    for part in _types(type_):
+    for part in _types_within(type_):
         if isinstance(part, StructType):
             yield path, part
             for field in part:
-                yield from _structs(f"{path}.{field.name}" if path else field.name, field.dataType)
+                yield from _structs_within(
+                    f"{path}.{field.name}" if path else field.name, field.dataType
+                )
 
 
-def _fields(schema: StructType) -> Iterator[tuple[str, StructField]]:
+def _fields_within(schema: StructType) -> Iterator[tuple[str, StructField]]:
     """Yield all fields at any depth, each with its dotted path."""
-    for path, struct in _structs("", schema):
+    for path, struct in _structs_within("", schema):
         for field in struct:
             yield f"{path}.{field.name}" if path else field.name, field

@@ -14,17 +14,17 @@ from dovetail.errors import TargetError
 from dovetail.platform.spark_errors import reason
 
 P = ParamSpec("P")
-_REFUSED = re.compile(
+_RULE_ERRORS = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
     r"(.*(?:\n - .*)*)"
 )
 """The errors of rows that a rule of the table forbids. Spark may put another error before them."""
-_CONFLICTS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
+_CONFLICT_ERRORS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROTOCOL_CHANGED")
 """The errors of a commit that conflicts with another writer's."""
 
 
 @contextmanager
-def conflicts_named(title: str) -> Iterator[None]:
+def translate_conflicts(title: str) -> Iterator[None]:
     """Raise a conflict with another writer in the block as a ``TargetError``, and so a row that a
     rule of the table forbids. Other errors stay as they are. Nothing is repeated.
     """
@@ -32,8 +32,8 @@ def conflicts_named(title: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         if is_conflict(error):
-            raise conflict(title, reason(error)) from error
-        refused = _REFUSED.search(f"{error}\n{getattr(error, '_stackTrace', '')}")
+            raise conflict_error(title, reason(error)) from error
+        refused = _RULE_ERRORS.search(f"{error}\n{getattr(error, '_stackTrace', '')}")
         if refused is None:
             raise
         raise TargetError(
@@ -44,7 +44,7 @@ def conflicts_named(title: str) -> Iterator[None]:
         ) from error
 
 
-def conflict(title: str, problem: str) -> TargetError:
+def conflict_error(title: str, problem: str) -> TargetError:
     """Return, not raise, the error of a commit that has conflicted twice. ``problem``: what Delta
     says.
     """
@@ -57,9 +57,9 @@ def conflict(title: str, problem: str) -> TargetError:
     )
 
 
-def twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+def commit_twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Make a commit. If another writer was faster, make it once more, and raise if it fails again.
-    Other errors are raised at once. All are Spark's own errors, for ``conflicts_named``.
+    Other errors are raised at once. All are Spark's own errors, for ``translate_conflicts``.
 
     ``commit`` must read the table anew each time that it is called.
     """
@@ -75,4 +75,4 @@ def is_conflict(error: BaseException) -> bool:
     """Return True if an error of Spark means that another writer's commit was faster. It goes by
     the error's text.
     """
-    return any(sign in str(error) for sign in _CONFLICTS)
+    return any(sign in str(error) for sign in _CONFLICT_ERRORS)

@@ -31,14 +31,14 @@ from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.io.sinks.delta.conflicts import commit_twice
 from dovetail.io.sinks.delta.versions import (
-    ADDED_NAMES,
     CURRENT,
     VALID_FROM,
     VALID_TO,
-    placed,
-    placed_versions,
+    VERSION_NAMES,
+    changes_under_names,
+    versions_under_names,
 )
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
@@ -57,11 +57,11 @@ def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[st
     ends no version is a row of no length with null values.
 
     ``changes``: the columns of the result with their change, timestamp and position. ``schema``:
-    key, values and the columns of ``versions.ADDED``. ``keys``: the columns that identify a
-    versioned row.
+    key, values and the columns of ``versions.VERSION_FIELDS``. ``keys``: the columns that identify
+    a versioned row.
     """
     places = delta_tables.internal_names(keys, schema.names)
-    rows = _actions(_new_points(changes, places), places, keys)
+    rows = _row_actions(_new_points(changes, places), places, keys)
     return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
@@ -80,7 +80,7 @@ def merge_corrections(
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``twice``).
+    writer conflicts twice (``commit_twice``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -91,7 +91,7 @@ def merge_corrections(
             delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
         )
         with moved(stored_changes, session) as source, settings:
-            twice(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
+            commit_twice(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
 
 
 def _merge(
@@ -109,14 +109,14 @@ def _merge(
     key_names = {name: places[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
-    touched = [*delta_tables.near(points, key_names), _ends_since(points)]
+    touched = [*delta_tables.near(points, key_names), _condition_since(points)]
 
     stored = reduce(DataFrame.where, touched, points.sparkSession.table(table))
     stored = stored.join(points.select(*key_names.values()).distinct(), same, "left_semi")
     every = points.unionByName(
-        _stored_points(placed_versions(stored, places), places, keys), allowMissingColumns=True
+        _stored_points(versions_under_names(stored, places), places, keys), allowMissingColumns=True
     )
-    with kept(_actions(every, places, keys)) as actions:
+    with kept(_row_actions(every, places, keys)) as actions:
         begun = F.col(VALID_FROM) == F.col(places[VALID_FROM])
         (
             actions.mergeInto(table, reduce(and_, [same, begun, *touched]))
@@ -130,7 +130,7 @@ def _merge(
         )
 
 
-def _ends_since(points: DataFrame) -> Column:
+def _condition_since(points: DataFrame) -> Column:
     """Return the condition that a row of a table is current, or ends at the first of the points or
     later. There must be a point. It runs a job.
     """
@@ -144,7 +144,7 @@ def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a changelog's rows as points of the rank of new changes, one each, under the internal
     names ``places``.
     """
-    return placed(changes, places).withColumn("rank", F.lit(_NEW))
+    return changes_under_names(changes, places).withColumn("rank", F.lit(_NEW))
 
 
 def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
@@ -155,7 +155,7 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
     """
     begin, end = F.col(places[VALID_FROM]), F.col(places[VALID_TO])
     is_delete = F.coalesce(begin == end, F.lit(False))
-    added = [places[name] for name in ADDED_NAMES]
+    added = [places[name] for name in VERSION_NAMES]
     begins = stored.select(
         "*",
         F.when(is_delete, DELETE).otherwise(UPSERT).alias(CHANGE),
@@ -173,7 +173,7 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
     return begins.unionByName(ends, allowMissingColumns=True)
 
 
-def _actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return the actions on rows of the table: all its columns under internal names, and in
     ``_change`` insert, update or drop. A row that stays as it is has none.
 
@@ -183,7 +183,7 @@ def _actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:
             every = every.withColumn(name, F.lit(None).cast(type_))
-    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    values = [at for name, at in places.items() if name not in (*keys, *VERSION_NAMES)]
     own = [places[name] for name in keys]
     points = every.groupBy(*own, TIMESTAMP).agg(
         F.max_by(F.struct(*values, CHANGE, "rank"), F.struct("rank", POSITION)).alias("last"),

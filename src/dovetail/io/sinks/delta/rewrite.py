@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 
 from dovetail.base.columns import DELETED
 from dovetail.errors import ConfigurationError, DovetailWarning
-from dovetail.io.sinks.delta.conflicts import conflict
-from dovetail.io.sinks.delta.tables import QUERY
+from dovetail.io.sinks.delta.conflicts import conflict_error
+from dovetail.io.sinks.delta.tables import QUERY_PROPERTY
 from dovetail.io.sinks.ownership import refuse_taken
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import is_remote
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
-_FORBIDDEN: Final = "failed validation check"
+_RULE_ERROR: Final = "failed validation check"
 """The text of deltalake's error for rows that a rule of the table forbids."""
-_FEATURES: Final = {"appendOnly", "invariants", "deletionVectors"}
+_KNOWN_FEATURES: Final = {"appendOnly", "invariants", "deletionVectors"}
 """The features of writers that a table may have."""
 _PLAIN_WRITER: Final = 2
 """The version of writers that has ``appendOnly`` and ``invariants`` without naming them."""
 _NAMED_WRITER: Final = 7
 """The version of writers that names its features."""
 _TIME: Final = "timestamp"
-_TYPES: Final = {
+_KNOWN_TYPES: Final = {
     *("byte", "short", "integer", "long", "float", "double", "decimal"),
     *("string", "binary", "boolean", "date", _TIME),
 }
 """The types of columns whose values deltalake writes as Spark does."""
-_FIRST = datetime(1678, 1, 1, tzinfo=timezone.utc)
-_LAST = datetime(2262, 1, 1, tzinfo=timezone.utc)
+_FIRST_TIME = datetime(1678, 1, 1, tzinfo=timezone.utc)
+_LAST_TIME = datetime(2262, 1, 1, tzinfo=timezone.utc)
 """The times that nanoseconds from 1970 on have in 64 bits, in whole years. Spark writes times as
 nanoseconds by default, and deltalake reads them so."""
 
@@ -69,14 +69,14 @@ class Rewriter:
     """The path of the table on this machine's disks."""
     keys: Sequence[str]
     """The key columns of the table."""
-    _said: str = field(default="", init=False)
+    _last_reason: str = field(default="", init=False)
     """The reason of the last warning; empty before the first."""
 
     def refuse_taken(self, query: str) -> None:
         """Raise ``TargetError`` if ``query``, an id, is no longer the table's owner. Deltalake's
         error passes for a table that is gone.
         """
-        if _opened(self.path).metadata().configuration.get(QUERY) != query:
+        if _open_table(self.path).metadata().configuration.get(QUERY_PROPERTY) != query:
             refuse_taken(self.title)
 
     def merge(self, rows: pa.Table) -> bool:
@@ -93,8 +93,8 @@ class Rewriter:
 
         rows = _in_utc(rows)
         for last in (False, True):
-            table = _opened(self.path)
-            reason = unfit(table)
+            table = _open_table(self.path)
+            reason = reason_for_spark(table)
             if reason is not None:
                 self._warn(reason)
                 return False
@@ -105,9 +105,9 @@ class Rewriter:
                 break
             except CommitFailedError as error:
                 if last:
-                    raise conflict(self.title, str(error)) from error
+                    raise conflict_error(self.title, str(error)) from error
             except DeltaError as error:
-                if _FORBIDDEN not in str(error):
+                if _RULE_ERROR not in str(error):
                     raise
                 return False
         return True
@@ -118,8 +118,8 @@ class Rewriter:
         """
         from deltalake.exceptions import CommitFailedError
 
-        table = _opened(self.path)
-        if unfit(table) is None:
+        table = _open_table(self.path)
+        if reason_for_spark(table) is None:
             try:
                 table.optimize.compact()
             except CommitFailedError:
@@ -127,8 +127,8 @@ class Rewriter:
 
     def _warn(self, reason: str) -> None:
         """Warn that Spark merges, and why. Do nothing if the last warning had the same reason."""
-        if reason != self._said:
-            self._said = reason
+        if reason != self._last_reason:
+            self._last_reason = reason
             warnings.warn(
                 f"{self.title}: engine='deltalake' leaves the table to Spark, because {reason}",
                 DovetailWarning,
@@ -154,7 +154,7 @@ def path_on_disk(title: str, session: SparkSession, location: str) -> str:
     return path
 
 
-def unfit(table: DeltaTable) -> str | None:
+def reason_for_spark(table: DeltaTable) -> str | None:
     """Return why a table is Spark's, in words, the first reason found; None if deltalake may merge
     into it.
     """
@@ -167,8 +167,8 @@ def _unfit_rules(table: DeltaTable) -> Iterator[str]:
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     if version > _PLAIN_WRITER and version != _NAMED_WRITER:
         yield f"it has version {version} of Delta's protocol"
-    if features - _FEATURES:
-        yield f"it has the features {', '.join(sorted(features - _FEATURES))}"
+    if features - _KNOWN_FEATURES:
+        yield f"it has the features {', '.join(sorted(features - _KNOWN_FEATURES))}"
     if metadata.partition_columns:
         yield "it has partitions"
     if metadata.configuration.get(delta_tables.APPEND_ONLY, "").lower() == "true":
@@ -184,7 +184,7 @@ def _unfit_columns(table: DeltaTable) -> Iterator[str]:
     fields = table.schema().fields
     kinds = {column.name: column.type.type for column in fields}
     for column in fields:
-        if column.metadata or kinds[column.name].partition("(")[0] not in _TYPES:
+        if column.metadata or kinds[column.name].partition("(")[0] not in _KNOWN_TYPES:
             yield f"the column {column.name} has rules or is of a type that is not examined"
     times = [name for name, kind in kinds.items() if kind == _TIME]
     wrapped = _unfit_times(pa.table(table.get_add_actions(flatten=True)), times)
@@ -205,14 +205,14 @@ def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
                 return f"the times of {name} have no bounds"
             continue
         nulls, low, high = (files[column] for column in columns)
-        bounded = pc.and_(pc.greater_equal(low, _FIRST), pc.less(high, _LAST))
+        bounded = pc.and_(pc.greater_equal(low, _FIRST_TIME), pc.less(high, _LAST_TIME))
         empty = pc.equal(nulls, files["num_records"])
         if not pc.all(pc.or_kleene(empty, bounded).fill_null(False), min_count=0).as_py():
             return f"times of {name} are, or may be, before 1678 or after 2261"
     return None
 
 
-def _opened(path: str) -> DeltaTable:
+def _open_table(path: str) -> DeltaTable:
     """Return the latest version of the table at ``path``. Raises deltalake's error if there is
     none.
     """

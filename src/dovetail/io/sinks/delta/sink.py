@@ -18,7 +18,7 @@ from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
 from dovetail.io.sinks.delta.columns import refuse_unstorable
 from dovetail.io.sinks.delta.rewrite import Rewriter, path_on_disk
 from dovetail.io.sinks.delta.tables import DeltaTarget
-from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing
+from dovetail.io.sinks.ownership import Existing, Owner, query_of_checkpoint, refuse_existing
 from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
@@ -35,7 +35,7 @@ Engine: TypeAlias = Literal["spark", "deltalake"]
 """What merges a few rows into a table."""
 Late: TypeAlias = Literal["append", "correct"]
 """The place of a version whose change is older than the key's history."""
-_UNUSABLE = ("it cannot be used", "Give a Delta table's path or its name")
+_UNUSABLE_TABLE = ("it cannot be used", "Give a Delta table's path or its name")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class DeltaSink:
         whole seconds, at least one. It is empty if none is set.
         """
         spans = {
-            tables.RETENTION: self.retention_us,
-            tables.LOG_RETENTION: self.log_retention_us,
+            tables.RETENTION_PROPERTY: self.retention_us,
+            tables.LOG_RETENTION_PROPERTY: self.log_retention_us,
         }
         return {
             name: f"interval {max(span_us // 1_000_000, 1)} seconds"
@@ -105,10 +105,10 @@ class DeltaSink:
         is gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
         ``ConfigurationError`` without Delta Lake, and for a table that cannot be used.
         """
-        with refused(self.title, *_UNUSABLE):
-            target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
+        with refused(self.title, *_UNUSABLE_TABLE):
+            target = self._prepare_writer(changes.sparkSession, changes.schema, node, checkpoint)
             if isinstance(target, DeltaAppender):
-                changes = target.refusing(changes)
+                changes = target.refuse_empty_partitions(changes)
                 appended = changes.writeStream.format("delta").outputMode("append")
                 return appended.option("path", target.location)
             return batch_writer(changes, target.write)
@@ -120,10 +120,10 @@ class DeltaSink:
         other rows than this query's, or is gone. Raises ``PlanError`` and ``ConfigurationError`` as
         ``writer`` does.
         """
-        with refused(self.title, *_UNUSABLE):
-            return self._prepared(session, changelog_schema(node), node, checkpoint).write
+        with refused(self.title, *_UNUSABLE_TABLE):
+            return self._prepare_writer(session, changelog_schema(node), node, checkpoint).write
 
-    def _prepared(
+    def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> DeltaMerger | DeltaAppender:
         """Return the writer of a changelog with the columns ``changes``, its table created or
@@ -136,8 +136,8 @@ class DeltaSink:
         delta_tables.refuse_without_delta(session, self.title)
         delta_tables.tune(session)
         table = delta_tables.called(session, self.title, "path=", self.path, self.table)
-        schema = self._schema(changes, node)
-        mapped = tables.maps_columns(session, table)
+        schema = self._table_schema(changes, node)
+        mapped = tables.has_column_mapping(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
         target = DeltaTarget(
             self.title,
@@ -154,7 +154,7 @@ class DeltaSink:
             location = delta_tables.location(session, table)
             partition_columns = delta_tables.partition_columns(session, table)
             return DeltaAppender(self.title, location, partition_columns, owner)
-        target.prepare(session, *progress(session, checkpoint))
+        target.prepare(session, *query_of_checkpoint(session, checkpoint))
         rewriter = None
         if self.engine == "deltalake":
             path = path_on_disk(self.title, session, delta_tables.location(session, table))
@@ -172,7 +172,7 @@ class DeltaSink:
             rewriter=rewriter,
         )
 
-    def _schema(self, changes: StructType, node: Node) -> StructType:
+    def _table_schema(self, changes: StructType, node: Node) -> StructType:
         """Return the columns of the table: all of the changelog or, for a table, its columns and
         times, or those of versions. Marked rows have ``_deleted`` last.
 
@@ -192,11 +192,11 @@ class DeltaSink:
             return changes
         columns = [*node.key.names, *node.values.names]
         if not self.history:
-            marks = [tombstones.MARK] if self.marks else []
+            marks = [tombstones.MARK_FIELD] if self.marks else []
             return StructType([*(changes[name] for name in (*columns, TIMESTAMP)), *marks])
         versions.refuse_names(self.title, columns)
         versions.refuse_tracked(self.title, self.track, node.values)
-        return StructType([*(changes[name] for name in columns), *versions.ADDED])
+        return StructType([*(changes[name] for name in columns), *versions.VERSION_FIELDS])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Return True if the table that a query has appended to is missing. ``alone`` changes

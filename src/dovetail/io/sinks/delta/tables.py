@@ -19,30 +19,30 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from dovetail.errors import DovetailWarning
-from dovetail.io.sinks.delta.conflicts import is_conflict, twice
+from dovetail.io.sinks.delta.conflicts import commit_twice, is_conflict
 from dovetail.io.sinks.ownership import (
     Existing,
-    Standing,
+    TableRelation,
     must_be_empty,
     refuse_gone,
     refuse_rows,
     refuse_taken,
-    standing,
+    relation_to_table,
 )
 from dovetail.io.sinks.target_columns import refuse_columns
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 
-QUERY = "dovetail.query"
+QUERY_PROPERTY = "dovetail.query"
 """The table property with the id of the query that writes the table."""
-RETENTION = "delta.deletedFileRetentionDuration"
+RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 """The property with the time for which a table's log keeps entries of removed files."""
-LOG_RETENTION = "delta.logRetentionDuration"
+LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 """The property with the time for which a table's log keeps commits, and so past versions."""
 
-_MAPPING = "delta.columnMapping.mode"
-_SMALL_FILES = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
+_MAPPING_PROPERTY = "delta.columnMapping.mode"
+_COMPACT_SETTINGS = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
 """The size below which compaction rewrites files. By default it is 1 GB, so a smaller table would
 be written anew each time."""
 
@@ -98,7 +98,7 @@ class DeltaTarget:
         parts = self.partition_by
         delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
 
-    def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> Standing:
+    def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> TableRelation:
         """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
         Nothing is changed.
 
@@ -106,15 +106,17 @@ class DeltaTarget:
         it has completed a micro-batch. Raises ``TargetError`` for other columns, for rows that may
         be neither replaced nor adopted, and as ``ownership.standing`` does.
         """
-        owner = delta_tables.property_of(session, self.table, QUERY)
-        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        owner = delta_tables.property_of(session, self.table, QUERY_PROPERTY)
+        relation = relation_to_table(
+            self.title, self.existing, owner=owner, query=query, begun=begun
+        )
         if relation != "replaced":
             self._missing_columns(session)
         if must_be_empty(self.existing, relation):
             refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
         return relation
 
-    def take(self, session: SparkSession, query: str, relation: Standing) -> None:
+    def take(self, session: SparkSession, query: str, relation: TableRelation) -> None:
         """Add the columns that the table lacks, if ``evolve`` allows it. Make the query the owner
         of the table if ``relation`` is ``"adopted"``; for others the owner stays.
 
@@ -124,13 +126,13 @@ class DeltaTarget:
         if self.evolve:
             self.add_columns(session)
         if relation == "adopted":
-            twice(delta_tables.set_property, session, self.table, QUERY, query)
+            commit_twice(delta_tables.set_property, session, self.table, QUERY_PROPERTY, query)
 
     def replace(self, rows: DataFrame, query: str) -> None:
         """Put rows in place of the table, its columns, properties and partitions too, in one
         commit. It then belongs to the query. ``query``: its id. Spark's errors pass.
         """
-        properties = {QUERY: query, **self.properties}
+        properties = {QUERY_PROPERTY: query, **self.properties}
         parts = self.partition_by
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
 
@@ -141,7 +143,7 @@ class DeltaTarget:
         if another query has become the owner. Spark's own error passes for a table that is gone.
         """
         details = delta_tables.details(session, self.table)
-        if details["properties"].get(QUERY) != query:
+        if details["properties"].get(QUERY_PROPERTY) != query:
             refuse_taken(self.title)
         return details
 
@@ -165,12 +167,14 @@ class DeltaTarget:
         return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
 
 
-def maps_columns(session: SparkSession, table: str) -> bool:
+def has_column_mapping(session: SparkSession, table: str) -> bool:
     """Return True if a table has column mapping, or a new one would have it by default."""
     if delta_tables.exists(session, table):
-        mode = delta_tables.property_of(session, table, _MAPPING)
+        mode = delta_tables.property_of(session, table, _MAPPING_PROPERTY)
     else:
-        mode = session.conf.get(f"spark.databricks.delta.properties.defaults.{_MAPPING[6:]}", None)
+        mode = session.conf.get(
+            f"spark.databricks.delta.properties.defaults.{_MAPPING_PROPERTY[6:]}", None
+        )
     return mode in ("name", "id")
 
 
@@ -180,7 +184,7 @@ def compact(session: SparkSession, table: str) -> None:
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """
     try:
-        with delta_tables.setting(session, _SMALL_FILES):
+        with delta_tables.setting(session, _COMPACT_SETTINGS):
             session.sql(f"OPTIMIZE {table}").collect()
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):

@@ -22,11 +22,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.io.sinks.delta.conflicts import commit_twice
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
 
-MARK = StructField(DELETED, BooleanType(), True)
+MARK_FIELD = StructField(DELETED, BooleanType(), True)
 """The column that marks deleted rows."""
 
 
@@ -35,7 +35,7 @@ def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> 
     included. A key without an upsert has no row. ``schema``: key, values, ``_timestamp`` and
     ``_deleted``.
     """
-    places = _places(schema, keys)
+    places = _internal_names(schema, keys)
     last = _last_changes(changes, places, keys).where(F.col(ROW))
     columns = {name: F.col(internal) for name, internal in places.items()} | {
         DELETED: F.col(CHANGE)
@@ -58,9 +58,9 @@ def mark_changes(
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``twice``).
+    writer conflicts twice (``commit_twice``).
     """
-    places = _places(schema, keys)
+    places = _internal_names(schema, keys)
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
@@ -71,10 +71,10 @@ def mark_changes(
             moved(last_changes, session) as source,
             settings if few else delta_upsert.for_many(session),
         ):
-            twice(_merge, source, table, places, keys, nulls=nulls)
+            commit_twice(_merge, source, table, places, keys, nulls=nulls)
 
 
-def _places(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
     """Return the internal name (``delta_tables.internal_names``) of each column of the table but
     ``_deleted``, by its name.
     """

@@ -34,20 +34,20 @@ from pyspark.sql.window import Window, WindowSpec
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta.conflicts import twice
+from dovetail.io.sinks.delta.conflicts import commit_twice
 from dovetail.plan.types.aggregate_types import has_no_equality
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
 
 VALID_FROM, VALID_TO, CURRENT = "_valid_from", "_valid_to", "_current"
-ADDED = (
+VERSION_FIELDS = (
     StructField(VALID_FROM, TimestampType(), False),
     StructField(VALID_TO, TimestampType(), True),
     StructField(CURRENT, BooleanType(), False),
 )
 """The columns of a version besides the key and the values."""
-ADDED_NAMES = tuple(field.name for field in ADDED)
+VERSION_NAMES = tuple(field.name for field in VERSION_FIELDS)
 
 _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 """The actions on a version: insert a new one; close or drop the table's current one."""
@@ -58,7 +58,7 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
     case.
     """
     for name in names:
-        if name.lower() in ADDED_NAMES:
+        if name.lower() in VERSION_NAMES:
             raise PlanError(
                 title,
                 f"column {name!r} has a name that history=True gives to a column of its own",
@@ -86,11 +86,11 @@ def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
     """Return the rows of a new table with this schema: the versions that the changes make, ended
-    ones included. ``schema``: key, values and the columns of ``ADDED``. ``keys``: the key columns.
-    ``track``: the columns whose changes make versions, empty for all upserts.
+    ones included. ``schema``: key, values and the columns of ``VERSION_FIELDS``. ``keys``: the key
+    columns. ``track``: the columns whose changes make versions, empty for all upserts.
     """
     places = delta_tables.internal_names(keys, schema.names)
-    versions = _versions(placed(changes, places), places, keys, track=track)
+    versions = _version_actions(changes_under_names(changes, places), places, keys, track=track)
     return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
 
@@ -105,8 +105,8 @@ def renewed_versions(
     end when they begin are left out.
     """
     places = delta_tables.internal_names(keys, schema.names)
-    ends = _ends(placed_versions(stored, places), places, keys)
-    actions = _versions(placed(changes, places), places, keys, ends=ends)
+    ends = _history_ends(versions_under_names(stored, places), places, keys)
+    actions = _version_actions(changes_under_names(changes, places), places, keys, ends=ends)
     rows = actions.where(F.col(CHANGE) != _DROP)
     return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
 
@@ -130,7 +130,7 @@ def merge_versions(
     nulls in them. ``track``: the columns whose changes make versions, empty for all upserts.
     ``details``: the table's details if just read.
 
-    Raises Spark's error if another writer conflicts twice (``twice``).
+    Raises Spark's error if another writer conflicts twice (``commit_twice``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -138,25 +138,27 @@ def merge_versions(
         if count == 0:
             return
         with moved(stored_changes, session) as source:
-            merge = _Merge(placed(source, places), table, places, keys, nulls, track)
+            merge = _VersionMerge(
+                changes_under_names(source, places), table, places, keys, nulls, track
+            )
             if not few:
                 with delta_upsert.for_many(session):
-                    twice(merge.merge)
+                    commit_twice(merge.merge)
                 return
             with delta_upsert.for_few(session, table, details) as properties:
                 where = None if delta_upsert.has_floats(schema, keys) else merge.having_keys()
                 if where is None or delta_tables.records_changes(properties):
-                    twice(merge.merge)
+                    commit_twice(merge.merge)
                 else:
-                    twice(merge.replace, where)
+                    commit_twice(merge.replace, where)
 
 
 @dataclass(frozen=True)
-class _Merge:
+class _VersionMerge:
     """A micro-batch's changes, to be merged into a table of versions."""
 
     changes: DataFrame
-    """Changes in the columns of ``placed``."""
+    """Changes in the columns of ``changes_under_names``."""
     table: str
     """The table's name in SQL."""
     places: Mapping[str, str]
@@ -186,9 +188,9 @@ class _Merge:
         """
         places = self.places
         stored = self.changes.sparkSession.table(self.table).where(where)
-        ends = _ends(placed_versions(stored, places), places, self.keys)
+        ends = _history_ends(versions_under_names(stored, places), places, self.keys)
         with kept(
-            _versions(self.changes, places, self.keys, ends=ends, track=self.track)
+            _version_actions(self.changes, places, self.keys, ends=ends, track=self.track)
         ) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
             columns = [F.col(at).alias(name) for name, at in places.items()]
@@ -205,11 +207,13 @@ class _Merge:
         stored = reduce(DataFrame.where, near, changes.sparkSession.table(self.table))
         stored = stored.join(changes.select(*key_names.values()).distinct(), same)
         values = [F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys]
-        ends = _ends(stored.select(*key_names.values(), *values), places, self.keys)
+        ends = _history_ends(stored.select(*key_names.values(), *values), places, self.keys)
         ended = [VALID_TO, CURRENT]
         if self.track:  # the other values of the current version may have changed
-            ended += [n for n in places if n not in (*self.keys, *self.track, *ADDED_NAMES)]
-        with kept(_versions(changes, places, self.keys, ends=ends, track=self.track)) as actions:
+            ended += [n for n in places if n not in (*self.keys, *self.track, *VERSION_NAMES)]
+        with kept(
+            _version_actions(changes, places, self.keys, ends=ends, track=self.track)
+        ) as actions:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
                 actions.mergeInto(self.table, reduce(and_, [same, touched, *near]))
@@ -223,7 +227,7 @@ class _Merge:
             )
 
 
-def placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def changes_under_names(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a changelog's rows under the internal names ``places``, with ``_change``,
     ``_timestamp`` and ``_position``. Columns that the changelog lacks, those of versions, are left
     out.
@@ -234,14 +238,14 @@ def placed(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
-def placed_versions(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def versions_under_names(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
     """Return a table's versions with their columns renamed. ``places``: the internal name of each
     column.
     """
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
 
 
-def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _history_ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return the end of each key's history as a change before all others, one row per key, under
     the internal names ``places``.
 
@@ -251,7 +255,7 @@ def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> 
     """
     current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
     since = F.when(current, began)
-    values = [at for name, at in places.items() if name not in (*keys, *ADDED_NAMES)]
+    values = [at for name, at in places.items() if name not in (*keys, *VERSION_NAMES)]
     ends = stored.groupBy(*(places[name] for name in keys)).agg(
         F.when(F.max(since).isNotNull(), UPSERT).otherwise(DELETE).alias(CHANGE),
         F.max(since).alias(TIMESTAMP),
@@ -261,7 +265,7 @@ def _ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> 
     return ends.withColumn("stored", F.lit(True))
 
 
-def _versions(
+def _version_actions(
     changes: DataFrame,
     places: Mapping[str, str],
     keys: Sequence[str],
@@ -273,8 +277,9 @@ def _versions(
     and in ``_change`` insert, close or drop. A current version may be closed without an end, if it
     stays.
 
-    ``changes``: in the columns of ``placed``. ``ends``: the result of ``_ends``; None for a new
-    table. ``track``: the columns whose changes make versions, empty for all upserts.
+    ``changes``: in the columns of ``changes_under_names``. ``ends``: the result of
+    ``_history_ends``; None for a new table. ``track``: the columns whose changes make versions,
+    empty for all upserts.
 
     An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
     version if none of its changes is later than the first. It is then no part of the key's history.
@@ -346,6 +351,6 @@ def _with_tracked_changes(
         F.col("stored").isNull(), POSITION
     )
     whole = run.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    others = [at for name, at in places.items() if name not in (*keys, *track, *ADDED_NAMES)]
+    others = [at for name, at in places.items() if name not in (*keys, *track, *VERSION_NAMES)]
     last = {at: F.last(at).over(whole) for at in others}
     return rows.withColumns(last).where(~F.col("again"))

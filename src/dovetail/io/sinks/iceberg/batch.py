@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from dovetail.iceberg.replacement import FileRows
 
-Renewed: TypeAlias = "tuple[list[DataFile], pa.Table]"
+Replacement: TypeAlias = "tuple[list[DataFile], pa.Table]"
 """Files that go, and rows that come."""
-Renew: TypeAlias = "Callable[[Table | None], Renewed]"
+MakeReplacement: TypeAlias = "Callable[[Table | None], Replacement]"
 
 
 @dataclass
@@ -64,7 +64,7 @@ class IcebergAppender:
             self.target.refuse_nulls(table, rows)
             commit(table, rows, summary=summary, properties={})
 
-        _once(self.target, query, batch_id, append)
+        _write_once(self.target, query, batch_id, append)
 
 
 @dataclass
@@ -93,19 +93,25 @@ class IcebergMerger:
             # Spark must compute a micro-batch even if the table has it, or its state is lost.
             if self.history:
                 keys = changes.select(*map(quoted, self.keys)).distinct().toArrow()
-                renew: Renew = partial(self._versions, changes, keys)
+                renew: MakeReplacement = partial(self._versions, changes, keys)
             else:
                 last = last_rows(changes.toArrow(), self.keys)
-                renew = partial(merged, changes=last, schema=self._schema, keys=self.keys)
+                renew = partial(merged_rows, changes=last, schema=self._schema, keys=self.keys)
 
             def merge(table: Table, summary: Mapping[str, str]) -> None:
                 self._merge(table, renew, query, summary, begun=batch_id > 0)
 
-            _once(self.target, query, batch_id, merge)
+            _write_once(self.target, query, batch_id, merge)
         self._taken = True
 
     def _merge(
-        self, table: Table, renew: Renew, query: str, summary: Mapping[str, str], *, begun: bool
+        self,
+        table: Table,
+        renew: MakeReplacement,
+        query: str,
+        summary: Mapping[str, str],
+        *,
+        begun: bool,
     ) -> None:
         """Bring the table to the state after a micro-batch, in one commit with this ``summary`` of
         its snapshot, and name ``query`` as the owner.
@@ -130,14 +136,14 @@ class IcebergMerger:
         target.refuse_nulls(table, rows)
         commit(table, rows, removed, summary=summary, properties={QUERY: query})
 
-    def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Renewed:
+    def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Replacement:
         """Return the files with current versions of the changed ``keys``, and the rows in their
         place. These are the files' other rows, ended versions and new ones. ``table``: None for a
         table without rows.
         """
         session, schema = changes.sparkSession, self.target.schema
-        files = _files(table, keys, self._schema, self.keys)
-        stored = _concatenated(
+        files = _files_with_keys(table, keys, self._schema, self.keys)
+        stored = _concatenate(
             self._schema, [part.rows.filter(pa.array(part.has_key)) for part in files]
         )
         versions = session.createDataFrame(stored, schema)
@@ -148,7 +154,7 @@ class IcebergMerger:
             if is_current.any():
                 removed.append(part.file)
                 stay.append(part.rows.filter(pa.array(~is_current)))
-        return removed, _concatenated(self._schema, [*stay, coming])
+        return removed, _concatenate(self._schema, [*stay, coming])
 
     @property
     def _schema(self) -> pa.Schema:
@@ -156,9 +162,9 @@ class IcebergMerger:
         return arrow_schema(self.target.schema)
 
 
-def merged(
+def merged_rows(
     table: Table | None, changes: pa.Table, schema: pa.Schema, keys: Sequence[str]
-) -> Renewed:
+) -> Replacement:
     """Return the files that changes concern, and the rows in their place: the files' rows of other
     keys, and the changes that are no deletes.
 
@@ -166,12 +172,12 @@ def merged(
     ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns.
     """
     coming = changes.filter(pc.invert(changes[DELETED])).select(schema.names)
-    files = _files(table, changes, schema, keys)
+    files = _files_with_keys(table, changes, schema, keys)
     stay = [part.rows.filter(pa.array(~part.has_key)) for part in files]
-    return [part.file for part in files], _concatenated(schema, [*stay, coming])
+    return [part.file for part in files], _concatenate(schema, [*stay, coming])
 
 
-def _files(
+def _files_with_keys(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
     """Return the files of the table that have rows with the keys of ``rows``; an empty list if none
@@ -186,7 +192,7 @@ def _files(
     return list(rows_of_keys(table, rows.select(keys).cast(types)))
 
 
-def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
+def _concatenate(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
     """Return tables as one, with the columns and types of ``schema``; further columns are left out.
     Without tables it is empty.
     """
@@ -195,7 +201,7 @@ def _concatenated(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
     )
 
 
-def _once(
+def _write_once(
     target: IcebergTarget,
     query: str,
     batch_id: int,

@@ -29,11 +29,11 @@ from pyspark.sql.types import (
 from dovetail.errors import PlanError
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
-_PLAIN = (
+_PLAIN_TYPES = (
     *(BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegerType),
     *(LongType, StringType, TimestampNTZType, TimestampType),
 )
-_SMALL = (ByteType, ShortType)
+_SMALL_INTEGERS = (ByteType, ShortType)
 """Types that become integers."""
 _TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
 
@@ -53,10 +53,10 @@ def _stored_field(title: str, path: str, field: StructField) -> StructField:
 
     Raises ``PlanError`` for a type that Iceberg lacks.
     """
-    return StructField(field.name, _stored(title, path, field.dataType))
+    return StructField(field.name, _stored_type(title, path, field.dataType))
 
 
-def _stored(title: str, path: str, type_: DataType) -> DataType:
+def _stored_type(title: str, path: str, type_: DataType) -> DataType:
     """Return the type in which Iceberg stores a value, at any depth: small whole numbers become
     int. ``path``: the dotted name of its column. Raises ``PlanError`` for a type that Iceberg
     lacks.
@@ -64,13 +64,13 @@ def _stored(title: str, path: str, type_: DataType) -> DataType:
     if isinstance(type_, StructType):
         return StructType([_stored_field(title, f"{path}.{f.name}", f) for f in type_])
     if isinstance(type_, ArrayType):
-        return ArrayType(_stored(title, path, type_.elementType))
+        return ArrayType(_stored_type(title, path, type_.elementType))
     if isinstance(type_, MapType):
-        key, value = (_stored(title, path, part) for part in (type_.keyType, type_.valueType))
+        key, value = (_stored_type(title, path, part) for part in (type_.keyType, type_.valueType))
         return MapType(key, value)
-    if isinstance(type_, _SMALL):
+    if isinstance(type_, _SMALL_INTEGERS):
         return IntegerType()
-    if not isinstance(type_, _PLAIN):
+    if not isinstance(type_, _PLAIN_TYPES):
         raise PlanError(
             title,
             f"column {path!r} is of type {type_.simpleString()}, which Iceberg does not store",

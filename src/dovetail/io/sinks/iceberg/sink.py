@@ -16,7 +16,7 @@ from dovetail.io.sinks.delta import versions
 from dovetail.io.sinks.iceberg.batch import IcebergAppender, IcebergMerger
 from dovetail.io.sinks.iceberg.columns import partition_fields, refuse_nested_keys, stored_schema
 from dovetail.io.sinks.iceberg.tables import IcebergTarget
-from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing
+from dovetail.io.sinks.ownership import Existing, Owner, query_of_checkpoint, refuse_existing
 from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.platform.sessions import batch_writer
@@ -53,7 +53,7 @@ class IcebergSink:
         Raises ``ConfigurationError`` without pyiceberg, or if the catalog or the table cannot be
         read.
         """
-        target = self._prepared(changes.sparkSession, changes.schema, node, checkpoint)
+        target = self._prepare_writer(changes.sparkSession, changes.schema, node, checkpoint)
         return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
@@ -62,9 +62,9 @@ class IcebergSink:
 
         Raises what ``writer`` raises.
         """
-        return self._prepared(session, changelog_schema(node), node, checkpoint).write
+        return self._prepare_writer(session, changelog_schema(node), node, checkpoint).write
 
-    def _prepared(
+    def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> IcebergMerger | IcebergAppender:
         """Return the writer of a changelog with the columns ``changes``, its table created or
@@ -73,19 +73,19 @@ class IcebergSink:
 
         Raises what ``writer`` raises.
         """
-        schema = stored_schema(self.title, self._schema(changes, node))
+        schema = stored_schema(self.title, self._table_schema(changes, node))
         parts = partition_fields(self.title, schema, self.partition_by)
         target = IcebergTarget(
             self.title, self.address, schema, self.existing, parts, evolve=self.evolve
         )
-        query, begun = progress(session, checkpoint)
+        query, begun = query_of_checkpoint(session, checkpoint)
         target.prepare(query, begun=begun, appends=not node.current)
         owner = Owner(checkpoint)
         if node.current:
             return IcebergMerger(target, owner, node.key.names, self.history)
         return IcebergAppender(target, owner)
 
-    def _schema(self, changes: StructType, node: Node) -> StructType:
+    def _table_schema(self, changes: StructType, node: Node) -> StructType:
         """Return the columns of the table: all of the changelog or, for a table, its columns and
         times, or those of versions. Raises ``PlanError`` for arguments and names that do not suit.
         """
@@ -104,7 +104,7 @@ class IcebergSink:
         if not self.history:
             return StructType([changes[name] for name in (*columns, TIMESTAMP)])
         versions.refuse_names(self.title, columns)
-        return StructType([*(changes[name] for name in columns), *versions.ADDED])
+        return StructType([*(changes[name] for name in columns), *versions.VERSION_FIELDS])
 
 
 @validated

@@ -17,12 +17,12 @@ from dovetail.errors import PlanError, TargetError, line_of
 from dovetail.iceberg.catalogs import TableAddress
 from dovetail.io.sinks.ownership import (
     Existing,
-    Standing,
+    TableRelation,
     must_be_empty,
     refuse_gone,
     refuse_rows,
     refuse_taken,
-    standing,
+    relation_to_table,
 )
 from dovetail.io.sinks.target_columns import refuse_columns
 from dovetail.plan.types.arrow import arrow_schema, spark_schema
@@ -104,7 +104,7 @@ class IcebergTarget:
                     "Give columns, or transforms of them such as 'day(at)' or 'bucket(16, id)'",
                 ) from error
 
-    def relation(self, table: Table, query: str | None, *, begun: bool) -> Standing:
+    def relation(self, table: Table, query: str | None, *, begun: bool) -> TableRelation:
         """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
         Nothing is changed.
 
@@ -116,7 +116,9 @@ class IcebergTarget:
         from dovetail.iceberg.replacement import QUERY, all_files
 
         owner = table.properties.get(QUERY)
-        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        relation = relation_to_table(
+            self.title, self.existing, owner=owner, query=query, begun=begun
+        )
         if must_be_empty(self.existing, relation):
             refuse_rows(self.title, is_empty=not all_files(table))
         return relation

@@ -12,9 +12,9 @@ from dovetail.io.sources.kafka import SINK_DEFAULTS
 
 T = TypeVar("T")
 
-PREFIX: Final = "dovetail-"
+ID_PREFIX: Final = "dovetail-"
 """The beginning of the names of transactions and of their consumer groups."""
-ANSWER_S: Final = 60.0
+ANSWER_SECONDS_MAX: Final = 60.0
 """The time limit of a request to the brokers, with all its retries, in seconds."""
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
@@ -29,19 +29,19 @@ _DEFAULTS: Final = {
     "transaction.timeout.ms": "60000",
     "log_level": "0",  # errors are raised
 }
-_OF_PRODUCERS: Final = (
+_PRODUCER_SETTINGS: Final = (
     *("batch.size", "linger.ms", "compression.type", "partitioner", "transaction.timeout.ms"),
     *("queue.buffering.max.messages", "queue.buffering.max.kbytes"),
 )
-_RESERVED: Final = ("transactional.id", "enable.idempotence", "group.id")
-_RIGHTS: Final = {
+_RESERVED_SETTINGS: Final = ("transactional.id", "enable.idempotence", "group.id")
+_RIGHTS_BY_ERROR: Final = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "WRITE and DESCRIBE on the transactional ids that "
-    f"begin with {PREFIX}",
-    "GROUP_AUTHORIZATION_FAILED": f"READ and DESCRIBE on the groups that begin with {PREFIX}",
+    f"begin with {ID_PREFIX}",
+    "GROUP_AUTHORIZATION_FAILED": f"READ and DESCRIBE on the groups that begin with {ID_PREFIX}",
     "TOPIC_AUTHORIZATION_FAILED": "WRITE, READ and DESCRIBE on the topic",
     "CLUSTER_AUTHORIZATION_FAILED": "IDEMPOTENT_WRITE on the cluster",
 }
-_MENDED: Final = {
+_REMEDY_BY_ERROR: Final = {
     "UNKNOWN_TOPIC_OR_PART": "Create the topic, and start the query again",
     "INVALID_TRANSACTION_TIMEOUT": "Lower options={'kafka.transaction.timeout.ms': ...} to the "
     "broker's transaction.max.timeout.ms, or raise that",
@@ -50,11 +50,11 @@ _MENDED: Final = {
     "MSG_SIZE_TOO_LARGE": "Raise max.message.bytes of the topic and "
     "options={'kafka.message.max.bytes': ...}, or leave large columns out by select()",
 }
-SILENT: Final = logging.getLogger("dovetail.kafka")
+SILENT_LOGGER: Final = logging.getLogger("dovetail.kafka")
 """The log of the clients, whose errors are raised."""
-SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False
-FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+SILENT_LOGGER.addHandler(logging.NullHandler())
+SILENT_LOGGER.propagate = False
+FENCED_ERRORS: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 
 
 def client_for(title: str) -> Any:
@@ -80,11 +80,12 @@ def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dic
     """
     for name in options:
         setting = name.removeprefix(_KAFKA)
-        if not name.startswith(_KAFKA) or setting in _RESERVED:
+        if not name.startswith(_KAFKA) or setting in _RESERVED_SETTINGS:
             raise PlanError(
                 title,
                 f"options= has {name!r}, which exactly_once= does not take",
-                f"Name settings of the producer as 'kafka.…', other than {', '.join(_RESERVED)}",
+                "Name settings of the producer as 'kafka.…', "
+                f"other than {', '.join(_RESERVED_SETTINGS)}",
             )
     given = {name.removeprefix(_KAFKA): value for name, value in options.items()}
     return _DEFAULTS | {_SERVERS: servers} | given
@@ -92,7 +93,7 @@ def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dic
 
 def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings without those that only a producer takes, for another kind of client."""
-    return {name: value for name, value in settings.items() if name not in _OF_PRODUCERS}
+    return {name: value for name, value in settings.items() if name not in _PRODUCER_SETTINGS}
 
 
 def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
@@ -100,7 +101,7 @@ def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
     the client's error for settings that it does not know. ``settings``: as ``client_settings``
     returns them.
     """
-    return client.Producer({**settings, "transactional.id": name}, logger=SILENT)
+    return client.Producer({**settings, "transactional.id": name}, logger=SILENT_LOGGER)
 
 
 def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
@@ -109,71 +110,72 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
     """
     client = client_for(title)
     try:
-        producer_of(client, settings, PREFIX)
+        producer_of(client, settings, ID_PREFIX)
     except client.KafkaException as error:
         raise ConfigurationError(
             title,
-            f"the Kafka client refuses its settings: {text_of(error)}",
+            f"the Kafka client refuses its settings: {text_of_error(error)}",
             "exactly_once= writes by librdkafka: name its settings in options=, such as "
             "kafka.sasl.username and kafka.ssl.ca.location",
         ) from error
 
 
-def persistently(client: Any, request: Callable[[], T]) -> T:
-    """Return the result of ``request``, repeated after errors that may pass until ``ANSWER_S``
-    seconds are over. Raises the client's error: a lasting one at once, else the last one.
+def retry_request(client: Any, request: Callable[[], T]) -> T:
+    """Return the result of ``request``, repeated after errors that may pass until
+    ``ANSWER_SECONDS_MAX`` are over. Raises the client's error: a lasting one at once, else the last
+    one.
     ``client``: the package.
     """
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:
             return request()
         except client.KafkaException as error:
-            passing = error.args[0].retriable() or error.args[0].name() in _PASSING
+            passing = error.args[0].retriable() or error.args[0].name() in _PASSING_ERRORS
             if not passing or time.monotonic() > deadline:
                 raise
         time.sleep(_WAIT_S)
 
 
-_PASSING: Final = (
+_PASSING_ERRORS: Final = (
     *("COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"),
     *("UNSTABLE_OFFSET_COMMIT", "REQUEST_TIMED_OUT", "_TRANSPORT", "_WAIT_COORD"),
 )
 """The errors of a coordinator that moves or starts."""
 
 
-def text_of(error: Any) -> str:
+def text_of_error(error: Any) -> str:
     """Return the text of a client's error in one line, without a full stop. ``error``: a
     ``KafkaException``.
     """
     return str(" ".join(str(error.args[0].str()).split())).removesuffix(".")
 
 
-def permanent(title: str, error: Any) -> DovetailError | None:
+def permanent_error(title: str, error: Any) -> DovetailError | None:
     """Return, not raise, the error for a failure that another attempt would meet again, a
     ``ConfigurationError``; None for others. ``error``: a ``KafkaException`` of the client.
     """
-    name, text = error.args[0].name(), text_of(error)
-    if name in _RIGHTS:
+    name, text = error.args[0].name(), text_of_error(error)
+    if name in _RIGHTS_BY_ERROR:
         return ConfigurationError(
             title,
             f"the brokers do not let this user write in transactions: {text}",
-            f"Grant it {_RIGHTS[name]}",
+            f"Grant it {_RIGHTS_BY_ERROR[name]}",
         )
-    if name in _MENDED:
+    if name in _REMEDY_BY_ERROR:
         return ConfigurationError(
-            title, f"the micro-batch cannot be written: {text}", _MENDED[name]
+            title, f"the micro-batch cannot be written: {text}", _REMEDY_BY_ERROR[name]
         )
     return None
 
 
-def passing(title: str, error: Any) -> DovetailError:
+def passing_error(title: str, error: Any) -> DovetailError:
     """Return, not raise, the ``TargetError`` for a failure that another attempt may not meet.
     ``error``: a ``KafkaException`` of the client.
     """
     return TargetError(
         title,
-        f"the transaction could not be committed: {text_of(error)}",
+        f"the transaction could not be committed: {text_of_error(error)}",
         "See that the brokers run and can be reached from the workers, and that "
         "transaction.state.log.replication.factor is not above their number. Start the query "
         "again, which loses and doubles nothing",

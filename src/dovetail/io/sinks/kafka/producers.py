@@ -29,22 +29,22 @@ import pyarrow.compute as pc
 
 from dovetail.errors import DovetailError, TargetError
 from dovetail.io.sinks.kafka.client import (
-    ANSWER_S,
-    FENCED,
-    PREFIX,
-    SILENT,
+    ANSWER_SECONDS_MAX,
+    FENCED_ERRORS,
+    ID_PREFIX,
+    SILENT_LOGGER,
     client_for,
     connection_settings,
-    passing,
-    permanent,
-    persistently,
+    passing_error,
+    permanent_error,
     producer_of,
     refuse_fenced,
+    retry_request,
 )
 
-TOPIC: Final = "topic"
+TOPIC_COLUMN: Final = "topic"
 """The column with the index of a record's topic."""
-REPORT: Final = pa.schema(
+REPORT_SCHEMA: Final = pa.schema(
     [
         ("task", pa.int32()),
         ("records", pa.int64()),
@@ -91,11 +91,11 @@ class BatchWrite:
     expired: bool
     """True if the brokers may have dropped a marker of this micro-batch, which is that old."""
     topics: Sequence[str]
-    """The topics, in the order of the numbers in the column ``TOPIC`` of records."""
+    """The topics, in the order of the numbers in the column ``TOPIC_COLUMN`` of records."""
 
     def name(self, task: int) -> str:
         """Return the transactional id of a task's producer, and the name of its group."""
-        return f"{PREFIX}{self.query}-{task}"
+        return f"{ID_PREFIX}{self.query}-{task}"
 
     @property
     def timeout_ms(self) -> int:
@@ -135,9 +135,11 @@ class BatchWrite:
         return lacking
 
 
-def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the records of this task in a transaction, and yield one row of ``REPORT``. Yield few
-    records in that row instead of writing them. A task without records yields nothing.
+def write_task_records(
+    order: BatchWrite, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``.
+    Yield few records in that row instead of writing them. A task without records yields nothing.
 
     ``order``: the micro-batch and its topics; ``batches``: the task's records (``key``, ``value``,
     ``headers``, ``topic``), in the order to write. Few records are written by the driver, whose
@@ -152,21 +154,21 @@ def written(order: BatchWrite, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
     filled = (batch for batch in batches if batch.num_rows)
-    first = list(_until_many(filled))
+    first = list(_read_until_many(filled))
     if not first:
         return
-    if not _are_many(first):
-        yield reported(task, text=text_of_records(first))
+    if not _is_many(first):
+        yield task_report(task, text=text_of_records(first))
         return
     try:
-        records = committed(order, task, chain(first, filled))
-    except LastingError as error:
-        yield reported(task, failure=error.failure)
+        records = commit_records(order, task, chain(first, filled))
+    except PermanentError as error:
+        yield task_report(task, failure=error.failure)
     else:
-        yield reported(task, records=records)
+        yield task_report(task, records=records)
 
 
-def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
+def _is_many(batches: Sequence[pa.RecordBatch]) -> bool:
     """Return True if record batches together have more than ``ROWS_MAX`` rows or ``BYTES_MAX``
     bytes, so that the driver does not write them.
     """
@@ -175,33 +177,35 @@ def _are_many(batches: Sequence[pa.RecordBatch]) -> bool:
     return rows > ROWS_MAX or size > BYTES_MAX
 
 
-def _until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches up to and including the one that makes ``_are_many`` true for those so far; all
+def _read_until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches up to and including the one that makes ``_is_many`` true for those so far; all
     if none does. The rest stays in ``batches``.
     """
     taken: list[pa.RecordBatch] = []
     for batch in batches:
         taken.append(batch)
         yield batch
-        if _are_many(taken):
+        if _is_many(taken):
             return
 
 
-def reported(
+def task_report(
     task: int,
     *,
     records: int = 0,
     text: bytes | None = None,
     failure: DovetailError | None = None,
 ) -> pa.RecordBatch:
-    """Return the row of ``REPORT`` of the task number ``task``. ``records``: the number that it has
-    written. ``text``: its few records for the driver, None for none. ``failure``: its failure, None
-    for none.
+    """Return the row of ``REPORT_SCHEMA`` of the task number ``task``. ``records``: the number that
+    it has written. ``text``: its few records for the driver, None for none. ``failure``: its
+    failure, None for none.
     """
     kind = None if failure is None else type(failure).__name__
     problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
     values = (task, records, text, kind, problem, remedy)
-    return pa.RecordBatch.from_pylist([dict(zip(REPORT.names, values, strict=True))], REPORT)
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(REPORT_SCHEMA.names, values, strict=True))], REPORT_SCHEMA
+    )
 
 
 def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
@@ -215,7 +219,7 @@ def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-class LastingError(Exception):
+class PermanentError(Exception):
     """Wraps an error of the library that every attempt of a task would raise."""
 
     def __init__(self, failure: DovetailError) -> None:
@@ -223,41 +227,43 @@ class LastingError(Exception):
         self.failure = failure
 
 
-def committed(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
+def commit_records(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
     """Write the records ``batches`` of a task in one transaction, unless the topics have them.
     Return the number of records written, 0 if all topics have them.
 
     ``order``: the micro-batch and its topics. ``task``: the task's number, by which its producer is
-    named. Topics that have the micro-batch get none of their records. Raises ``LastingError`` for a
-    failure that another attempt would meet again, else ``TargetError``. Raises
+    named. Topics that have the micro-batch get none of their records. Raises ``PermanentError`` for
+    a failure that another attempt would meet again, else ``TargetError``. Raises
     ``ConfigurationError`` without the client.
     """
     client = client_for(order.title)
     try:
-        return _committed(client, order, task, batches)
+        return _commit_by_client(client, order, task, batches)
     except client.KafkaException as error:
-        failure = permanent(order.title, error)
+        failure = permanent_error(order.title, error)
         if failure is not None:
-            raise LastingError(failure) from error
-        raise passing(order.title, error) from error
+            raise PermanentError(failure) from error
+        raise passing_error(order.title, error) from error
 
 
-def _committed(client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
+def _commit_by_client(
+    client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]
+) -> int:
     """Write the records ``batches`` of a task in one transaction, unless the topics have them.
     Return the number of records written, 0 if all topics have them.
 
     It uses this process's producer for the task, or a new one if there is none or it fails.
-    ``client``: the package. Raises ``LastingError``, ``TargetError`` and the client's errors.
+    ``client``: the package. Raises ``PermanentError``, ``TargetError`` and the client's errors.
     """
     name = order.name(task)
     place = (name, tuple(sorted(order.settings.items())))
     producer, topics = _PRODUCERS.pop(place, None), None
     if producer is not None:
         with suppress(client.KafkaException):  # fenced or broken since: begin anew
-            topics = producer.begun(order)
+            topics = producer.begin_transaction(order)
     if producer is None or topics is None:
         producer = _Producer(order, name)
-        topics = producer.begun(order)
+        topics = producer.begin_transaction(order)
     records = producer.commit(order, topics, batches) if topics else 0
     _PRODUCERS[place] = producer
     while len(_PRODUCERS) > _PRODUCERS_MAX:
@@ -275,23 +281,25 @@ class _Producer:
         self._client: Any = client_for(order.title)
         self._name = name
         self._producer = producer_of(self._client, order.settings, name)
-        persistently(self._client, lambda: self._producer.init_transactions(ANSWER_S))
+        retry_request(self._client, lambda: self._producer.init_transactions(ANSWER_SECONDS_MAX))
         self._markers: dict[str, Marker] = {}
         self._group: Any = None
-        self._read(order)
+        self._read_markers(order)
 
-    def _read(self, order: BatchWrite) -> None:
+    def _read_markers(self, order: BatchWrite) -> None:
         """Read the markers of the topics of ``order``, which say what is committed, and the
         description of the consumer group that keeps them. A topic without a marker keeps what was
         known of it. Raises the client's error.
         """
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
-        consumer = self._client.Consumer(settings, logger=SILENT)
+        consumer = self._client.Consumer(settings, logger=SILENT_LOGGER)
         asked = [self._client.TopicPartition(topic, 0) for topic in order.topics]
         try:
             self._group = consumer.consumer_group_metadata()
-            positions = persistently(self._client, lambda: consumer.committed(asked, ANSWER_S))
+            positions = retry_request(
+                self._client, lambda: consumer.committed(asked, ANSWER_SECONDS_MAX)
+            )
         finally:
             consumer.close()
         for position in positions:
@@ -300,21 +308,21 @@ class _Producer:
             if position.offset >= 0:
                 self._markers[position.topic] = Marker(position.offset, position.metadata or "")
 
-    def begun(self, order: BatchWrite) -> list[str]:
+    def begin_transaction(self, order: BatchWrite) -> list[str]:
         """Begin a transaction with the markers of the topics that lack the micro-batch of
         ``order``, and return these topics. If no topic lacks it, begin none and return an empty
         list.
 
-        The producer must not be in a transaction. Raises ``LastingError`` for the errors of
+        The producer must not be in a transaction. Raises ``PermanentError`` for the errors of
         ``BatchWrite.due``, such as a topic with a later micro-batch. Raises the client's error, for
         instance if the producer was fenced.
         """
         if {*order.topics} - {*self._markers}:
-            self._read(order)
+            self._read_markers(order)
         try:
             due = order.due(self._name, self._markers)
         except DovetailError as error:
-            raise LastingError(error) from error
+            raise PermanentError(error) from error
         if due:
             self._producer.begin_transaction()
             self._began = time.monotonic()
@@ -324,10 +332,10 @@ class _Producer:
                 for topic in due
             ]
             # Before any record: a producer that was fenced fails here.
-            persistently(
+            retry_request(
                 self._client,
                 lambda: self._producer.send_offsets_to_transaction(
-                    positions, self._group, ANSWER_S
+                    positions, self._group, ANSWER_SECONDS_MAX
                 ),
             )
         return due
@@ -339,16 +347,20 @@ class _Producer:
         number. After a failure the transaction is aborted, so that readers need not wait for its
         end.
 
-        ``topics``: those that ``begun`` has returned. Raises ``TargetError`` if the producer was
-        fenced, else the client's error. After an error the producer must not be used again.
+        ``topics``: those that ``begin_transaction`` has returned. Raises ``TargetError`` if the
+        producer was fenced, else the client's error. After an error the producer must not be used
+        again.
         """
         try:
             records = sum(self._send(order, topics, batch) for batch in batches)
-            persistently(self._client, self._producer.commit_transaction)
+            retry_request(self._client, self._producer.commit_transaction)
         except BaseException as error:
             with suppress(self._client.KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
-            if isinstance(error, self._client.KafkaException) and error.args[0].name() in FENCED:
+            if (
+                isinstance(error, self._client.KafkaException)
+                and error.args[0].name() in FENCED_ERRORS
+            ):
                 seconds = time.monotonic() - self._began
                 refuse_fenced(order.title, self._name, seconds, order.timeout_ms)
             raise
@@ -360,7 +372,7 @@ class _Producer:
         return their number. Those of other topics are left out, because these have them. Raises the
         client's error.
         """
-        numbers = batch.column(TOPIC).to_numpy()
+        numbers = batch.column(TOPIC_COLUMN).to_numpy()
         sent = 0
         for topic in topics:
             rows = np.flatnonzero(numbers == order.topics.index(topic))
@@ -375,12 +387,12 @@ class _Producer:
         """
         keys, values = (records.column(part).to_pylist() for part in ("key", "value"))
         left = zip(values, keys, headers_of(records), strict=True)
-        refused = self._first_refused(topic, left)
+        refused = self._produce_until_full(topic, left)
         while refused is not None:
             self._producer.poll(_WAIT_S)
-            refused = self._first_refused(topic, chain([refused], left))
+            refused = self._produce_until_full(topic, chain([refused], left))
 
-    def _first_refused(self, topic: str, records: Iterable[_Record]) -> _Record | None:
+    def _produce_until_full(self, topic: str, records: Iterable[_Record]) -> _Record | None:
         """Hand records to the client until its buffer is full. Return the first one that it does
         not take, None for none. An iterator then goes on behind it. Raises the client's error.
         """

@@ -24,23 +24,23 @@ from dovetail import errors
 from dovetail.base.columns import POSITION
 from dovetail.errors import CheckpointError, ConfigurationError, DovetailError, PlanError
 from dovetail.io.sinks.kafka.client import (
-    ANSWER_S,
-    SILENT,
+    ANSWER_SECONDS_MAX,
+    SILENT_LOGGER,
     client_for,
     client_settings,
     connection_settings,
-    permanent,
+    permanent_error,
     refuse_settings,
-    text_of,
+    text_of_error,
 )
 from dovetail.io.sinks.kafka.producers import (
-    REPORT,
-    TOPIC,
+    REPORT_SCHEMA,
+    TOPIC_COLUMN,
     BatchWrite,
-    LastingError,
     Marker,
-    committed,
-    written,
+    PermanentError,
+    commit_records,
+    write_task_records,
 )
 from dovetail.io.sinks.kafka.topic import TopicSink
 from dovetail.io.sinks.ownership import Owner
@@ -53,12 +53,12 @@ from dovetail.platform.sessions import batch_writer, is_remote
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-NAME: Final = "dovetail_transactions.json"
+FILE_NAME: Final = "dovetail_transactions.json"
 """The file of a checkpoint with the number of transactions of its micro-batches."""
-_RETENTION: Final = "offsets.retention.minutes"
+_RETENTION_SETTING: Final = "offsets.retention.minutes"
 _DAY_MS: Final = 24 * 60 * 60 * 1000
-_ORDER: Final = "order"
-_RAISED: Final = re.compile(r"^dovetail\.errors\.\w+: (.*)$", re.MULTILINE)
+_ORDER_COLUMN: Final = "order"
+_RAISED_LINE: Final = re.compile(r"^dovetail\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class TransactionalBatches:
         Transactions of other tasks may then be committed.
         """
         session = batches[0].sparkSession
-        plan, planned_ms = _planned(session, self.checkpoint, batch_id)
+        plan, planned_ms = _planned_batch(session, self.checkpoint, batch_id)
         order = BatchWrite(
             self.title,
             self.sinks[0][0].settings,
@@ -168,9 +168,11 @@ class TransactionalBatches:
         )
         records = self._records(batches)
         try:
-            reports = records.mapInArrow(partial(written, order), spark_schema(REPORT)).collect()
+            reports = records.mapInArrow(
+                partial(write_task_records, order), spark_schema(REPORT_SCHEMA)
+            ).collect()
         except PySparkException as error:
-            raised = _RAISED.findall(str(error))
+            raised = _RAISED_LINE.findall(str(error))
             if not raised:
                 raise
             problem = raised[-1].removeprefix(f"{self.title}: ").removesuffix(".")
@@ -182,8 +184,8 @@ class TransactionalBatches:
         for report in reports:
             if report["text"] is not None:
                 try:
-                    committed(order, report["task"], pa.ipc.open_stream(report["text"]))
-                except LastingError as error:
+                    commit_records(order, report["task"], pa.ipc.open_stream(report["text"]))
+                except PermanentError as error:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
@@ -194,15 +196,15 @@ class TransactionalBatches:
         frames = [
             # By position, then as they come.
             sink.records(batch, node, [POSITION])
-            .withColumn(TOPIC, F.lit(index))
-            .withColumn(_ORDER, F.monotonically_increasing_id())
+            .withColumn(TOPIC_COLUMN, F.lit(index))
+            .withColumn(_ORDER_COLUMN, F.monotonically_increasing_id())
             for index, (batch, (sink, node)) in enumerate(zip(batches, self.sinks, strict=True))
         ]
         count = self.sinks[0][0].transactions
         union = reduce(DataFrame.union, frames)
         shuffled = union.repartition(1) if count == 1 else union.repartition(count, "key")
-        ordered = shuffled.sortWithinPartitions(POSITION, _ORDER)
-        return ordered.drop(POSITION, _ORDER)
+        ordered = shuffled.sortWithinPartitions(POSITION, _ORDER_COLUMN)
+        return ordered.drop(POSITION, _ORDER_COLUMN)
 
 
 @dataclass(frozen=True)
@@ -224,23 +226,23 @@ class _Cluster:
         ``ConfigurationError`` or, with ``may_fail``, return one whose topics are not known.
         """
         client = client_for(sink.title)
-        admin = client.admin.AdminClient(sink.connection, logger=SILENT)
+        admin = client.admin.AdminClient(sink.connection, logger=SILENT_LOGGER)
         try:
-            seen = admin.list_topics(timeout=ANSWER_S)
+            seen = admin.list_topics(timeout=ANSWER_SECONDS_MAX)
         except client.KafkaException as error:
             if may_fail:
                 return _Cluster(sink.servers, None, _DAY_MS)
-            raise permanent(sink.title, error) or ConfigurationError(
+            raise permanent_error(sink.title, error) or ConfigurationError(
                 sink.title,
-                f"the brokers {sink.servers} give no answer: {text_of(error)}",
+                f"the brokers {sink.servers} give no answer: {text_of_error(error)}",
                 "See that they run and can be reached from the driver and the workers",
             ) from error
         resource = client.admin.ConfigResource(
             client.admin.ConfigResource.Type.BROKER, str(next(iter(seen.brokers)))
         )
-        (answer,) = admin.describe_configs([resource], request_timeout=ANSWER_S).values()
+        (answer,) = admin.describe_configs([resource], request_timeout=ANSWER_SECONDS_MAX).values()
         try:
-            retention_ms = int(answer.result()[_RETENTION].value) * 60_000
+            retention_ms = int(answer.result()[_RETENTION_SETTING].value) * 60_000
         except (client.KafkaException, KeyError):
             retention_ms = _DAY_MS
         return _Cluster(seen.cluster_id, frozenset(seen.topics), retention_ms)
@@ -262,7 +264,7 @@ def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count:
     micro-batch has been planned there; else raise ``CheckpointError``. A checkpoint that has
     planned without a number gets this one.
     """
-    files, path = files_of(session), f"{checkpoint.rstrip('/')}/{NAME}"
+    files, path = files_of(session), f"{checkpoint.rstrip('/')}/{FILE_NAME}"
     text = files.text(path)
     if text is not None and files.has_files(f"{checkpoint}/offsets"):
         before = json.loads(text)["transactions"]
@@ -277,7 +279,7 @@ def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count:
     files.put(path, json.dumps({"transactions": count}))
 
 
-def _planned(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
+def _planned_batch(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
     """Return the identity of a micro-batch's plan, 16 hexadecimal digits, and the time at which it
     was planned, in milliseconds since 1970. The micro-batch must have been planned.
     """

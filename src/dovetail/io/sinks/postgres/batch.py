@@ -24,18 +24,18 @@ from dovetail.io.sinks.ownership import (
     must_be_empty,
     refuse_rows,
     refuse_taken,
-    standing,
+    relation_to_table,
 )
-from dovetail.io.sinks.postgres.columns import csv_of, outgoing, refuse_values
+from dovetail.io.sinks.postgres.columns import csv_of, outgoing_columns, refuse_values
 from dovetail.io.sinks.postgres.tables import (
-    TASK,
+    TASK_COLUMN,
     StagedChanges,
     TargetTable,
-    apply,
-    copy,
+    apply_changes,
+    copy_texts,
     foreign_key,
 )
-from dovetail.io.sinks.postgres.transactions import Line
+from dovetail.io.sinks.postgres.transactions import ServerConnection
 from dovetail.lookup_sources.retry import persistently
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release
@@ -43,12 +43,12 @@ from dovetail.platform.sessions import keep, release
 T = TypeVar("T")
 
 _WAIT_S = 0.1
-_FAILED = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
-_OFFERED = pa.schema([("text", pa.binary()), *_FAILED])
-_COPIED = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILED])
+_FAILURE_COLUMNS = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
+_TEXT_REPORT = pa.schema([("text", pa.binary()), *_FAILURE_COLUMNS])
+_COPY_REPORT = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILURE_COLUMNS])
 """The results of tasks: their rows as text, or the number of rows that they copied; and a
 failure."""
-_AGAIN = "OSError"
+_RETRY_KIND = "OSError"
 ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 """The limits of rows and bytes up to which a task's rows go through the driver."""
 
@@ -59,7 +59,7 @@ class SinkSettings:
     rows.
     """
 
-    line: Line
+    line: ServerConnection
     retries: int
     """The number of further attempts after a failure; 0 for none."""
     existing: Existing = "fail"
@@ -75,7 +75,7 @@ class SinkSettings:
         """The seconds to wait before the first further attempt."""
         return _WAIT_S
 
-    def persistently(self, action: Callable[[], T]) -> T:
+    def run_with_retries(self, action: Callable[[], T]) -> T:
         """Run ``action`` and return its result; retry it after an ``OSError``. Raises
         ``ConfigurationError`` if the last attempt fails so; other errors pass at once.
         """
@@ -91,7 +91,9 @@ class SinkSettings:
         """
         owners = target.batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
-        relation = standing(self.title, self.existing, owner=owner, query=query, begun=begun)
+        relation = relation_to_table(
+            self.title, self.existing, owner=owner, query=query, begun=begun
+        )
         if must_be_empty(self.existing, relation):
             refuse_rows(self.title, is_empty=target.is_empty(cursor))
         return relation == "replaced"
@@ -118,7 +120,7 @@ class PostgresTables:
         for rows or rights that PostgreSQL refuses.
         """
         query = self.owner.query(batches[0].sparkSession)
-        keepers = [member.keeper for member in self.members]
+        keepers = [member.sink_settings for member in self.members]
         parts: list[_TableRows] = []
         try:
             for member, batch in zip(self.members, batches, strict=True):
@@ -129,17 +131,17 @@ class PostgresTables:
                 keepers[0].line,
                 title=", ".join(keeper.title for keeper in keepers),
                 timeout_s=max(keeper.line.timeout_s for keeper in keepers),
-                titles={member.target.name: member.keeper.title for member in self.members},
+                titles={member.target.name: member.sink_settings.title for member in self.members},
             )
             patient = SinkSettings(line, max(keeper.retries for keeper in keepers))
-            patient.persistently(lambda: self._write(line, parts, batch_id))
+            patient.run_with_retries(lambda: self._write(line, parts, batch_id))
         finally:
             for part in parts:
                 release(part.kept)
         for member in self.members:
             member.taken = True
 
-    def _write(self, line: Line, parts: Sequence[_TableRows], batch_id: int) -> None:
+    def _write(self, line: ServerConnection, parts: Sequence[_TableRows], batch_id: int) -> None:
         """Write micro-batch ``batch_id`` in one transaction over ``line``; tables that have it
         already stay as they are. ``parts``: the rows of each table. Drop staging tables also after
         a failure. Raises ``OSError`` if another attempt may help, else as ``take`` does.
@@ -150,8 +152,10 @@ class PostgresTables:
             with line.transaction() as cursor:
                 # Always in one order, so that two queries cannot deadlock.
                 in_order = sorted(parts, key=lambda part: part.table.target.place)
-                opened = [(p, p.table.opened(cursor, p.query, batch_id)) for p in in_order]
-                self._bring(cursor, [(p, clears) for p, clears in opened if clears is not None])
+                opened = [(p, p.table.open_for_batch(cursor, p.query, batch_id)) for p in in_order]
+                self._apply_rows(
+                    cursor, [(p, clears) for p, clears in opened if clears is not None]
+                )
                 for part, clears in opened:
                     if clears is not None:
                         part.table.target.record(cursor, part.query, batch_id)
@@ -163,7 +167,7 @@ class PostgresTables:
                         part.drop(cursor)
             raise
 
-    def _bring(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
+    def _apply_rows(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
         """Bring the tables to the state after the staged rows. Few rows of a single table without a
         key are appended directly.
 
@@ -173,7 +177,7 @@ class PostgresTables:
         if len(opened) == 1 and opened[0][0].is_appended(cursor):
             return
         changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
-        apply(cursor, [staged for staged in changes if staged is not None])
+        apply_changes(cursor, [staged for staged in changes if staged is not None])
 
 
 @dataclass
@@ -202,7 +206,7 @@ class _TableRows:
         ``DataError``.
         """
         if self.texts is None:
-            with self.table.keeper.line.transaction() as cursor:
+            with self.table.sink_settings.line.transaction() as cursor:
                 self.table.target.stage(cursor, self._staging)
             self._rows = self.table.copied_by_task(self.kept, self._staging)
 
@@ -212,7 +216,7 @@ class _TableRows:
         """
         if self.table.target.layout.keys or self.texts is None:
             return False
-        copy(cursor, self.table.target.called, self.kept.columns, self.texts)
+        copy_texts(cursor, self.table.target.sql_name, self.kept.columns, self.texts)
         return True
 
     def changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
@@ -228,7 +232,7 @@ class _TableRows:
             if not self.texts and not clears:
                 return None
             staging = target.stage_here(cursor, table_index)
-            copy(cursor, staging, self.kept.columns, self.texts)
+            copy_texts(cursor, staging, self.kept.columns, self.texts)
             return StagedChanges(target, staging, None, clears)
         tasks = [*self._rows]
         if target.count(cursor, self._staging, tasks) != sum(self._rows.values()):
@@ -245,7 +249,7 @@ class _TableRows:
 class PostgresTable:
     """One table that a query writes."""
 
-    keeper: SinkSettings
+    sink_settings: SinkSettings
     target: TargetTable
     schema: StructType
     """The columns of the changelog that the table has."""
@@ -259,7 +263,7 @@ class PostgresTable:
         change_columns = []
         if self.target.layout.keys:
             change_columns = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
-        return batch.select(*outgoing(self.schema), *change_columns)
+        return batch.select(*outgoing_columns(self.schema), *change_columns)
 
     def texts(self, stored_rows: DataFrame) -> list[bytes] | None:
         """Return the rows as ``COPY`` reads them, a text for each task with rows; None if the rows
@@ -267,7 +271,9 @@ class PostgresTable:
 
         ``stored_rows``: as ``outgoing`` returns them.
         """
-        rows = self._collected(stored_rows, partial(_offered, self, ROWS_MAX), _OFFERED)
+        rows = self._collect_reports(
+            stored_rows, partial(_offer_texts, self, ROWS_MAX), _TEXT_REPORT
+        )
         texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
@@ -278,18 +284,18 @@ class PostgresTable:
         Raises the first failure that a task reports: ``OSError`` for one that another attempt may
         mend, else a ``DovetailError``.
         """
-        rows = self._collected(
-            stored_rows, partial(_copied, self, staging, stored_rows.columns), _COPIED
+        rows = self._collect_reports(
+            stored_rows, partial(_copy_rows, self, staging, stored_rows.columns), _COPY_REPORT
         )
         return {row["task"]: row["rows"] for row in rows}
 
-    def _collected(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+    def _collect_reports(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
         """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return its rows of ``columns``;
         none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
         """
         # Plain names, because mapInArrow does not quote backticks in a user's names.
         plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
-        named = partial(_named, task, stored_rows.columns)
+        named = partial(_run_with_names, task, stored_rows.columns)
         rows = plain.mapInArrow(named, spark_schema(columns)).collect()
         for row in rows:
             if row["kind"] is not None:
@@ -298,14 +304,15 @@ class PostgresTable:
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
         """Return the exception for a task's failure: ``OSError`` for one that another attempt may
-        mend, else a ``DovetailError``. ``kind``: the name of its class, as ``_said`` writes it.
+        mend, else a ``DovetailError``. ``kind``: the name of its class, as ``_task_report`` writes
+        it.
         """
-        if kind == _AGAIN:
+        if kind == _RETRY_KIND:
             return OSError(problem)
         error_type: type[DovetailError] = getattr(errors, kind)
-        return error_type(self.keeper.title, problem, remedy)
+        return error_type(self.sink_settings.title, problem, remedy)
 
-    def opened(self, cursor: Any, query: str, batch_id: int) -> bool | None:
+    def open_for_batch(self, cursor: Any, query: str, batch_id: int) -> bool | None:
         """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
         deleted, False if they stay, and None if the table has the micro-batch already.
 
@@ -319,7 +326,7 @@ class PostgresTable:
             return None
         if last is not None and last != batch_id - 1:
             raise TargetError(
-                self.keeper.title,
+                self.sink_settings.title,
                 f"the table has this query's micro-batches up to {last}, and the next one is "
                 f"{batch_id}: either the table or the checkpoint is an older copy",
                 "Bring back the two of one time, or start with a new checkpoint; if the table is "
@@ -327,8 +334,8 @@ class PostgresTable:
             )
         if last is None and self.target.layout.keys:
             if self.taken:
-                refuse_taken(self.keeper.title)
-            clears = self.keeper.replaces(cursor, self.target, query, begun=batch_id > 0)
+                refuse_taken(self.sink_settings.title)
+            clears = self.sink_settings.replaces(cursor, self.target, query, begun=batch_id > 0)
             self.target.take(cursor, query)
             return clears
         return False
@@ -341,7 +348,7 @@ class PostgresTable:
         if between is not None:
             name, child, parent = between
             raise TargetError(
-                f"{self.keeper.title}, {other.keeper.title}",
+                f"{self.sink_settings.title}, {other.sink_settings.title}",
                 f"foreign key {name} of {child} refers to {parent}, and two users write the two, "
                 "so not in one transaction",
                 "Give both the dsn of one user",
@@ -354,13 +361,13 @@ class PostgresTable:
         lacks.
         """
         target = self.target
-        refuse_values(self.keeper.title, rows, target.columns, target.layout.keys)
+        refuse_values(self.sink_settings.title, rows, target.columns, target.layout.keys)
         if task is not None:
-            rows = rows.append_column(TASK, pa.array([task] * rows.num_rows, pa.int64()))
+            rows = rows.append_column(TASK_COLUMN, pa.array([task] * rows.num_rows, pa.int64()))
         return csv_of(rows)
 
 
-def _named(
+def _run_with_names(
     task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
@@ -369,11 +376,11 @@ def _named(
     return task(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
 
 
-def _offered(
+def _offer_texts(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one row for a task (``_OFFERED``): its rows ``batches`` as ``COPY`` reads them, or null
-    if they are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows yields
+    """Yield one row for a task (``_TEXT_REPORT``): its rows ``batches`` as ``COPY`` reads them, or
+    null if they are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows yields
     nothing.
 
     A value that PostgreSQL lacks makes the row a failure. Once there are too many rows, values are
@@ -393,15 +400,15 @@ def _offered(
         except DovetailError as error:
             failure, texts = error, None
     if count:
-        yield _said(_OFFERED, failure, text=None if texts is None else b"".join(texts))
+        yield _task_report(_TEXT_REPORT, failure, text=None if texts is None else b"".join(texts))
 
 
-def _copied(
+def _copy_rows(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Copy the rows ``batches`` of one task into the ``columns`` of the table ``staging``. Yield
-    one row (``_COPIED``): an id of the task and the number of rows, or a failure. A task without
-    rows yields nothing.
+    one row (``_COPY_REPORT``): an id of the task and the number of rows, or a failure. A task
+    without rows yields nothing.
     """
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
@@ -418,14 +425,14 @@ def _copied(
 
     failure: Exception | None = None
     try:
-        with table.keeper.line.transaction() as cursor:
-            copy(cursor, staging, [*columns, TASK], texts())
+        with table.sink_settings.line.transaction() as cursor:
+            copy_texts(cursor, staging, [*columns, TASK_COLUMN], texts())
     except (OSError, DovetailError) as error:
         failure = error
-    yield _said(_COPIED, failure, task=task, rows=count)
+    yield _task_report(_COPY_REPORT, failure, task=task, rows=count)
 
 
-def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
+def _task_report(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
     """Return one row of ``columns``: the values of a task that has ended, and its failure, None for
     none.
 
@@ -435,6 +442,6 @@ def _said(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.Re
     if isinstance(failure, DovetailError):
         kind, problem, remedy = type(failure).__name__, failure.problem, failure.remedy
     elif failure is not None:
-        kind, problem = _AGAIN, str(failure)
+        kind, problem = _RETRY_KIND, str(failure)
     fields = {**values, "kind": kind, "problem": problem, "remedy": remedy}
     return pa.RecordBatch.from_pylist([fields], columns)

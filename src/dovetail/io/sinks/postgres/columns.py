@@ -34,14 +34,14 @@ from dovetail.errors import DataError, PlanError
 from dovetail.io.formats.infinity import (
     FIRST_DAY,
     FIRST_MICROSECOND,
+    INFINITE_TEXTS,
     LAST_DAY,
     LAST_MICROSECOND,
-    TEXTS,
 )
 from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, fits
 from dovetail.plan.types.checks import map_without_text_keys
 
-JSON = "jsonb"
+JSON_TYPE = "jsonb"
 NAME_BYTES_MAX = 63
 """The longest name of a column, in bytes. PostgreSQL cuts longer names."""
 
@@ -59,11 +59,11 @@ _TYPES = {
     "timestamp": "timestamp with time zone",
     "timestamp_ntz": "timestamp without time zone",
 }
-_WIDER = {
+_WIDER_TYPES = {
     "smallint": ("integer", "bigint"),
     "integer": ("bigint",),
     "text": ("character varying", "uuid"),
-    JSON: ("json",),
+    JSON_TYPE: ("json",),
 }
 """By type: other types that store each of its values unchanged, or refuse it."""
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
@@ -92,14 +92,14 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
     for column in schema:
         if len(column.name.encode()) > NAME_BYTES_MAX:
             _refuse(title, column, "its name is longer than 63 bytes", "Give it a shorter name")
-        sql_type = _type(column.dataType)
+        sql_type = _plain_type(column.dataType)
         unwritten = map_without_text_keys(column.dataType)
         if unwritten is not None:
             problem = f"JSON has no text for the keys of {unwritten.simpleString()}"
             _refuse(title, column, problem, "Make texts of the keys by F.transform_keys()")
         if sql_type is None:
             _refuse(title, column, "PostgreSQL has no type for it", "Cast it, or leave it out")
-        if column.name in keys and (sql_type == JSON or sql_type.endswith("[]")):
+        if column.name in keys and (sql_type == JSON_TYPE or sql_type.endswith("[]")):
             _refuse(title, column, "a key needs plain values", "Key the table by what is in it")
         types[column.name] = sql_type
     return types
@@ -116,20 +116,20 @@ def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -
         *(f"{name} is missing" for name in wanted if name not in present),
         *(f"{name} is not among the query's" for name in present if name not in wanted),
         *(
-            f"{name} is {_shown_type(present[name])} and comes as {sql_type}"
+            f"{name} is {_type_as_text(present[name])} and comes as {sql_type}"
             for name, sql_type in wanted.items()
-            if name in present and not _takes(present[name], sql_type)
+            if name in present and not _can_store(present[name], sql_type)
         ),
     ]
 
 
-def outgoing(schema: StructType) -> list[Column]:
+def outgoing_columns(schema: StructType) -> list[Column]:
     """Return a column for each field of ``schema`` in the form in which it leaves the JVM: maps,
     structs and the like as JSON.
     """
     return [
         F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
-        if _type(f.dataType) == JSON
+        if _plain_type(f.dataType) == JSON_TYPE
         else F.col(quoted(f.name))
         for f in schema
     ]
@@ -150,15 +150,15 @@ def refuse_values(
         values = rows[name].combine_chunks()
         there = values.is_valid().to_numpy(zero_copy_only=False)
         fine = np.ones(len(values), np.bool_)
-        fine[there] = _fine(column, values.filter(values.is_valid()))
+        fine[there] = _storable_values(column, values.filter(values.is_valid()))
         if fine.all():
             continue
         row = int(np.argmin(fine))
-        key = ", ".join(f"{k}={_shown(rows[k][row])}" for k in keys)
+        key = ", ".join(f"{k}={_value_as_text(rows[k][row])}" for k in keys)
         raise DataError(
             title,
-            f"column {name} of {_shown_type(column)} does not have the value "
-            f"{_shown(values[row])}{f', of key {key}' if key else ''}",
+            f"column {name} of {_type_as_text(column)} does not have the value "
+            f"{_value_as_text(values[row])}{f', of key {key}' if key else ''}",
             "Text has no NUL characters there, dates and times are of the years 1 to 9999: replace "
             "it by with_columns(), or leave the row out by where()",
         )
@@ -185,42 +185,42 @@ def csv_of(rows: pa.Table) -> bytes:
     return text.getvalue()
 
 
-def _type(type_: DataType) -> str | None:
+def _plain_type(type_: DataType) -> str | None:
     """Return PostgreSQL's type for one of Spark's; None if it has none."""
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})"
     if isinstance(type_, StringType):
         return "text"
     if isinstance(type_, (ArrayType, MapType, StructType, VariantType)):
-        return _nested(type_)
+        return _nested_type(type_)
     return _TYPES.get(type_.typeName())
 
 
-def _nested(type_: DataType) -> str | None:
+def _nested_type(type_: DataType) -> str | None:
     """Return PostgreSQL's type for an array, map, struct or variant; None if it has none for a
     part. An array of a plain type is an array; all others are JSON.
     """
     if isinstance(type_, ArrayType):
-        element = _type(type_.elementType)
-        plain = element is not None and element != JSON and not element.endswith("[]")
-        return f"{element}[]" if plain else element and JSON
+        element = _plain_type(type_.elementType)
+        plain = element is not None and element != JSON_TYPE and not element.endswith("[]")
+        return f"{element}[]" if plain else element and JSON_TYPE
     if isinstance(type_, MapType):
-        return _type(type_.valueType) and JSON
+        return _plain_type(type_.valueType) and JSON_TYPE
     fields = [] if isinstance(type_, VariantType) else type_.fields  # type: ignore[attr-defined]
-    return JSON if all(_type(field.dataType) for field in fields) else None
+    return JSON_TYPE if all(_plain_type(field.dataType) for field in fields) else None
 
 
-def _takes(column: StoreColumn, wanted: str) -> bool:
+def _can_store(column: StoreColumn, wanted: str) -> bool:
     """Return True if a column stores each value of the type ``wanted``, one of ``types_of``,
     unchanged, or refuses it.
     """
     if column.sql.startswith("numeric"):
-        return _takes_numeric(column, wanted)
+        return _can_store_numbers(column, wanted)
     if column.type == "enum":
         return wanted == "text"
     if _rounds_times(column):
         return False
-    return column.sql in (wanted, *_WIDER.get(wanted, ()))
+    return column.sql in (wanted, *_WIDER_TYPES.get(wanted, ()))
 
 
 def _rounds_times(column: StoreColumn) -> bool:
@@ -231,7 +231,7 @@ def _rounds_times(column: StoreColumn) -> bool:
     return is_time and 0 <= column.modifier < _TIME_DIGITS
 
 
-def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
+def _can_store_numbers(column: StoreColumn, wanted: str) -> bool:
     """Return True if a numeric column, or an array of such, stores each number of the type
     ``wanted`` unchanged; False for types without numbers.
     """
@@ -248,7 +248,7 @@ def _takes_numeric(column: StoreColumn, wanted: str) -> bool:
     return column_scale >= scale and column_precision - column_scale >= precision - scale
 
 
-def _fine(column: StoreColumn, values: pa.Array) -> Any:
+def _storable_values(column: StoreColumn, values: pa.Array) -> Any:
     """Find the values, none of them null, that the column can store: bool[n]."""
     if column.type in ("json", "jsonb"):
         return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
@@ -270,9 +270,9 @@ def _csv_column(column: pa.Array) -> pa.Array:
     """
     type_ = column.type
     if pa.types.is_list(type_):
-        return _arrays(column)
+        return _array_texts(column)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
-        return _hex(column)
+        return _hex_texts(column)
     if pa.types.is_timestamp(type_):
         times_us = column.cast(pa.int64())
         times = times_us.cast(pa.timestamp("us"))
@@ -293,12 +293,12 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
     if not any(pc.any(end).as_py() for end in ends):
         return column
     text = column.cast(pa.string())
-    for end, name in zip(ends, TEXTS, strict=True):
+    for end, name in zip(ends, INFINITE_TEXTS, strict=True):
         text = pc.if_else(end, name, text)
     return text
 
 
-def _arrays(column: pa.Array) -> pa.Array:
+def _array_texts(column: pa.Array) -> pa.Array:
     """Return lists as PostgreSQL's array constants in text, such as ``{"a",NULL}``; null for a null
     list.
     """
@@ -314,7 +314,7 @@ def _arrays(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), written, pa.scalar(None, written.type))
 
 
-def _hex(column: pa.Array) -> pa.Array:
+def _hex_texts(column: pa.Array) -> pa.Array:
     r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits; null stays null."""
     filled = pc.fill_null(column, b"").cast(pa.large_binary())
     _, ends, data = filled.buffers()
@@ -328,7 +328,7 @@ def _hex(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), written, pa.scalar(None, written.type))
 
 
-def _shown_type(column: StoreColumn) -> str:
+def _type_as_text(column: StoreColumn) -> str:
     """Return a column's type in the words of PostgreSQL, for an error."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
@@ -337,7 +337,7 @@ def _shown_type(column: StoreColumn) -> str:
     return column.sql
 
 
-def _shown(value: pa.Scalar) -> str:
+def _value_as_text(value: pa.Scalar) -> str:
     """Return a value as Python writes it, for an error, cut at 60 characters. A value that Python
     lacks is described in words.
     """

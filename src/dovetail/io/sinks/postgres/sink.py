@@ -15,11 +15,23 @@ from dovetail.base import datasets
 from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import PlanError
-from dovetail.io.sinks.ownership import Existing, Owner, progress, refuse_existing, refuse_gone
+from dovetail.io.sinks.ownership import (
+    Existing,
+    Owner,
+    query_of_checkpoint,
+    refuse_existing,
+    refuse_gone,
+)
 from dovetail.io.sinks.postgres.batch import PostgresTable, PostgresTables, SinkSettings
 from dovetail.io.sinks.postgres.columns import types_of
-from dovetail.io.sinks.postgres.tables import TableShape, TargetTable, found, made, make_queries
-from dovetail.io.sinks.postgres.transactions import Line
+from dovetail.io.sinks.postgres.tables import (
+    TableShape,
+    TargetTable,
+    create_queries_table,
+    create_table,
+    find_table,
+)
+from dovetail.io.sinks.postgres.transactions import ServerConnection
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
 from dovetail.lookup_sources.postgres_connection import parameters, psycopg_for, refuse_names
 from dovetail.plan.nodes import Node, changelog_schema
@@ -28,11 +40,11 @@ from dovetail.platform.sessions import batch_writer
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_DATABASE = (
+_DATABASE_QUERY = (
     "SELECT pg_postmaster_start_time()::text, oid::bigint FROM pg_database "
     "WHERE datname = current_database()"
 )
-_USER = "SELECT current_user::text"
+_USER_QUERY = "SELECT current_user::text"
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class PostgresSink:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
         started. Create the table if it is missing, or check that it fits.
 
-        Raises what ``prepared`` raises.
+        Raises what ``prepare_table`` raises.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
@@ -85,9 +97,9 @@ class PostgresSink:
         """Return the function that writes a micro-batch, in one transaction. Writing the same one
         again changes nothing. Create the table if it is missing, or check that it fits.
 
-        Raises ``PlanError``, ``ConfigurationError`` and ``TargetError`` as ``prepared`` does.
+        Raises ``PlanError``, ``ConfigurationError`` and ``TargetError`` as ``prepare_table`` does.
         """
-        tables = PostgresTables([self.prepared(session, node, checkpoint)], Owner(checkpoint))
+        tables = PostgresTables([self.prepare_table(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, batch_id: tables.take([batch], batch_id)
 
     @property
@@ -97,7 +109,7 @@ class PostgresSink:
         It is the same for all DSNs of one database, and read from the server. Raises
         ``ConfigurationError`` if no attempt succeeds.
         """
-        return self.keeper.persistently(lambda: self.asked(_DATABASE))
+        return self.sink_settings.run_with_retries(lambda: self.query_one_row(_DATABASE_QUERY))
 
     @staticmethod
     def joint(
@@ -109,19 +121,24 @@ class PostgresSink:
 
         The tables of one user are written in one transaction. Raises ``PlanError`` for a table that
         is given twice. Raises ``TargetError`` for a foreign key between tables of two users. Raises
-        what ``prepared`` raises.
+        what ``prepare_table`` raises.
         """
-        members = [sink.prepared(session, node, checkpoint) for sink, node in sinks]
+        members = [sink.prepare_table(session, node, checkpoint) for sink, node in sinks]
         places = [member.target.place for member in members]
         for member in members:
             if places.count(member.target.place) > 1:
                 raise PlanError(
-                    "run", f"{member.keeper.title} is a table of two results", "Give each its own"
+                    "run",
+                    f"{member.sink_settings.title} is a table of two results",
+                    "Give each its own",
                 )
-        users = [sink.keeper.persistently(partial(sink.asked, _USER)) for sink, _ in sinks]
+        users = [
+            sink.sink_settings.run_with_retries(partial(sink.query_one_row, _USER_QUERY))
+            for sink, _ in sinks
+        ]
         for (table, user), (other, its) in combinations(zip(members, users, strict=True), 2):
             if user != its:
-                table.keeper.persistently(partial(_refuse_reference, table, other))
+                table.sink_settings.run_with_retries(partial(_refuse_reference, table, other))
         groups = {
             user: PostgresTables(
                 [m for m, its in zip(members, users, strict=True) if its == user], Owner(checkpoint)
@@ -136,15 +153,15 @@ class PostgresSink:
 
         return write
 
-    def asked(self, question: str) -> tuple[Any, ...]:
+    def query_one_row(self, question: str) -> tuple[Any, ...]:
         """Run the SQL query ``question`` on the sink's server and return its only row. Raises
         ``OSError`` if another attempt may help, else ``TargetError``.
         """
-        with self.keeper.line.transaction() as cursor:
+        with self.sink_settings.line.transaction() as cursor:
             answer: tuple[Any, ...] = cursor.execute(question).fetchone()
         return answer
 
-    def prepared(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
+    def prepare_table(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
         """Return the table for a node's changelog, created if missing, else checked.
         ``checkpoint``: the query's folder.
 
@@ -161,17 +178,17 @@ class PostgresSink:
             refuse_existing(self.title, self.existing)
         types = types_of(self.title, schema, keys)
         layout = TableShape(self.title, types, keys, node.null_keys)
-        begun = progress(session, checkpoint)
-        target = self.keeper.persistently(lambda: self._prepared(layout, *begun))
-        return PostgresTable(self.keeper, target, schema)
+        begun = query_of_checkpoint(session, checkpoint)
+        target = self.sink_settings.run_with_retries(lambda: self._prepare_target(layout, *begun))
+        return PostgresTable(self.sink_settings, target, schema)
 
     @property
-    def keeper(self) -> SinkSettings:
+    def sink_settings(self) -> SinkSettings:
         """The connection, the number of retries, and the choice for existing rows."""
-        line = Line(self.title, self.dsn, self.timeout_s)
+        line = ServerConnection(self.title, self.dsn, self.timeout_s)
         return SinkSettings(line, self.retries, self.existing)
 
-    def _prepared(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
+    def _prepare_target(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
         """Return the table, found or created in one transaction.
 
         ``layout``: the columns and key that it must have. ``query``: the id of the checkpoint's
@@ -182,15 +199,15 @@ class PostgresSink:
         missing one with a key that the query has written. Raises ``OSError`` if another attempt may
         help.
         """
-        with self.keeper.line.transaction() as cursor:
-            target = found(cursor, layout, self.table)
+        with self.sink_settings.line.transaction() as cursor:
+            target = find_table(cursor, layout, self.table)
             if target is None:
                 if begun and layout.keys:
                     refuse_gone(self.title)
-                target = made(cursor, layout, self.table)
-            make_queries(cursor, target.schema)
+                target = create_table(cursor, layout, self.table)
+            create_queries_table(cursor, target.schema)
             if layout.keys:
-                self.keeper.replaces(cursor, target, query, begun=begun)
+                self.sink_settings.replaces(cursor, target, query, begun=begun)
         return target
 
 
@@ -198,7 +215,7 @@ def _refuse_reference(table: PostgresTable, other: PostgresTable) -> None:
     """Raise ``TargetError`` if a foreign key connects two tables, which two users write. Raises
     ``OSError`` if another attempt may help.
     """
-    with table.keeper.line.transaction() as cursor:
+    with table.sink_settings.line.transaction() as cursor:
         table.refuse_reference(cursor, other)
 
 

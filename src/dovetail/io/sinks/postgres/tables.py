@@ -17,18 +17,18 @@ from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import differences
 from dovetail.lookup_sources.postgres_types import COLUMNS, StoreColumn
 
-QUERIES = "dovetail_queries"
-TASK = ORDER
+QUERIES_TABLE = "dovetail_queries"
+TASK_COLUMN = ORDER
 """The column of a staging table with the task that copied a row. No column of a user has this
 name."""
 NULLS_NOT_DISTINCT_SINCE = 150_000
 
-_PLACE = """
+_TABLE_NAME_QUERY = """
 SELECT nspname::text, relname::text, relkind, relpersistence FROM pg_class c
 JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)
 """
 # Unique indexes that ON CONFLICT can use: no expressions or conditions, checked immediately.
-_UNIQUE = """
+_UNIQUE_INDEXES_QUERY = """
 SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid
   AND attnum = ANY(indkey[0:indnkeyatts - 1])),
   COALESCE((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false)
@@ -36,7 +36,7 @@ FROM pg_index i WHERE indrelid = %s::regclass AND indisunique AND indisvalid AND
   AND indpred IS NULL AND indexprs IS NULL
 """
 # Indexes that refuse a row immediately, with all columns that they read.
-_REFUSING = """
+_REFUSING_INDEXES_QUERY = """
 SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
   WHERE attrelid = indrelid AND (attnum = ANY(indkey[0:indnkeyatts - 1]) OR EXISTS (
     SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = indexrelid
@@ -44,7 +44,7 @@ SELECT indexrelid::regclass::text, ARRAY(SELECT attname::text FROM pg_attribute
 FROM pg_index WHERE indrelid = %s::regclass AND (indisunique OR indisexclusion) AND indimmediate
 """
 # Nullable columns in which a null conflicts with no index and no foreign key.
-_NULLABLE = """
+_NULLABLE_COLUMNS_QUERY = """
 SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND NOT attnotnull
 AND NOT EXISTS (SELECT FROM pg_index i WHERE indrelid = attrelid AND attnum = ANY(indkey)
   AND (to_jsonb(i) ->> 'indnullsnotdistinct')::boolean)
@@ -52,19 +52,19 @@ AND NOT EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = at
   AND attnum = ANY(confkey))
 """
 # Foreign keys to this table that do more than refuse, with the columns that they refer to.
-_ACTING = """
+_ACTING_KEYS_QUERY = """
 SELECT conname::text, conrelid::regclass::text, confdeltype <> 'a',
   ARRAY(SELECT attname::text FROM pg_attribute
     WHERE attrelid = confrelid AND attnum = ANY(confkey))
 FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass
 AND (confdeltype <> 'a' OR confupdtype <> 'a')
 """
-_BETWEEN = """
+_FOREIGN_KEY_QUERY = """
 SELECT conname::text, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
 WHERE contype = 'f' AND (conrelid = %s::regclass AND confrelid = %s::regclass
   OR confrelid = %s::regclass AND conrelid = %s::regclass)
 """
-_LOOSELY_EQUAL = """
+_LOOSE_COLLATIONS_QUERY = """
 SELECT attname::text FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation
 WHERE attrelid = %s::regclass AND NOT collisdeterministic
 """
@@ -103,7 +103,7 @@ class TargetTable:
         return self.schema, self.name
 
     @property
-    def called(self) -> str:
+    def sql_name(self) -> str:
         """The table's name in SQL: schema and name, quoted."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
@@ -114,21 +114,23 @@ class TargetTable:
         For a table with a key this means any query; for an appended table, only another start of
         the query with the id ``query``.
         """
-        lock_name = f"dovetail {self.called}{'' if self.layout.keys else f' {query}'}"
+        lock_name = f"dovetail {self.sql_name}{'' if self.layout.keys else f' {query}'}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
     def batches(self, cursor: Any) -> dict[str, int]:
         """Return the number of the last micro-batch of each query that writes the table, by the
         query's id. Empty before the first one. ``dovetail_queries`` must exist.
         """
-        asked = f"SELECT query_id, batch_id FROM {_queries(self.schema)} WHERE table_name = %s"
+        asked = f"SELECT query_id, batch_id FROM {_queries_name(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(asked, [self.name]).fetchall())
 
     def take(self, cursor: Any, query: str) -> None:
         """Delete the records of all other queries, so that the query with the id ``query`` owns the
         table alone.
         """
-        others = f"DELETE FROM {_queries(self.schema)} WHERE table_name = %s AND query_id <> %s"
+        others = (
+            f"DELETE FROM {_queries_name(self.schema)} WHERE table_name = %s AND query_id <> %s"
+        )
         cursor.execute(others, [self.name, query])
 
     def record(self, cursor: Any, query: str, batch: int) -> None:
@@ -136,7 +138,7 @@ class TargetTable:
         of a former number.
         """
         cursor.execute(
-            f"INSERT INTO {_queries(self.schema)} (table_name, query_id, batch_id) "
+            f"INSERT INTO {_queries_name(self.schema)} (table_name, query_id, batch_id) "
             "VALUES (%s, %s, %s) "
             "ON CONFLICT (table_name, query_id) DO UPDATE SET batch_id = excluded.batch_id",
             [self.name, query, batch],
@@ -144,7 +146,7 @@ class TargetTable:
 
     def is_empty(self, cursor: Any) -> bool:
         """Return True if the table has no rows."""
-        return not cursor.execute(f"SELECT 1 FROM {self.called} LIMIT 1").fetchall()
+        return not cursor.execute(f"SELECT 1 FROM {self.sql_name} LIMIT 1").fetchall()
 
     def staging(self, query: str) -> str:
         """Return the name, in SQL, of the staging table that the query's tasks fill."""
@@ -172,13 +174,13 @@ class TargetTable:
         """Create a staging table without rows: the table's columns, the task and, with a key,
         deletion and position. ``table``: its kind and name in SQL.
         """
-        added_types = {TASK: "bigint"}
+        added_types = {TASK_COLUMN: "bigint"}
         if self.layout.keys:
             added_types |= {DELETED: "boolean", POSITION: "bigint"}
         added = ", ".join(f"NULL::{type_} AS {name}" for name, type_ in added_types.items())
         cursor.execute(
-            f"CREATE {table} AS SELECT {_listed(self.columns)}, {added} "
-            f"FROM {self.called} WITH NO DATA"
+            f"CREATE {table} AS SELECT {_names_as_list(self.columns)}, {added} "
+            f"FROM {self.sql_name} WITH NO DATA"
         )
 
     def drop(self, cursor: Any, staging: str) -> None:
@@ -189,7 +191,7 @@ class TargetTable:
         """Return the number of rows that the tasks with the ids ``tasks`` have put into the staging
         table; 0 without tasks.
         """
-        asked = f"SELECT count(*) FROM {staging} WHERE {_of(tasks)}"
+        asked = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
         return int(cursor.execute(asked).fetchone()[0])
 
     def moves(self, cursor: Any) -> UniqueMoves | None:
@@ -201,7 +203,9 @@ class TargetTable:
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
-            for index, columns in cursor.execute(_REFUSING, [self.called]).fetchall()
+            for index, columns in cursor.execute(
+                _REFUSING_INDEXES_QUERY, [self.sql_name]
+            ).fetchall()
         ]
         refusing = [(index, columns) for index, columns in refusing if columns]
         if not refusing:
@@ -209,12 +213,16 @@ class TargetTable:
         moving = set().union(*(columns for _, columns in refusing))
         acting = [
             (name, table)
-            for name, table, deletes, columns in cursor.execute(_ACTING, [self.called]).fetchall()
+            for name, table, deletes, columns in cursor.execute(
+                _ACTING_KEYS_QUERY, [self.sql_name]
+            ).fetchall()
             if deletes or moving & {*columns}
         ]
         if not acting:
             return UniqueMoves(sorted(moving), nulled=())
-        nullable = {name for (name,) in cursor.execute(_NULLABLE, [self.called]).fetchall()}
+        nullable = {
+            name for (name,) in cursor.execute(_NULLABLE_COLUMNS_QUERY, [self.sql_name]).fetchall()
+        }
         for index, columns in refusing:
             if not columns & nullable:
                 name, table = acting[0]
@@ -228,7 +236,7 @@ class TargetTable:
                 )
         return UniqueMoves(sorted(moving), sorted(moving & nullable))
 
-    def same(self, nulls: Sequence[bool]) -> str:
+    def key_condition(self, nulls: Sequence[bool]) -> str:
         """Return the SQL condition that row ``t`` has the key of change ``c``.
 
         ``nulls``: for each key column, True if it is null in both; False if it is compared.
@@ -282,14 +290,14 @@ class StagedChanges:
         number that makes the names unique. ``moves``: unique values that move between rows, None
         for none; those in ``nulled`` must be null already (``vacate``).
         """
-        target, columns = self.target, _listed(self.target.columns)
-        into = f"INSERT INTO {target.called} ({columns}) SELECT {columns} FROM"
+        target, columns = self.target, _names_as_list(self.target.columns)
+        into = f"INSERT INTO {target.sql_name} ({columns}) SELECT {columns} FROM"
         if not target.layout.keys:
             return [f"came_{table_index} AS ({into} {self.staging} {self._where})"]
         gone = [
             f"gone_{table_index}_{delete_index} AS "
-            f"(DELETE FROM {target.called} AS t {which} RETURNING 1)"
-            for delete_index, which in enumerate(self._leaving(cursor, moves))
+            f"(DELETE FROM {target.sql_name} AS t {which} RETURNING 1)"
+            for delete_index, which in enumerate(self._deletions(cursor, moves))
         ]
         keys = target.layout.keys
         values = [quoted(name) for name in target.columns if name not in keys]
@@ -301,11 +309,11 @@ class StagedChanges:
         )
         upsert = (
             f"{into} {self._last} WHERE NOT c.{DELETED}{first} "
-            f"ON CONFLICT ({_listed(keys)}) DO UPDATE SET {assigned}"
+            f"ON CONFLICT ({_names_as_list(keys)}) DO UPDATE SET {assigned}"
         )
         return [*gone, f"came_{table_index} AS ({upsert})"]
 
-    def _leaving(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
+    def _deletions(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
         """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys; none
         without staged keys. If all rows are to leave, it is one empty text. ``moves``: unique
         values that move between rows; rows that lose one leave, too, unless it is set to null.
@@ -317,8 +325,8 @@ class StagedChanges:
         if moves is not None and not moves.nulled:
             leaving, keys = f"(c.{DELETED} OR {moves.changed})", ""
         return [
-            f"USING {self._last} WHERE {leaving} AND {self.target.same(nulls)}"
-            for nulls in self._nulls(cursor, keys)
+            f"USING {self._last} WHERE {leaving} AND {self.target.key_condition(nulls)}"
+            for nulls in self._null_patterns(cursor, keys)
         ]
 
     def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
@@ -327,16 +335,17 @@ class StagedChanges:
         ``moves.nulled`` a column.
         """
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
-        for nulls in self._nulls(cursor, ""):
+        for nulls in self._null_patterns(cursor, ""):
             cursor.execute(
-                f"UPDATE {self.target.called} AS t SET {assigned} FROM {self._last} "
-                f"WHERE NOT c.{DELETED} AND ({moves.changed}) AND {self.target.same(nulls)}"
+                f"UPDATE {self.target.sql_name} AS t SET {assigned} FROM {self._last} "
+                f"WHERE NOT c.{DELETED} AND ({moves.changed}) "
+                f"AND {self.target.key_condition(nulls)}"
             )
 
     @property
     def _where(self) -> str:
         """The SQL condition for rows that count; empty if all do."""
-        return "" if self.tasks is None else f"WHERE {_of(self.tasks)}"
+        return "" if self.tasks is None else f"WHERE {_tasks_condition(self.tasks)}"
 
     @property
     def _last(self) -> str:
@@ -353,7 +362,7 @@ class StagedChanges:
             f"ORDER BY {order}, {POSITION} DESC) AS c"
         )
 
-    def _nulls(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
+    def _null_patterns(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
         """Return the patterns of nulls in the staged keys, each with a flag per key column.
 
         ``where``: a WHERE clause for the staged rows, empty for all. Each pattern gets a statement
@@ -365,7 +374,7 @@ class StagedChanges:
         )
 
 
-def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
+def apply_changes(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     """Bring tables to the state after the staged changes. Without changes do nothing.
 
     It is one statement, and foreign keys are checked at its end. So tables may refer to each other
@@ -378,29 +387,33 @@ def apply(cursor: Any, changes: Sequence[StagedChanges]) -> None:
     for staged in changes:
         if staged.tasks is not None:
             cursor.execute(f"ANALYZE {staged.staging}")
-    _tried(cursor, changes, {})
+    _apply_in_savepoint(cursor, changes, {})
 
 
-def _tried(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
+def _apply_in_savepoint(
+    cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
+) -> None:
     """Apply the changes in a savepoint. After a unique violation, find the values that move between
     rows of the refused table, and try again with these moved first.
 
     ``moves``: the moves to make, by the index of the table in ``changes``. Raises the violation of
-    ``psycopg`` if no further moves are found, and as ``apply`` does.
+    ``psycopg`` if no further moves are found, and as ``apply_changes`` does.
     """
     import psycopg
 
     try:
         with cursor.connection.transaction():
-            _apply(cursor, changes, moves)
+            _apply_statement(cursor, changes, moves)
     except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
-        needed_moves = _moves(cursor, changes, error.diag)
+        needed_moves = _moves_of_refused(cursor, changes, error.diag)
         if needed_moves.keys() <= moves.keys():
             raise
-        _tried(cursor, changes, {**moves, **needed_moves})
+        _apply_in_savepoint(cursor, changes, {**moves, **needed_moves})
 
 
-def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]) -> None:
+def _apply_statement(
+    cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
+) -> None:
     """Apply the staged changes of all tables by one statement, after values that move are set to
     null. Without changes do nothing. Errors of psycopg pass.
 
@@ -417,7 +430,9 @@ def _apply(cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, Un
         cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
 
 
-def _moves(cursor: Any, changes: Sequence[StagedChanges], refused: Any) -> dict[int, UniqueMoves]:
+def _moves_of_refused(
+    cursor: Any, changes: Sequence[StagedChanges], refused: Any
+) -> dict[int, UniqueMoves]:
     """Return the values that move between rows in the table that refused a row, by its index in
     ``changes``. Tables without such values are absent.
 
@@ -446,24 +461,24 @@ def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[st
     """Return a foreign key between two tables, in either direction: its name, its table, and the
     table that it refers to. None if there is none.
     """
-    sql_names = [table.called, other.called, table.called, other.called]
-    between: tuple[str, str, str] | None = cursor.execute(_BETWEEN, sql_names).fetchone()
+    sql_names = [table.sql_name, other.sql_name, table.sql_name, other.sql_name]
+    between: tuple[str, str, str] | None = cursor.execute(_FOREIGN_KEY_QUERY, sql_names).fetchone()
     return between
 
 
-def copy(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
+def copy_texts(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
     """Append rows to a table by COPY.
 
     ``table``: its name in SQL. ``columns``: the names of the columns, unquoted, in the order of the
     texts. ``texts``: the rows as CSV, in pieces. Errors of psycopg pass.
     """
-    statement = f"COPY {table} ({_listed(columns)}) FROM STDIN (FORMAT csv)"
+    statement = f"COPY {table} ({_names_as_list(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
         for text in texts:
             stream.write(text)
 
 
-def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
+def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     """Return the table named ``table``, None if it is missing.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. ``layout``: the query's columns
@@ -471,7 +486,7 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     query: in its columns, collations or unique indexes.
     """
     called = ".".join(map(quoted, table.split(".")))
-    catalog_row = cursor.execute(_PLACE, [called]).fetchone()
+    catalog_row = cursor.execute(_TABLE_NAME_QUERY, [called]).fetchone()
     if catalog_row is None:
         return None
     schema, name, kind, persistence = catalog_row
@@ -489,7 +504,7 @@ def found(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
     return TargetTable(layout, schema, name, {name: columns[name] for name in layout.types})
 
 
-def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
+def create_table(cursor: Any, layout: TableShape, table: str) -> TargetTable:
     """Create the table named ``table`` with the query's columns and key, and return it.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. Raises ``TargetError`` for keys
@@ -503,22 +518,22 @@ def made(cursor: Any, layout: TableShape, table: str) -> TargetTable:
                 "keys may be null, and PostgreSQL has no such keys before version 15",
                 "Put a value in their place before, for instance by F.coalesce",
             )
-        columns.append(f"UNIQUE NULLS NOT DISTINCT ({_listed(layout.keys)})")
+        columns.append(f"UNIQUE NULLS NOT DISTINCT ({_names_as_list(layout.keys)})")
     elif layout.keys:
-        columns.append(f"PRIMARY KEY ({_listed(layout.keys)})")
+        columns.append(f"PRIMARY KEY ({_names_as_list(layout.keys)})")
     called = ".".join(map(quoted, table.split(".")))
     cursor.execute(f"CREATE TABLE {called} ({', '.join(columns)})")
-    target = found(cursor, layout, table)
+    target = find_table(cursor, layout, table)
     assert target is not None
     return target
 
 
-def make_queries(cursor: Any, schema: str) -> None:
+def create_queries_table(cursor: Any, schema: str) -> None:
     """Create the table ``dovetail_queries`` in ``schema`` if it is missing. Other transactions that
     call this wait until this one ends.
     """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
-    called = f"{quoted(schema)}.{QUERIES}"
+    called = f"{quoted(schema)}.{QUERIES_TABLE}"
     if cursor.execute("SELECT to_regclass(%s)", [called]).fetchone()[0] is None:
         cursor.execute(
             f"CREATE TABLE {called} (table_name text, query_id text, batch_id bigint NOT NULL, "
@@ -548,36 +563,37 @@ def _refuse_columns(
         )
     if not layout.keys:
         return
-    loose = {name for (name,) in cursor.execute(_LOOSELY_EQUAL, [called])} & {*layout.keys}
+    loose = {name for (name,) in cursor.execute(_LOOSE_COLLATIONS_QUERY, [called])} & {*layout.keys}
     if loose:
         raise TargetError(
             layout.title,
             f"by the collation of {', '.join(sorted(loose))} different keys are equal",
             'Give the columns one that is deterministic, such as "C"',
         )
-    unique = cursor.execute(_UNIQUE, [called]).fetchall()
+    unique = cursor.execute(_UNIQUE_INDEXES_QUERY, [called]).fetchall()
     if not any({*key} == {*layout.keys} and nulls >= layout.nulls for key, nulls in unique):
         nulls = " NULLS NOT DISTINCT" if layout.nulls else ""
         raise TargetError(
             layout.title,
             f"the table is not unique by its key ({', '.join(layout.keys)})"
             + (", in which nulls are equal" if layout.nulls else ""),
-            f"ALTER TABLE … ADD UNIQUE{nulls} ({_listed(layout.keys)}), or choose another one",
+            f"ALTER TABLE … ADD UNIQUE{nulls} ({_names_as_list(layout.keys)}), "
+            "or choose another one",
         )
 
 
-def _queries(schema: str) -> str:
+def _queries_name(schema: str) -> str:
     """Return the name of ``dovetail_queries`` in SQL, for a statement with parameters: percent
     signs are doubled.
     """
-    return quoted(schema).replace("%", "%%") + f".{QUERIES}"
+    return quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
 
 
-def _listed(names: Any) -> str:
+def _names_as_list(names: Any) -> str:
     """Return names as a SQL list: quoted, with commas between them; empty for none."""
     return ", ".join(map(quoted, names))
 
 
-def _of(tasks: Sequence[int]) -> str:
+def _tasks_condition(tasks: Sequence[int]) -> str:
     """Return the SQL condition for staged rows of the tasks with these ids; false for no tasks."""
-    return f"{TASK} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"
+    return f"{TASK_COLUMN} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

@@ -21,7 +21,7 @@ CONNECTING_MAX_S = 10.0
 
 
 @dataclass(frozen=True)
-class Line:
+class ServerConnection:
     """The connection to a server.
 
     Each transaction has a connection of its own. So no state stays in a session that others may
