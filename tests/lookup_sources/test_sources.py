@@ -24,7 +24,7 @@ import pytest
 import dovetail as dt
 from dovetail.iceberg.changed_rows import RowReader
 from dovetail.lookup_sources import sqlite as lookup_sqlite
-from dovetail.lookup_sources.conversion import fitted
+from dovetail.lookup_sources.conversion import fitted, parsed
 from dovetail.lookup_sources.retry import persistently
 from dovetail.lookup_sources.source import covering, summary
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
@@ -224,6 +224,33 @@ def test_values_are_read_as_the_declared_types() -> None:
     }
 
 
+@pytest.mark.parametrize(("bits", "text"), [(32, b"-1e39"), (64, b"1e400")])
+def test_a_number_that_is_too_large_is_not_infinity(bits: int, text: bytes) -> None:
+    schema = pa.schema([("x", {32: pa.float32(), 64: pa.float64()}[bits])])
+    infinite = [float("inf"), float("-inf"), None, 1.5]
+    texts = [b"inf", b"-Infinity", None, b"1.5"]
+    assert parsed("s", [texts], schema)["x"].to_pylist() == infinite
+    assert fitted("s", [(x,) for x in infinite], schema, ())["x"].to_pylist() == infinite
+    with pytest.raises(dt.errors.DataError, match=r"'x' is declared .* a number is too large for"):
+        parsed("s", [[None, text]], schema)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_decimal_becomes_the_nearest_float(bits: int) -> None:
+    type_ = {32: pa.float32(), 64: pa.float64()}[bits]
+    texts = ("0.3", "-0.7", "19.99", "1E+300" if bits == 64 else "1E+30", "NaN", "123456789.123")
+    rows = [*((Decimal(text),) for text in texts), (7,), (None,)]
+    expected = pa.array([*map(float, texts), 7.0, None], pa.float64()).cast(type_)
+    assert repr(fitted("s", rows, pa.schema([("x", type_)]), ())["x"].to_pylist()) == repr(
+        expected.to_pylist()
+    )
+    nested = pa.list_(pa.struct([("y", type_), ("z", pa.string())]))
+    within = [([{"y": Decimal("0.3"), "z": "a"}, None, {"y": None, "z": None}],), (None,)]
+    third = pa.scalar(0.3, pa.float64()).cast(type_).as_py()
+    read = fitted("s", within, pa.schema([("x", nested)]), ())["x"].to_pylist()
+    assert read == [[{"y": third, "z": "a"}, None, {"y": None, "z": None}], None]
+
+
 @pytest.mark.parametrize(
     ("value", "type_"),
     [
@@ -232,6 +259,8 @@ def test_values_are_read_as_the_declared_types() -> None:
         (2**40, pa.int32()),
         (1.5, pa.int64()),
         (7, pa.string()),
+        (Decimal("1E+400"), pa.float64()),
+        (1e39, pa.float32()),
     ],
 )
 def test_a_value_of_another_type_is_an_error(value: Any, type_: pa.DataType) -> None:

@@ -4,6 +4,7 @@ guess.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
@@ -176,7 +177,11 @@ def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
         return array.cast(declared)
     if declared.num_fields:
         raise pa.ArrowInvalid("the store only has texts")
-    return array.cast(pa.string()).cast(declared)
+    texts = array.cast(pa.string())
+    parsed_array = texts.cast(declared)
+    if pa.types.is_floating(declared):
+        _refuse_infinite(parsed_array, pc.invert(pc.match_substring_regex(texts, "[0-9]")))
+    return parsed_array
 
 
 def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
@@ -188,7 +193,9 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.
     """
-    if pa.types.is_decimal(declared) or pa.types.is_floating(declared):
+    if _has_floats(declared):
+        values = [_with_floats(value, declared) for value in values]
+    if pa.types.is_decimal(declared):
         values = _of_one_type(values)
     array = pa.array(values)
     if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
@@ -213,6 +220,36 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
 
 
+def _has_floats(type_: pa.DataType) -> bool:
+    """Return True for floats, and for lists and structs with floats at any depth."""
+    if pa.types.is_list(type_) or pa.types.is_struct(type_):
+        return any(_has_floats(type_.field(index).type) for index in range(type_.num_fields))
+    return bool(pa.types.is_floating(type_))
+
+
+def _with_floats(value: Any, declared: pa.DataType) -> Any:
+    """Return a value with the nearest floats in place of decimals where ``declared`` has floats, at
+    any depth of lists and structs. Arrow's own cast is off by a digit: 0.3 becomes
+    0.30000000000000004.
+
+    Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
+    """
+    if isinstance(value, Decimal) and pa.types.is_floating(declared):
+        nearest = float(value)
+        if math.isinf(nearest) and value.is_finite():
+            raise OverflowError(f"{value} is too large")
+        return nearest
+    if isinstance(value, list) and pa.types.is_list(declared):
+        return [_with_floats(item, declared.value_type) for item in value]
+    if isinstance(value, dict) and pa.types.is_struct(declared):
+        types = {field.name: field.type for field in declared}
+        return {
+            name: _with_floats(item, types[name]) if name in types else item
+            for name, item in value.items()
+        }
+    return value
+
+
 def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
     """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind,
     or if a value does not fit without loss.
@@ -224,7 +261,18 @@ def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
     if pa.types.is_integer(array.type) and pa.types.is_decimal(declared):
         # Arrow requires room for the largest integer of the type, whatever the values are.
         array = array.cast(pa.decimal256(76, declared.scale))
-    return array.cast(declared)
+    cast_array = array.cast(declared)
+    if pa.types.is_floating(declared) and pa.types.is_floating(array.type):
+        _refuse_infinite(cast_array, pc.is_inf(array))
+    return cast_array
+
+
+def _refuse_infinite(floats: pa.Array, may_be: pa.Array) -> None:
+    """Raise ``pa.ArrowInvalid`` for a float that is infinite and not so in the store: its number is
+    too large. ``may_be``: for each float, whether the store has infinity or no number there.
+    """
+    if pc.any(pc.and_not(pc.is_inf(floats), may_be)).as_py():
+        raise pa.ArrowInvalid(f"a number is too large for {floats.type}")
 
 
 def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:

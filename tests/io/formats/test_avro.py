@@ -122,6 +122,109 @@ def test_records_of_several_versions_are_read_as_the_latest(
     assert [row["id"] for row in rows(named)] == [1, None]
 
 
+def logical(name: str, kind: str = "long", **more: int) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    return logical("decimal", "bytes", precision=precision, scale=scale)
+
+
+AT = datetime(2024, 5, 1, 10, 0, 0, 123000, tzinfo=timezone.utc)
+WALL = AT.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("written", "read_by", "value", "expected"),
+    [
+        (decimal(10, 2), ["null", decimal(12, 4)], Decimal("12.34"), Decimal("12.3400")),
+        (decimal(10, 2), decimal(12, 2), Decimal("12.34"), Decimal("12.34")),
+        (decimal(12, 4), decimal(10, 2), Decimal("12.34"), None),
+        (decimal(10, 2), decimal(10, 4), Decimal("12.34"), None),
+        (logical("timestamp-millis"), logical("timestamp-micros"), AT, AT),
+        (logical("timestamp-micros"), ["null", logical("timestamp-millis")], AT, AT),
+        (logical("local-timestamp-millis"), logical("timestamp-micros"), WALL, AT),
+        (logical("timestamp-millis"), logical("local-timestamp-micros"), AT, WALL),
+        (logical("timestamp-millis"), logical("local-timestamp-millis"), AT, WALL),
+        (logical("date", "int"), logical("timestamp-millis"), date(2024, 5, 1), None),
+        (logical("timestamp-micros"), "long", AT, 1714557600123000),
+        ("long", logical("timestamp-micros"), 1714557600123000, AT),
+    ],
+)
+def test_times_and_decimals_keep_the_unit_of_the_writer(
+    avro_spark: SparkSession, tmp_path: Path, written: Any, read_by: Any, value: Any, expected: Any
+) -> None:
+    """Avro itself would read the number of one unit as that of another. Null: unreadable."""
+
+    def version(type_: Any, name: str, **more: Any) -> Any:
+        inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": type_}]}
+        fields = [
+            {"name": name, "type": type_, **more},
+            {"name": "within", "type": {"type": "array", "items": inner}},
+            {"name": "of", "type": {"type": "map", "values": "Inner"}},
+        ]
+        return {"type": "record", "name": "Order", "fields": fields}
+
+    first = version(written, "former")
+    second = version(read_by, "x", aliases=["former"])
+    path = tmp_path / "schemas.json"
+    registered = [
+        {"subject": "orders-value", "version": n, "id": n, "schema": json.dumps(schema)}
+        for n, schema in ((1, first), (2, second))
+    ]
+    path.write_text(json.dumps(registered))
+    row = {"former": value, "within": [{"x": value}], "of": {"a": {"x": value}}}
+    frame = records(avro_spark, [encoded(first, row, 1)])
+    format_ = dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+    table = read(frame, format_, key="string", malformed="dead_letter")
+    if expected is None:
+        assert rows(table) == []
+        (problem,) = problems(table)
+        assert problem.startswith(
+            "its schema, number 1, has a date, a time or a decimal that is of"
+        )
+        return
+    assert problems(table) == []
+    assert rows(table) == [
+        {"key": "k0", "x": expected, "within": [{"x": expected}], "of": [("a", {"x": expected})]}
+    ]
+
+
+def test_decimals_of_a_larger_scale_must_fit(avro_spark: SparkSession, tmp_path: Path) -> None:
+    first, second = (
+        {
+            "type": "record",
+            "name": "Order",
+            "fields": [
+                {"name": "price", "type": ["null", type_]},
+                {"name": "prices", "type": {"type": "array", "items": ["null", type_]}},
+            ],
+        }
+        for type_ in (decimal(10, 2), decimal(10, 4))
+    )
+    path = tmp_path / "schemas.json"
+    registered = [
+        {"subject": "orders-value", "version": n, "id": n, "schema": json.dumps(schema)}
+        for n, schema in ((1, first), (2, second))
+    ]
+    path.write_text(json.dumps(registered))
+    small, large = Decimal("-123456.78"), Decimal("1234567.89")
+    values = [
+        encoded(first, {"price": price, "prices": prices}, 1)
+        for price, prices in (
+            (small, [None, small]), (None, []), (large, []), (small, [small, large]), (small, [])
+        )
+    ]  # fmt: skip
+    format_ = dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+    table = read(records(avro_spark, values), format_, key="string", malformed="dead_letter")
+    assert rows(table) == [
+        {"key": "k0", "price": small, "prices": [None, small]},
+        {"key": "k1", "price": None, "prices": []},
+        {"key": "k4", "price": small, "prices": []},
+    ]
+    assert problems(table) == ["not a record of its schema, number 1"] * 2
+
+
 def test_a_deleted_version_is_read_and_is_not_the_latest(
     avro_spark: SparkSession, server: Server
 ) -> None:

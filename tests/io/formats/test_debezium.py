@@ -70,7 +70,8 @@ def column(name: str, type_: str, semantic: str | None = None, **more: Any) -> d
 def records(spark: SparkSession, values: Sequence[Any], keys: Sequence[Any] = ()) -> DataFrame:
     """A partition of a topic with these values; texts are as they are, others JSON."""
     texts = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
-    of_keys = [None if k is None else json.dumps(k) for k in keys] or [None] * len(texts)
+    of_keys = [k if k is None or isinstance(k, str) else json.dumps(k) for k in keys]
+    of_keys = of_keys or [None] * len(texts)
     stamped = EPOCH + timedelta(seconds=1)
     rows = [(k, v, "t", 0, n, stamped) for n, (k, v) in enumerate(zip(of_keys, texts, strict=True))]
     return spark.createDataFrame(rows, RECORDS).coalesce(1)
@@ -439,6 +440,39 @@ def test_decimals_may_be_numbers(spark: SparkSession) -> None:
     frame = records(spark, [event("c", None, {"n": 5})], [key])
     of_key = {"whole": DecimalType(20, 0)}
     assert read(frame, dt.formats.debezium("n int"), key=of_key) == [(0, False, 1234, 5)]
+
+
+def test_decimals_keep_the_digits_of_numbers(spark: SparkSession) -> None:
+    """Kafka Connect writes small numbers with exponents, and MySQL has more than 38 digits."""
+    numbers = {
+        "123456789.123456789012345678000000000000": "123456789.123456789012345678",
+        "1.00000001234567890123456789E-8": "0.000000010000000123",
+        "12345678901234567890E+0": "12345678901234567890",
+        "-1E-7": "-1E-7",
+    }
+    after = ('{"id": %s, "x": %s, "many": [null, %s]}' % ((number,) * 3) for number in numbers)
+    payloads = [f'{{"op": "c", "ts_ms": 1, "after": {row}}}' for row in after]
+    columns = "id decimal(38,18), x decimal(38,18), many array<decimal(38,18)>"
+    encodings = dict.fromkeys(("id", "x", "many"), "Decimal")
+    format_ = dt.formats.debezium(columns, encodings=encodings)
+    expected = [Decimal(text) for text in numbers.values()]
+    for values in (payloads, [f'{{"payload": {payload}}}' for payload in payloads]):
+        assert read(records(spark, values), format_, key_columns="id") == [
+            (n, False, x, x, [None, x]) for n, x in enumerate(expected)
+        ]
+    scaled = column("x", "bytes", f"{CONNECT}Decimal", parameters={"scale": "18"})
+    schema = json.dumps({"type": "struct", "fields": [scaled]})
+    keys = [f'{{"schema": {schema}, "payload": {{"x": {number}}}}}' for number in numbers]
+    frame = records(spark, [event("c", None, {"n": 5})] * len(keys), keys)
+    of_key = {"x": DecimalType(38, 18)}
+    assert read(frame, dt.formats.debezium("n int"), key=of_key) == [
+        (n, False, x, 5) for n, x in enumerate(expected)
+    ]
+    beside = '{"op": "c", "ts_ms": 1, "after": {"id": 1, "x": 1E+40, "many": [1E-7, "AQ=="]}}'
+    assert problems(records(spark, [beside]), format_, key_columns="id") == {
+        0: 'value: column `x` is no decimal(38,18): {"x":"1.0E40…"}, encoded as '
+        "org.apache.kafka.connect.data.Decimal"
+    }
 
 
 def test_a_decimal_without_its_padding_is_none(spark: SparkSession) -> None:

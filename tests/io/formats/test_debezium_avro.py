@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,42 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
     ]
     (letter,) = table.dead_letters().collect()
     assert "its schema, number 5, is none that subject orders-value had" in letter["_problem"]
+
+
+def test_the_units_of_plain_avro_are_those_of_the_writer(
+    avro_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Avro's own logical types, without a name of Connect's, whose scale and unit have changed."""
+
+    def version(scale: int, unit: str) -> dict[str, Any]:
+        schema = envelope([column("id", "int32")])
+        (row,) = (f["type"][1] for f in schema["fields"] if f["name"] == "before")
+        price = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": scale}
+        at = {"type": "long", "logicalType": f"timestamp-{unit}"}
+        row["fields"] += [{"name": "price", "type": ["null", price]}, {"name": "at", "type": at}]
+        return schema
+
+    schemas = {1: version(2, "millis"), 2: version(4, "micros")}
+    path = tmp_path / "schemas.json"
+    path.write_text(json.dumps([
+        {"subject": "orders-value", "version": id_, "id": id_, "schema": json.dumps(schema)}
+        for id_, schema in schemas.items()
+    ]))  # fmt: skip
+    at = datetime(2024, 5, 1, 10, tzinfo=timezone.utc)
+    values: list[bytes | None] = []
+    for id_, schema in schemas.items():
+        change = avro_event("c", None, {"id": id_})
+        change["after"] |= {"price": Decimal("12.34"), "at": at}
+        values.append(encoded(schema, change, id_))
+    registry = dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+    table = dt.Table.from_records(
+        records(avro_spark, values),
+        value=dt.formats.debezium("id int, price decimal(12,4), at timestamp", avro=registry),
+        key_columns="id",
+        name="orders",
+    )
+    rows = table.plan.frame.select("id", "price", "at").toArrow().to_pylist()
+    assert rows == [{"id": id_, "price": Decimal("12.3400"), "at": at} for id_ in schemas]
 
 
 def test_types_follow_the_schema(avro_spark: SparkSession) -> None:

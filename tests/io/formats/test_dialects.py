@@ -106,6 +106,7 @@ def test_canal(spark: SparkSession) -> None:
             canal("TRUNCATE", None, isDdl=True),
             canal("INSERT", [row, {**two, "m": "much"}]),
             canal("INSERT", []),
+            {"type": "TIDB_WATERMARK", "isDdl": False, "es": 1, "data": None, "_tidb": {}},
         ],
         dt.formats.canal(SCHEMA),
     )

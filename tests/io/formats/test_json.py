@@ -145,6 +145,23 @@ def test_numbers_too_large_for_a_double_are_unfit(spark: SparkSession) -> None:
     ]
 
 
+def test_the_reason_names_the_column_of_broken_base64(spark: SparkSession) -> None:
+    """Not the first column of the object, which from_json leaves out with it."""
+    texts = [
+        '{"id": 1, "x": "A"}',
+        '{"id": 1, "x": "AQ==", "y": [{"z": "AQIDA"}]}',
+        '{"id": "a", "x": "AQ=="}',
+        '{"id": 1, "x": "AQ==", "y": [{"z": "AQ=="}]}',
+    ]
+    found = read(spark, "id int, x binary, y array<struct<z:binary>>", texts)
+    assert [why for _, why in found] == [
+        "column x is no binary: A",
+        'column y is no array<struct<z:binary>>: [{"z":"AQIDA"}]',
+        "column id is no int: a",
+        None,
+    ]
+
+
 def test_decimals_are_exact(spark: SparkSession) -> None:
     digits = "12345678901234567890.123456789012345678"
     texts = [f'{{"x": {digits}}}', f'{{"x": "{digits}"}}', '{"x": "1,234.5"}', '{"s": "1,5"}']

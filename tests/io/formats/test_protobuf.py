@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc_tools
+import pyarrow as pa
 import pytest
 from grpc_tools import protoc
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from registry_server import PASSWORD, USER, served
@@ -20,6 +22,7 @@ from test_avro import records
 
 import dovetail as dt
 from dovetail.io.formats.plain import FormatContext
+from dovetail.io.formats.protobuf import _encoder
 
 PROTO = """
 syntax = "proto3";
@@ -42,12 +45,21 @@ message Order {
   Other other = 12;
   bool flag = 13;
 }
+message Event {
+  repeated Order.Kind kinds = 1;
+  map<string, Order.Kind> by_name = 2;
+  repeated Order orders = 3;
+  oneof place { int32 shelf = 4; string street = 5; }
+}
 """
 COLUMNS = (
     "id bigint, who string, price double, at timestamp, big decimal(20,0), small bigint, "
     "blob binary, numbers array<int>, counts map<string,bigint>, kind string, maybe int, "
     "other struct<x:int>, flag boolean"
 )
+KINDS = pa.list_(pa.string())
+NAMED = pa.map_(pa.string(), pa.string())
+ORDERS = pa.list_(pa.struct([("kind", pa.string())]))
 AT = datetime(2024, 5, 1, 1, 2, 3, 456789, tzinfo=timezone.utc)
 
 
@@ -112,6 +124,47 @@ def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     assert [shop.Order.FromString(bytes(row["v"])) for row in written] == [
         order(shop), shop.Order()
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "value", "problem"),
+    [
+        ("kinds", KINDS, ["A", "C"], "kinds of a row is 'C', which is no value of enum shop.Order"),
+        ("kinds", KINDS, ["A", None], "kinds of a row has a null within"),
+        ("by_name", NAMED, [("x", "A"), ("y", "C")], "by_name of a row is 'C', which is no value"),
+        ("by_name", NAMED, [("x", None)], "by_name of a row has a null within"),
+        ("orders", ORDERS, [{"kind": "a"}], r"orders\.kind of a row is 'a', which is no value"),
+        ("orders", ORDERS, [None], "orders of a row has a null within"),
+    ],
+)
+def test_values_that_a_message_lacks_are_refused(
+    shop: Any, column: str, type_: pa.DataType, value: Any, problem: str
+) -> None:
+    """Protobuf would have another value in their place."""
+    event = dt.formats.protobuf(shop.Event)
+    encode = _encoder("to_topic", event.files, event.message)
+    sound = pa.array([{column: []}, None, {column: None}], pa.struct([(column, type_)]))
+    assert encode(sound).to_pylist() == [b"", b"", b""]
+    wrong = pa.array([{column: []}, {column: value}], sound.type)
+    with pytest.raises(dt.errors.DataError, match=f"^to_topic: {problem}"):
+        encode(wrong)
+    with pytest.raises(dt.errors.DataError, match=f"^to_topic: {problem}"):
+        encode(wrong[1:])
+    assert encode(wrong[:1]).to_pylist() == [b""]
+
+
+def test_a_message_has_one_field_of_a_oneof(spark: SparkSession, shop: Any) -> None:
+    event = dt.formats.protobuf(shop.Event)
+    rows = spark.sql("SELECT 0 AS shelf, string(null) AS street UNION ALL SELECT null, 'x'")
+    place = FormatContext("to_topic", "value", "events")
+    written = [bytes(row[0]) for row in rows.select(event.writing(place, rows.schema)).collect()]
+    assert [shop.Event.FromString(one) for one in written] == [
+        shop.Event(shelf=0), shop.Event(street="x")
+    ]  # fmt: skip
+    both = spark.sql("SELECT 1 AS shelf, 'x' AS street")
+    problem = "to_topic: a row has values in several of shelf, street, of which a message has one"
+    with pytest.raises(PythonException, match=problem):
+        both.select(event.writing(place, both.schema)).collect()
 
 
 def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Path) -> None:

@@ -66,6 +66,51 @@ def test_a_column_with_the_name_of_micro_batches_is_refused(
             dt.run({table: sinks}, checkpoint=tmp_path / "checkpoint")
 
 
+@pytest.mark.parametrize("selections", [(["v"], ["v", "w"]), (["v", "w"], ["v"])])
+def test_a_query_may_go_on_with_other_columns(
+    spark: SparkSession, tmp_path: Path, selections: tuple[list[str], ...]
+) -> None:
+    """Whichever file Spark would take the columns of."""
+    columns = "id int, v string, w long, at timestamp"
+    reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
+    out = str(tmp_path / "out")
+    for number, selection in enumerate(selections):
+        rows = [(id_, f"v{number}", number, START) for id_ in range(number, 9)]
+        add_file(tmp_path / "in" / str(number), rows, columns)
+        table = dt.Table.from_changelog(
+            reader.parquet(str(tmp_path / "in" / "*")), key="id", timestamp="at", name="t"
+        )
+        other = dt.Table.from_changelog(
+            reader.parquet(str(tmp_path / "in" / "*")).withColumnsRenamed({"v": "x", "w": "y"}),
+            key="id",
+            timestamp="at",
+            name="other",
+        )
+        query = table.join(other, select=selection).write_stream(
+            dt.to_parquet(out),
+            checkpoint=str(tmp_path / "checkpoint"),
+            buckets=2,
+            trigger={"availableNow": True},
+        )
+        query.awaitTermination()
+    read = dt.read_current(spark, out)
+    assert read.columns == ["id", "v", "w", "_timestamp"]
+    written = [selection[-1] == "w" for selection in selections]
+    assert sorted(tuple(row) for row in read.select("id", "v", "w").collect()) == [
+        (0, "v0", 0 if written[0] else None),
+        *((id_, "v1", 1 if written[1] else None) for id_ in range(1, 9)),
+    ]
+
+
+def test_a_column_of_two_types_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    changelog = ("'upsert' AS _change", "now() AS _timestamp", "id AS _position")
+    for value in ("'a'", "1"):
+        changes = spark.range(1).selectExpr("id", f"{value} AS v", *changelog)
+        changes.write.mode("append").parquet(str(tmp_path / "out"))
+    with pytest.raises(dt.errors.ConfigurationError, match=r"cannot be read: .*one type\.$"):
+        dt.read_current(spark, tmp_path / "out", key="id")
+
+
 def test_what_is_no_changelog_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "plain"))
     with pytest.raises(

@@ -44,6 +44,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
+from dovetail.io.formats.avro_schemas import Avro, by_writer, expanded, text_of, widens
 from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, FormatContext
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.checks import refuse_duplicates, types_within
@@ -65,6 +66,10 @@ _REST: Final = "_rest"
 _FRAMING_MARKS: Final = (b"\0", b"\xc3\x01", b"\x03\x00", b"\x03\x05")
 """The first bytes of a registry's framing, of Avro's encoding of single objects, and of AWS Glue's
 framing, without compression and with it."""
+_OTHER_UNITS: Final = (
+    "its schema, number %d, has a date, a time or a decimal that is of another kind in the schema "
+    "to read by, or of fewer digits there: give one that takes both to dt.formats.avro"
+)
 _AVRO_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
@@ -117,7 +122,7 @@ class AvroFormat(Format):
     def reading(self, context: FormatContext) -> Decoding:
         """Return how to read a record's fields, or a plain value as one column named after the
         part. A record is decoded by the schema that wrote it, into the declared schema or the
-        subject's latest.
+        subject's latest. Times and decimals keep the unit and the scale of the writer.
 
         Raises ``PlanError`` for a union, a schema that Spark refuses, and a registry without a
         subject or topic. Raises ``ConfigurationError`` for an unknown subject, a registry that does
@@ -142,14 +147,16 @@ class AvroFormat(Format):
             marker = {"name": marked, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
         value, schema_id = self.unframed(context)
-        reader_text = json.dumps(reader)
-        rows = [
-            F.when(
-                F.lit(True) if id_ is None else schema_id == id_,
-                decode_avro(value, text, reader_text),
-            )
-            for id_, text in writers.items()
-        ]
+        read_type = (
+            StructType([*fields, StructField(marked, BooleanType())]) if is_record else type_
+        )
+        rows, unfit = list[Column](), list[int | None]()
+        for id_, text in writers.items():
+            read = _read_by(context, value, text, reader, read_type)
+            if read is None:
+                unfit.append(id_)
+            else:
+                rows.append(F.when(F.lit(True) if id_ is None else schema_id == id_, read))
         extended = F.lit(False) if self.registry else _is_extended(value, writers[None])
         parsed = F.struct(
             schema_id.alias("number"), F.coalesce(*rows).alias("row"), extended.alias("extended")
@@ -163,7 +170,14 @@ class AvroFormat(Format):
                 columns = [parsed["row"][name].alias(name) for name in fields.names]
             return F.when(is_read & ~parsed["extended"], F.struct(*columns))
 
-        return Decoding(fields, parsed, row, self.problem(context, list(writers)))
+        of_record = self.problem(context, list(writers))
+
+        def problem(parsed: Column) -> Column:
+            other = F.format_string(_OTHER_UNITS, parsed["number"])
+            is_other = parsed["number"].isin(unfit) if unfit else F.lit(False)
+            return F.when(is_other, other).otherwise(of_record(parsed))
+
+        return Decoding(fields, parsed, row, problem)
 
     @property
     def grows(self) -> bool:
@@ -336,7 +350,8 @@ def avro(
     With a registry, each record is read by the schema that wrote it, which is a version of
     the subject. Avro's rules turn its fields into those of the reading schema. That is
     ``schema``, or without it the subject's latest version. Missing fields have their
-    defaults, and types widen.
+    defaults, and types widen. Times and decimals are read in the unit and the scale that
+    they were written in.
 
     The versions are read while a query is built. A record of a newer version cannot be read
     until the query is started again.
@@ -375,6 +390,40 @@ def decode_avro(value: Column, writer: str, reader: str) -> Column:
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
+
+
+def _read_by(
+    context: FormatContext, value: Column, writer: str, reader: Avro, type_: DataType
+) -> Column | None:
+    """Return Avro bytes decoded as ``decode_avro`` does, in ``type_``; null for decimals that do
+    not fit. None if logical types of the two schemas have values of different kinds, or the
+    reader's decimals have a smaller scale.
+
+    ``type_``: that of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.
+    """
+    wanted = expanded(reader)
+    read = by_writer(expanded(json.loads(writer)), wanted)
+    if read == wanted:
+        return decode_avro(value, writer, json.dumps(reader))
+    text = text_of(read)
+    decoded, written_type = decode_avro(value, writer, text), spark_type_of_schema(context, text)
+    # Casts by their texts, because all parts may be null.
+    if widens(written_type, type_):
+        return decoded.cast(type_.simpleString())
+    if not widens(written_type, type_, whole=False) or _has_maps(written_type):
+        return None
+
+    def fitting(row: Column) -> Column:
+        fitted = row.try_cast(type_.simpleString())
+        return F.when(fitted.try_cast(written_type.simpleString()).eqNullSafe(row), fitted)
+
+    # Within a transform of a list it is decoded once.
+    return F.transform(F.array(decoded), fitting)[0]
+
+
+def _has_maps(type_: DataType) -> bool:
+    """Return True if a type is or has a map, at any depth. Spark does not compare maps."""
+    return any(isinstance(part, MapType) for part in types_within(type_))
 
 
 def refuse_same_names(context: FormatContext, columns: StructType) -> None:

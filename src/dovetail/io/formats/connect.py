@@ -39,7 +39,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from dovetail.io.formats.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
+from dovetail.base.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
 
 TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 
@@ -89,6 +89,8 @@ _BASE64, _BASE64_UNIT = r"^[A-Za-z0-9+/]*={0,2}$", 4
 _NUMBER_MARK: Final = " "
 """The first character of a decimal's raw text where JSON has a number. Base64 does not have it, and
 casts skip it."""
+_FURTHER_DIGITS: Final = "…"
+"""The end of a number whose other digits are not known. No cast takes it."""
 _CODED_TYPES: Final = (
     BooleanType,
     DateType,
@@ -132,7 +134,7 @@ FIELD_PARTS: Final = StructType([StructField("field", StringType()), *_ITEMS]).a
 
 
 _ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
-_ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
+ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     BooleanType: ("boolean", "int"),
     ByteType: ("int", "long"),
     ShortType: ("int", "long"),
@@ -149,39 +151,6 @@ _ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
 }
 """By type: the encodings that can become values of it. Types that are absent (texts, structs, maps)
 take any."""
-_CODES: Final = frozenset(name for names in _ENCODINGS.values() for name in names if "." in name)
-
-
-def is_coded(name: str) -> bool:
-    """Return True if a declared type's name is an encoding of Kafka Connect or Debezium, with its
-    full name, that ``_ENCODINGS`` lists; not for a plain type.
-    """
-    return name in _CODES
-
-
-def is_convertible(type_: DataType, encoding: str) -> bool:
-    """Return True if an encoding, by its full name, can become a value of the type, or an element
-    of it for an array. Texts, structs and maps take any.
-    """
-    encodings = _ENCODINGS.get(type(element_type(type_)))
-    return encodings is None or encoding in encodings
-
-
-def default_type(encoding: str, precision: int, scale: int | None) -> DataType | None:
-    """Return the type for an encoding, by its full name, if none is declared; None for a plain type
-    and for an encoding that is read as it is.
-
-    ``precision``, of which at most 38 counts, and ``scale`` are used for decimals alone. A decimal
-    without a scale has no default, and one of a scale of its own neither.
-    """
-    if encoding == DECIMAL and scale is not None:
-        return DecimalType(min(precision, 38), scale)
-    if encoding == f"{TIME}ZonedTimestamp":
-        return TimestampType()
-    for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
-        if encoding in _ENCODINGS[type_]:
-            return type_()
-    return None
 
 
 @dataclass(frozen=True)
@@ -237,8 +206,8 @@ class ColumnEncoding:
     def described(field: Column, type_: DataType) -> ColumnEncoding:
         """Return the encoding by a record's own schema.
 
-        ``field``: the description of the column, a struct of ``FIELD_PARTS`` or null,
-        for which the name is null. For an array, the encoding is that of its elements.
+        ``field``: the description of the column, a struct of ``FIELD_PARTS`` or null, for which the
+        name is null. For an array, the encoding is that of its elements.
         """
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
@@ -400,7 +369,7 @@ class RawValue:
     def _date(self, type_: DataType) -> Column:
         """Return a date from days since 1970, or from text in ISO 8601, whose zone is left out;
         null for anything else. PostgreSQL's infinities become the last and first day of
-        ``formats/infinity.py``.
+        ``base/infinity.py``.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinity(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
@@ -482,7 +451,7 @@ class RawValue:
 
         A number has the unit of its encoding, and finer digits are cut off. A text is ISO 8601 with
         a zone. PostgreSQL's infinities become the first and last microsecond of
-        ``formats/infinity.py``. Everything else is null.
+        ``base/infinity.py``. Everything else is null.
         """
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
@@ -582,36 +551,65 @@ def json_fields(columns: StructType) -> StructType:
     return StructType([StructField(f.name, _json_type(f.dataType)) for f in columns])
 
 
-def raw_row(read: Column, columns: StructType) -> Column:
+def exact_fields(columns: StructType) -> StructType:
+    """Return the decimals among the columns, also those in arrays. In these types ``from_json``
+    reads each digit of a number, but no base64. There may be none.
+    """
+    return StructType(_decimals(columns))
+
+
+def is_rounded(read: Column, columns: StructType) -> Column:
+    """Return a boolean column, never null: a number among the decimals of a row has been read as a
+    double. Variants have no other numbers with exponents, or with more than 38 digits.
+
+    ``read``: a row in ``json_fields(columns)``, perhaps null, with decimals.
+    """
+    decimals = F.struct(*(read[f.name].alias(f"_{n}") for n, f in enumerate(_decimals(columns))))
+    types = F.schema_of_variant(F.to_variant_object(decimals))
+    return F.coalesce(F.contains(types, F.lit("DOUBLE")), F.lit(False))
+
+
+def raw_row(read: Column, columns: StructType, exact: Column) -> Column:
     """Return a row as read in ``json_fields(columns)`` with its values in their ``raw_type``; null
     for a null row.
+
+    ``exact``: the same row read in ``exact_fields(columns)``; it only counts where ``is_rounded``.
     """
-    if not any(isinstance(element_type(f.dataType), DecimalType) for f in columns):
+    decimals = _decimals(columns)
+    if not decimals:
         return read
-    values = (_raw_value(read[f.name], f.dataType).alias(f.name) for f in columns)
+    digits = {f.name: _raw_decimal(read[f.name], f.dataType, exact[f.name]) for f in decimals}
+    values = (digits.get(f.name, read[f.name]).alias(f.name) for f in columns)
     return F.when(read.isNotNull(), F.struct(*values))
+
+
+def _decimals(columns: StructType) -> list[StructField]:
+    """Return the columns that are decimals, or arrays of decimals at any depth."""
+    return [f for f in columns if isinstance(element_type(f.dataType), DecimalType)]
 
 
 def _json_type(type_: DataType) -> DataType:
     """Return the type in which ``from_json`` reads a raw value. Decimals, also in arrays, are read
-    as variants: a text would lose digits of numbers, and does not tell them from base64.
+    as variants: a text does not tell a number from base64.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(_json_type(type_.elementType))
     return VariantType() if isinstance(type_, DecimalType) else raw_type(type_)
 
 
-def _raw_value(read: Column, type_: DataType) -> Column:
-    """Return a value of ``_json_type`` in its ``raw_type``. A decimal's text is that of JSON's
-    text or object, and for all else its JSON behind ``_NUMBER_MARK``.
+def _raw_decimal(read: Column, type_: DataType, exact: Column) -> Column:
+    """Return a decimal of ``_json_type``, or an array of such, in its ``raw_type``. Its text is
+    that of JSON's text or object, and for all else its JSON behind ``_NUMBER_MARK``. A double has
+    the text of ``exact``, the value in ``type_``. It is no number where that is null.
     """
-    if isinstance(element_type(type_), DecimalType) and isinstance(type_, ArrayType):
-        return F.transform(read, lambda item: _raw_value(item, type_.elementType))
-    if not isinstance(type_, DecimalType):
-        return read
+    if isinstance(type_, ArrayType):
+        inner = type_.elementType
+        return F.transform(read, lambda item, index: _raw_decimal(item, inner, F.get(exact, index)))
     kind, text = F.schema_of_variant(read), F.to_json(read)
+    digits = F.coalesce(exact.cast("string"), F.concat(text, F.lit(_FURTHER_DIGITS)))
     return (
         F.when(kind == "STRING", F.try_variant_get(read, "$", "string"))
         .when(kind.startswith("OBJECT"), text)
+        .when(kind == "DOUBLE", F.concat(F.lit(_NUMBER_MARK), digits))
         .when(kind != "VOID", F.concat(F.lit(_NUMBER_MARK), text))
     )

@@ -13,27 +13,45 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from dovetail.io.formats.avro import refuse_same_names, spark_type_of_schema
+from dovetail.io.formats.avro_schemas import (
+    Avro,
+    branches_of,
+    expanded,
+    fields_of,
+    is_other_unit,
+    kind_of,
+    text_of,
+    value_of,
+)
 from dovetail.io.formats.connect import (
     CONNECT,
     DECIMAL,
+    ENCODINGS,
     TIME,
     ColumnEncoding,
-    default_type,
-    is_coded,
-    is_convertible,
+    element_type,
 )
 from dovetail.io.formats.events import METADATA, WantedParts
 from dovetail.io.formats.plain import FormatContext
-
-Avro: TypeAlias = Any
-"""A schema of Avro as JSON data. Named types stand in full in place of references to them."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +68,10 @@ class Envelope:
         """Return the envelope of a schema's text, which must be a schema of Avro as JSON. Raises
         ``PlanError`` if it has no ``op`` or no row in ``after``, so is not that of a change event.
         """
-        schema = _resolve_references(json.loads(text), {}, "")
-        after = _fields_by_name(schema).get("after")
-        row = None if after is None else _without_null(after["type"])
-        if not _fields_by_name(row) or "op" not in _fields_by_name(schema):
+        schema = expanded(json.loads(text))
+        after = fields_of(schema).get("after")
+        row = None if after is None else value_of(after["type"])
+        if not fields_of(row) or "op" not in fields_of(schema):
             raise context.refuse(
                 "has an Avro schema that is of no change event",
                 "Read it with dt.formats.avro, or name Debezium's subject in subject=",
@@ -79,7 +97,7 @@ class Envelope:
         return StructType(
             [
                 StructField(name, _default_type(context, name, of["type"], natural[name].dataType))
-                for name, of in _fields_by_name(self.row).items()
+                for name, of in fields_of(self.row).items()
             ]
         )
 
@@ -109,7 +127,7 @@ class SchemaReader:
         schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's Avro
         functions.
         """
-        writer_fields = _fields_by_name(writer.schema)
+        writer_fields = fields_of(writer.schema)
         paths = [path for path in wanted.paths if _has_field(writer.schema, path)]
         parts: dict[str, Any] = {path.partition(".")[0]: [] for path in paths}
         for path in paths:
@@ -127,12 +145,12 @@ class SchemaReader:
         natural = _spark_type(context, _without_logical(row))
         encodings = {
             name: _encoding_of_schema(of["type"], natural[name].dataType)
-            for name, of in _fields_by_name(row).items()
+            for name, of in fields_of(row).items()
         }
         for field in wanted.columns:
             if field.name in encodings:
                 _refuse_unfit(context, field, encodings[field.name])
-        return SchemaReader(_schema_text(_without_logical(reader)), frozenset(paths), encodings)
+        return SchemaReader(text_of(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
         """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
@@ -204,11 +222,11 @@ def _reader_row(writer: Avro, envelopes: Sequence[Envelope], wanted: WantedParts
     """
     fields = []
     for column in wanted.columns:
-        definitions = (_fields_by_name(of.row).get(column.name) for of in envelopes)
+        definitions = (fields_of(of.row).get(column.name) for of in envelopes)
         field = next((definition for definition in definitions if definition is not None), None)
         if field is not None:
             declared = column.dataType if wanted.declared else None
-            fields.append(_reader_field(_fields_by_name(writer), field, declared))
+            fields.append(_reader_field(fields_of(writer), field, declared))
     return {**envelopes[0].row, "fields": fields}
 
 
@@ -227,21 +245,23 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
         return read
     if "default" in field or declared is None:
         return field
-    branches = [branch for branch in _union_types(field["type"]) if branch != "null"]
+    branches = [branch for branch in branches_of(field["type"]) if branch != "null"]
     return {**field, "type": ["null", *branches], "default": None}
 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
     """Return the reader's schema of a value. It is the writer's schema if that is encoded, or if
-    the reader's is encoded in another kind of Avro's types; else the reader's.
+    the reader's is encoded in another kind of Avro's types or in another unit; else the reader's.
 
     ``declared``: the wanted type, None for none. Fields of a record that it lacks are left out.
     """
-    written, wanted = _without_null(writer), _without_null(reader)
-    kind = _avro_type_name(wanted)
-    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != _avro_type_name(written)):
+    written, wanted = value_of(writer), value_of(reader)
+    kind = kind_of(wanted)
+    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != kind_of(written)):
         return writer
-    if kind != _avro_type_name(written) or kind not in ("record", "array", "map"):
+    if is_other_unit(written, wanted):
+        return writer
+    if kind != kind_of(written) or kind not in ("record", "array", "map"):
         return reader
     read = dict(wanted)
     if kind == "record":
@@ -249,7 +269,7 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
         fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
         read["fields"] = [
             _reader_field(
-                _fields_by_name(written), f, None if type_ is None else type_[f["name"]].dataType
+                fields_of(written), f, None if type_ is None else type_[f["name"]].dataType
             )
             for f in fields
         ]
@@ -270,19 +290,51 @@ def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
     """Return the encoding of a value with this schema and, by field or as "", of the values in it.
     ``natural``: the type in which Spark reads it, without logical types.
     """
-    value_schema = _without_null(schema)
+    value_schema = value_of(schema)
     within: dict[str, ColumnEncoding] = {}
-    if _avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
+    if kind_of(value_schema) == "record" and isinstance(natural, StructType):
         within = {
             name: _encoding_of_schema(of["type"], natural[name].dataType)
-            for name, of in _fields_by_name(value_schema).items()
+            for name, of in fields_of(value_schema).items()
         }
-    elif _avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
+    elif kind_of(value_schema) == "array" and isinstance(natural, ArrayType):
         within = {"": _encoding_of_schema(value_schema["items"], natural.elementType)}
-    elif _avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
+    elif kind_of(value_schema) == "map" and isinstance(natural, MapType):
         within = {"": _encoding_of_schema(value_schema["values"], natural.valueType)}
     name, scale = _encoding_name(value_schema), _decimal_scale(value_schema)
     return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name, scale, within, natural)
+
+
+def _is_coded(name: str) -> bool:
+    """Return True if a declared type's name is an encoding of Kafka Connect or Debezium, with its
+    full name, that ``ENCODINGS`` lists; not for a plain type.
+    """
+    return name in _CODES
+
+
+def _is_convertible(type_: DataType, encoding: str) -> bool:
+    """Return True if an encoding, by its full name, can become a value of the type, or an element
+    of it for an array. Texts, structs and maps take any.
+    """
+    encodings = ENCODINGS.get(type(element_type(type_)))
+    return encodings is None or encoding in encodings
+
+
+def _type_of_encoding(encoding: str, precision: int, scale: int | None) -> DataType | None:
+    """Return the type for an encoding, by its full name, if none is declared; None for a plain type
+    and for an encoding that is read as it is.
+
+    ``precision``, of which at most 38 counts, and ``scale`` are used for decimals alone. A decimal
+    without a scale has no default, and one of a scale of its own neither.
+    """
+    if encoding == DECIMAL and scale is not None:
+        return DecimalType(min(precision, 38), scale)
+    if encoding == f"{TIME}ZonedTimestamp":
+        return TimestampType()
+    for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
+        if encoding in ENCODINGS[type_]:
+            return type_()
+    return None
 
 
 def _refuse_unfit(context: FormatContext, field: StructField, encoding: ColumnEncoding) -> None:
@@ -311,7 +363,7 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
         yield from _unfit_parts(type_.elementType, within[""])
     elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
         yield from _unfit_parts(type_.valueType, within[""])
-    elif not encoding.reads(type_) and not is_convertible(type_, encoding.known or ""):
+    elif not encoding.reads(type_) and not _is_convertible(type_, encoding.known or ""):
         yield encoding.known or "a union", type_.simpleString()
 
 
@@ -322,10 +374,10 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale.
     """
-    value_schema = _without_null(schema)
+    value_schema = value_of(schema)
     if _is_connect_type(value_schema):
         precision = value_schema.get("connect.parameters", {}).get("connect.decimal.precision", 38)
-        type_ = default_type(
+        type_ = _type_of_encoding(
             _encoding_name(value_schema), int(precision), _decimal_scale(value_schema)
         )
         if type_ is None and _encoding_name(value_schema) == DECIMAL:
@@ -334,8 +386,8 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
-    if _avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
-        fields = _fields_by_name(value_schema)
+    if kind_of(value_schema) == "record" and isinstance(natural, StructType):
+        fields = fields_of(value_schema)
         return StructType(
             [
                 StructField(
@@ -344,9 +396,9 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 for f in natural
             ]
         )
-    if _avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
+    if kind_of(value_schema) == "array" and isinstance(natural, ArrayType):
         return ArrayType(_default_type(context, name, value_schema["items"], natural.elementType))
-    if _avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
+    if kind_of(value_schema) == "map" and isinstance(natural, MapType):
         return MapType(
             natural.keyType, _default_type(context, name, value_schema["values"], natural.valueType)
         )
@@ -357,38 +409,12 @@ def _spark_type(context: FormatContext, record: Avro) -> StructType:
     """Return the struct in which Spark reads an Avro record. Raises ``PlanError`` for a schema that
     Spark refuses, ``ConfigurationError`` if the session lacks Avro functions.
     """
-    type_ = spark_type_of_schema(context, _schema_text(record))
+    type_ = spark_type_of_schema(context, text_of(record))
     assert isinstance(type_, StructType)
     return type_
 
 
-def _without_null(schema: Avro) -> Avro:
-    """Return a nullable schema without its null; a union of several other types stays as it is,
-    null included.
-    """
-    branches = [branch for branch in _union_types(schema) if branch != "null"]
-    return branches[0] if len(branches) == 1 else schema
-
-
-def _union_types(schema: Avro) -> list[Avro]:
-    """Return the types of a union; a schema that is no union is its only type."""
-    return schema if isinstance(schema, list) else [schema]
-
-
-def _avro_type_name(schema: Avro) -> str:
-    """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
-    if isinstance(schema, list):
-        return "union"
-    return str(schema["type"] if isinstance(schema, dict) else schema)
-
-
-def _fields_by_name(schema: Avro) -> dict[str, Avro]:
-    """Return the fields of a record by name, also of a nullable one; empty for other types."""
-    value_schema = _without_null(schema)
-    fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
-    return {field["name"]: field for field in fields}
-
-
+_CODES: Final = frozenset(name for names in ENCODINGS.values() for name in names if "." in name)
 _LOGICAL_ENCODINGS: Mapping[str, str] = {
     "date": f"{CONNECT}Date",
     "decimal": DECIMAL,
@@ -408,7 +434,7 @@ def _is_connect_type(schema: Avro) -> bool:
     """Return True if a type is one of Connect's or Debezium's, whose meaning Avro's types do not
     tell. ``schema``: without its null; any union gives False.
     """
-    return isinstance(schema, dict) and is_coded(schema.get("connect.name", ""))
+    return isinstance(schema, dict) and _is_coded(schema.get("connect.name", ""))
 
 
 def _encoding_name(schema: Avro) -> str:
@@ -416,7 +442,7 @@ def _encoding_name(schema: Avro) -> str:
     plain type's name. A union is ``"union"``.
     """
     if not isinstance(schema, dict):
-        return _avro_type_name(schema)
+        return kind_of(schema)
     return str(
         schema.get("connect.name")
         or _LOGICAL_ENCODINGS.get(schema.get("logicalType", ""))
@@ -439,7 +465,7 @@ def _decimal_scale(schema: Avro) -> int | None:
 def _has_field(schema: Avro, path: str) -> bool:
     """Return True if a record's schema has the field at a dotted path."""
     name, _, inner_path = path.partition(".")
-    field = _fields_by_name(schema).get(name)
+    field = fields_of(schema).get(name)
     return field is not None and (not inner_path or _has_field(field["type"], inner_path))
 
 
@@ -447,12 +473,12 @@ def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
     """Return a record's schema with only the fields in ``names``, nullable if it was. Names that it
     lacks are left out, and so are defaults. A schema of another type stays as it is.
     """
-    branch = _without_null(schema)
-    if _avro_type_name(branch) != "record":
+    branch = value_of(schema)
+    if kind_of(branch) != "record":
         return schema
     fields = [
         {"name": name, "type": of["type"]}
-        for name, of in _fields_by_name(branch).items()
+        for name, of in fields_of(branch).items()
         if name in names
     ]
     narrowed = {**branch, "fields": fields}
@@ -467,8 +493,8 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     """Return a copy of a resolved schema without Avro's logical types, at every depth. With
     ``every=False`` only the types that Connect or Debezium encode lose theirs.
 
-    ``schema``: as ``_resolve_references`` returns it; it is not changed. Spark refuses some
-    decimals of logical types, and decoding the encodings in one place is enough.
+    ``schema``: as ``expanded`` returns it; it is not changed. Spark refuses some decimals of
+    logical types, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
         return [_without_logical(branch, every=every) for branch in schema]
@@ -484,83 +510,3 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
             {**f, "type": _without_logical(f["type"], every=every)} for f in stripped["fields"]
         ]
     return stripped
-
-
-_NAMED_TYPES = ("record", "enum", "fixed")
-
-
-def _resolve_references(schema: Avro, names: dict[str, Avro], namespace: str) -> Avro:
-    """Return the schema with named types in place of references to them, each by its full name. A
-    name that is not known, such as a plain type's, stays as it is.
-
-    ``names``: the named types so far, which grows. ``namespace``: that of the enclosing type, empty
-    for none. Types that refer to themselves keep that reference.
-    """
-    if isinstance(schema, str):
-        return names.get(_full_name(schema, namespace), names.get(schema, schema))
-    if isinstance(schema, list):
-        return [_resolve_references(branch, names, namespace) for branch in schema]
-    resolved = dict(schema)
-    kind = resolved["type"]
-    if isinstance(kind, list):
-        return _resolve_references(kind, names, namespace)
-    if isinstance(kind, dict) or (
-        kind not in _NAMED_TYPES and _full_name(kind, namespace) in names
-    ):
-        inner = _resolve_references(kind, names, namespace)
-        beside = {name: of for name, of in resolved.items() if name != "type"}
-        return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
-    if kind in _NAMED_TYPES:
-        resolved["name"] = _full_name(
-            resolved["name"], resolved.pop("namespace", None) or namespace
-        )
-        namespace = resolved["name"].rpartition(".")[0]
-    for inner in ("items", "values"):
-        if inner in resolved:
-            resolved[inner] = _resolve_references(resolved[inner], names, namespace)
-    if kind == "record":
-        resolved["fields"] = [
-            {**f, "type": _resolve_references(f["type"], names, namespace)}
-            for f in resolved["fields"]
-        ]
-    if kind in _NAMED_TYPES:
-        names[resolved["name"]] = resolved
-    return resolved
-
-
-def _full_name(name: str, namespace: str) -> str:
-    """Return a name with its namespace, unless the name has a dot or there is no namespace."""
-    return name if "." in name or not namespace else f"{namespace}.{name}"
-
-
-def _schema_text(schema: Avro) -> str:
-    """Return a resolved schema as JSON, with references in place of repeated named types."""
-    return json.dumps(_with_references(schema, {}))
-
-
-def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
-    """Return the schema with each named type defined once, and named where it is used again.
-    ``seen``: the types so far by name, which grows.
-
-    Different types of one name get different namespaces: ``other.`` is put in front. Avro does not
-    match records by namespace.
-    """
-    if isinstance(schema, list):
-        return [_with_references(branch, seen) for branch in schema]
-    if not isinstance(schema, dict):
-        return schema
-    written = dict(schema)
-    if written["type"] in _NAMED_TYPES:
-        while seen.get(written["name"], schema) != schema:
-            written["name"] = f"other.{written['name']}"
-        if written["name"] in seen:
-            return written["name"]
-        seen[written["name"]] = schema
-    for inner in ("items", "values"):
-        if inner in written:
-            written[inner] = _with_references(written[inner], seen)
-    if "fields" in written:
-        written["fields"] = [
-            {**f, "type": _with_references(f["type"], seen)} for f in written["fields"]
-        ]
-    return written

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -24,9 +25,11 @@ from dovetail.io.formats.connect import (
     ColumnEncoding,
     Encoding,
     RawValue,
+    exact_fields,
     field_description,
     first_coded_type,
     is_ambiguous,
+    is_rounded,
     json_fields,
     raw_row,
 )
@@ -269,8 +272,8 @@ class DebeziumFormat(Format):
 
     def _read_json_events(self, wanted: WantedParts, records: DataFrame) -> DataFrame:
         """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
-        Also add ``_absent``, that the record has no value, and the columns ``_parsed``, ``_found``,
-        ``_read`` and ``_raw`` of the steps between.
+        Also add ``_absent``, that the record has no value. The columns ``_parsed``, ``_found``,
+        ``_read``, ``_exact`` and ``_raw`` are of the steps between.
         """
         object_ = self._envelope_object(wanted)
         text, whole = object_.text, object_.schema
@@ -283,7 +286,8 @@ class DebeziumFormat(Format):
         )
         frame = frame.withColumn("_absent", is_absent)
         frame = frame.withColumn("_read", _payload(F.col("_found"), self._envelope_schema(wanted)))
-        frame = frame.withColumn("_raw", _with_raw_rows(F.col("_read"), wanted))
+        frame = frame.withColumn("_exact", _exact(text, F.col("_read"), wanted.sides))
+        frame = frame.withColumn("_raw", _with_raw_rows(F.col("_read"), F.col("_exact"), wanted))
         descriptions = _field_descriptions(F.col("_found"), whole)
         of_rows = (
             None if descriptions is None else field_description(descriptions, "after")["fields"]
@@ -515,10 +519,11 @@ class ConnectJson(Format):
                     columns.append(value.alias(f.name))
                 return F.when(fits, F.struct(*columns))
 
-            payload = _payload(message, payload_fields)
-            return _compute_once(
-                payload, lambda read: _compute_once(raw_row(read, self.schema), row_of_payload)
-            )
+            def row_of_read(read: Column) -> Column:
+                exact = _exact(text, F.struct(read.alias("key")), {"key": self.schema}, bare=True)
+                return _compute_once(raw_row(read, self.schema, exact["key"]), row_of_payload)
+
+            return _compute_once(_payload(message, payload_fields), row_of_read)
 
         problem_text = F.lit("not one JSON object whose fields fit the schema")
         return Decoding(
@@ -562,14 +567,35 @@ def _payload(message: Column, payload: StructType) -> Column:
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
 
 
-def _with_raw_rows(envelope: Column, wanted: WantedParts) -> Column:
-    """Return the ``wanted`` parts of an envelope of JSON, as they were read, with the values of its
-    rows in their raw types; null for a null envelope.
+def _exact(
+    text: Column, read: Column, rows: Mapping[str, StructType], *, bare: bool = False
+) -> Column:
+    """Return the decimals of some rows with all digits, each row in ``exact_fields``: a struct of
+    the rows by name. It is null unless a decimal ``is_rounded``, so most texts are read only once.
+
+    ``text``: the JSON object. ``read``: a struct of the rows in ``json_fields``, perhaps null.
+    ``rows``: their columns by name; rows without decimals are left out. ``bare``: the only row is
+    the payload itself.
     """
-    sides = {"after": wanted.columns, "before": wanted.before}
-    for side, columns in sides.items():
-        if columns.fields:
-            envelope = envelope.withField(side, raw_row(envelope[side], columns))
+    fields = {name: exact_fields(columns) for name, columns in rows.items()}
+    fields = {name: decimals for name, decimals in fields.items() if decimals.fields}
+    payload = StructType([StructField(name, decimals) for name, decimals in fields.items()])
+    if not fields:
+        return F.lit(None).cast(payload)
+    rounded = reduce(or_, (is_rounded(read[name], rows[name]) for name in fields))
+    whole = payload[0].dataType if bare else payload
+    assert isinstance(whole, StructType)
+    object_ = JsonObject(text, StructType([*whole, StructField("payload", whole)]))
+    exact = _payload(object_.parsed["object"], whole)
+    return F.when(rounded, F.struct(exact.alias(payload.names[0])) if bare else exact)
+
+
+def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Column:
+    """Return the ``wanted`` parts of an envelope of JSON, as they were read, with the values of its
+    rows in their raw types; null for a null envelope. ``exact``: as ``_exact`` returns it.
+    """
+    for side, columns in wanted.sides.items():
+        envelope = envelope.withField(side, raw_row(envelope[side], columns, exact[side]))
     return envelope
 
 

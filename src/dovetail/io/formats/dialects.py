@@ -83,7 +83,8 @@ _CANAL: Final = Dialect(
     "canal",
     ("INSERT", "UPDATE"),
     ("DELETE",),
-    ("CREATE", "ALTER", "QUERY", "CINDEX", "DINDEX", "RENAME"),
+    # The last one is the heartbeat of TiDB, which writes the events of Canal, too.
+    ("CREATE", "ALTER", "QUERY", "CINDEX", "DINDEX", "RENAME", "TIDB_WATERMARK"),
     "es",
     1000,
     True,
@@ -155,8 +156,8 @@ def canal(schema: Schema) -> DialectFormat:
     """Describe Canal's change events in JSON (``flatMessage``), as the format of a value.
 
     Canal reads the changes of a MySQL database, and writes them as JSON objects with lists
-    of rows. Each row of an ``INSERT`` or an ``UPDATE`` replaces its key's row. Each row of
-    a ``DELETE`` deletes it.
+    of rows. TiDB's TiCDC writes the same (``canal-json``). Each row of an ``INSERT`` or an
+    ``UPDATE`` replaces its key's row. Each row of a ``DELETE`` deletes it.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def canal(schema: Schema) -> DialectFormat:
     ``es``, in milliseconds. With ``key_columns=``, an update of the key deletes the former
     key's row.
 
-    Events that only concern the schema, and records without a value, are left out. A
+    Events that only concern the schema, watermarks, and records without a value are left out. A
     ``TRUNCATE`` or ``ERASE`` cannot be read, because it names no rows. The reader's
     ``malformed=`` says what becomes of such a record.
 

@@ -95,6 +95,13 @@ class WantedParts:
         """The columns needed of the row before a change: those of the key."""
         return StructType([self.columns[name] for name in self.keys])
 
+    @property
+    def sides(self) -> Mapping[str, StructType]:
+        """The columns of the row after a change and of the one before, by name. The latter is only
+        there with key columns.
+        """
+        return {"after": self.columns} | ({"before": self.before} if self.keys else {})
+
     def typed(
         self,
         frame: DataFrame,
@@ -116,7 +123,7 @@ class WantedParts:
         column, for all columns. ``coded``: True for raw values of JSON, which its encodings
         describe. ``problem``: of the envelope as a whole, or null.
         """
-        sides = {"after": self.columns, "before": self.before}
+        sides = self.sides
         rows = [
             F.when(
                 raw[side].isNotNull(),
@@ -130,7 +137,6 @@ class WantedParts:
                 ),
             ).alias(side)
             for side, columns in sides.items()
-            if columns.fields
         ]
         frame = frame.withColumn(into, F.when(raw.isNotNull(), F.struct(*rows)))
         typed_rows = F.col(into)
@@ -155,7 +161,7 @@ class WantedParts:
             F.coalesce(*(_time_us(_metadata_at(raw, path), path) for path in _TIME_PATHS)).alias(
                 "time"
             ),
-            *(typed_rows[side].alias(side) for side, columns in sides.items() if columns.fields),
+            *(typed_rows[side].alias(side) for side in sides),
             F.struct(
                 F.lit(True).alias("_"),
                 *(_metadata_at(raw, path).alias(name) for name, path in self.metadata.items()),

@@ -8,7 +8,15 @@ from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from dovetail.io.formats.json_values import (
     JsonEncoding,
@@ -19,6 +27,7 @@ from dovetail.io.formats.json_values import (
     raw_type,
     text_type,
 )
+from dovetail.plan.types.checks import types_within
 
 _MALFORMED: Final = "_malformed"
 _READ_OPTIONS: Final = {
@@ -38,7 +47,7 @@ class JsonObject:
     schema: StructType
     """The fields that are read. Others are ignored."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
-    """The encodings of times, as in ``json_values.JsonValues``."""
+    """The encodings of times, as in ``json_values.Values``."""
 
     @property
     def parsed(self) -> Column:
@@ -87,7 +96,14 @@ class JsonObject:
         types.
         """
         flat, converted = readings["flat"], readings["made"]
-        reasons = [misfit_problem(readings["deep"], converted, self.schema, F.lit(""))]
+        reasons = list[Column]()
+        for f in self.schema:
+            # Base64 that is cut off makes the whole object null.
+            if any(isinstance(part, BinaryType) for part in types_within(f.dataType)):
+                reason = misfit_text(F.lit(f.name), f.dataType, flat["object"][f.name])
+                is_cut = converted.isNull() & self._alone(f).isNotNull()
+                reasons.append(F.when(is_cut, reason))
+        reasons.append(misfit_problem(readings["deep"], converted, self.schema, F.lit("")))
         for f in self.schema:
             text = flat["object"][f.name]
             reason = misfit_text(F.lit(f.name), f.dataType, text)
@@ -95,10 +111,13 @@ class JsonObject:
         for f in self.schema:
             # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):
-                alone = _from_json(self.text, raw_type(StructType([f])))
                 reason = misfit_text(F.lit(f.name), f.dataType, flat["object"][f.name])
-                reasons.append(F.when(alone[_MALFORMED].isNotNull(), reason))
+                reasons.append(F.when(self._alone(f).isNotNull(), reason))
         return F.when(flat[_MALFORMED].isNull(), F.coalesce(*reasons))
+
+    def _alone(self, field: StructField) -> Column:
+        """Return the text where the object does not fit its ``field`` alone; null where it does."""
+        return _from_json(self.text, raw_type(StructType([field])))[_MALFORMED]
 
     @property
     def _is_one_value(self) -> Column:

@@ -14,9 +14,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -25,7 +27,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
-from dovetail.errors import ConfigurationError, PlanError
+from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, FormatContext
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.arrow import spark_schema
@@ -92,7 +94,7 @@ class ProtobufFormat(Format):
 
         Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
         registry. Raises ``ConfigurationError`` if the registry does not know the subject, or cannot
-        be asked.
+        be asked. The query fails for values that the message cannot have (``_refuse_lost``).
         """
         message_fields = self._fields()
         for field in columns:
@@ -108,7 +110,8 @@ class ProtobufFormat(Format):
                     f"{type_.simpleString()} in message {self.message}",
                     "Cast it",
                 )
-        encode = _arrow_udf(_encoder(self.files, self.message), BinaryType())
+        encoder = _encoder(context.operator, self.files, self.message)
+        encode = _arrow_udf(encoder, BinaryType())
         written = encode(F.struct(*(F.col(quoted(name)) for name in columns.names)))
         if not self.framed:
             return written
@@ -181,6 +184,9 @@ def protobuf(
     are null. Enums are texts, ``uint64`` is ``decimal(20,0)``, and
     ``google.protobuf.Timestamp`` is a timestamp. A null is written as a field that is not
     set.
+
+    A query fails at a value that would become another one: a text that is no name in its
+    enum, a null in a list or map, or a second field of a ``oneof``.
 
     A field is identified by its number, so a message of another version is read as Protobuf
     reads it. A written framing names the latest version of the subject that is not deleted.
@@ -351,15 +357,18 @@ def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
     return [pa.StructArray.from_arrays(columns, fields=list(table.schema), mask=values.is_null())]
 
 
-def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
+def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """Return a function that encodes an array of structs to one of messages in bytes, of the same
-    length. Spark calls it in its workers.
+    length. Spark calls it in its workers. It raises ``DataError`` for values that the message
+    cannot have.
 
-    ``files``: a serialized ``FileDescriptorSet``. ``message``: the full name of the message.
+    ``operator``: the name of the call, for errors. ``files``: a serialized ``FileDescriptorSet``.
+    ``message``: the full name of the message.
     """
 
     def encoded(rows: pa.Array) -> pa.Array:
         handler = _message_converter(files, message)
+        _refuse_lost(operator, _find_descriptor(files, message), rows)
         batch = pa.RecordBatch.from_struct_array(rows)
         schema = handler.schema()
         fields = [
@@ -368,6 +377,68 @@ def _encoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
         return handler.record_batch_to_array(batch.cast(pa.schema(fields)))
 
     return encoded
+
+
+def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path: str = "") -> None:
+    """Raise ``DataError`` for a value that would be another one in its message, at any depth.
+
+    | value | in the message |
+    |---|---|
+    | a text that is no name of an enum's values | the enum's first value |
+    | a null in a list or in a map | the default of its type |
+    | two fields of one ``oneof`` | one of them |
+
+    ``rows``: the fields of the message, perhaps not all. ``path``: that of the message, with a dot
+    behind it; empty for the record.
+    """
+    names = [field.name for field in rows.type]
+    columns = dict(zip(names, rows.flatten(), strict=True))
+    for name, column in columns.items():
+        _refuse_lost_field(operator, message.fields_by_name[name], column, f"{path}{name}")
+    for oneof in message.oneofs:
+        among = [field.name for field in oneof.fields if field.name in columns]
+        filled = sum(columns[name].is_valid().cast(pa.int8()).to_numpy() for name in among)
+        if np.any(filled > 1):
+            raise DataError(
+                operator,
+                f"a row has values in several of {', '.join(f'{path}{name}' for name in among)}, "
+                f"of which a message has one (oneof {oneof.name})",
+                "Set the others to null",
+            )
+
+
+def _refuse_lost_field(operator: str, field: FieldDescriptor, column: pa.Array, path: str) -> None:
+    """Raise ``DataError`` as ``_refuse_lost`` does, for the values of one field at ``path``."""
+    is_map = pa.types.is_map(column.type)
+    if is_map or pa.types.is_list(column.type):
+        if is_map:
+            # A cast, because items of a part of an array are those of the whole.
+            type_ = column.type
+            entry = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
+            column = column.cast(pa.list_(entry))
+            field = field.message_type.fields_by_name["value"]
+        column = column.flatten()
+        if is_map:
+            column = column.field("value")
+        if column.null_count:
+            raise DataError(
+                operator,
+                f"{path} of a row has a null within, and a message has a default in its place",
+                "Leave it out by F.filter() or F.map_filter(), or put a value there",
+            )
+    if field.enum_type is not None:
+        names = [value.name for value in field.enum_type.values]
+        unknown = column.filter(pc.invert(pc.is_in(column, pa.array(names, column.type))))
+        unknown = unknown.drop_null()
+        if len(unknown):
+            raise DataError(
+                operator,
+                f"{path} of a row is {unknown[0].as_py()!r}, which is no value of enum "
+                f"{field.enum_type.full_name}",
+                f"Write one of {', '.join(names)}, or a later version of the message",
+            )
+    elif pa.types.is_struct(column.type):
+        _refuse_lost(operator, field.message_type, column, f"{path}.")
 
 
 def _spark_readable_schema(schema: pa.Schema) -> pa.Schema:

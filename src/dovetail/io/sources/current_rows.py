@@ -17,6 +17,7 @@ from dovetail.platform.spark_errors import refused
 
 _READER = "read_current"
 _FOLDER_REMEDY = "Give the folder that to_parquet has written"
+_ONE_TYPE = f"{_FOLDER_REMEDY}, in whose files each column has one type"
 
 
 @validated
@@ -46,7 +47,7 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     PlanError
         If the folder has no changelog of a table, or the key is not known.
     ConfigurationError
-        If the folder cannot be read.
+        If the folder cannot be read, or a column has two types in its files.
 
     See Also
     --------
@@ -58,6 +59,9 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     -----
     All files are read, so the cost grows with the changelog. ``to_delta`` keeps the rows
     themselves.
+
+    A query may go on with other columns. The frame then has the columns of all files, null
+    in rows that were written without them.
 
     Files that have left the folder's list (``to_parquet(retention=)``) are not read. Rows
     that have not changed since are therefore missing.
@@ -82,14 +86,17 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     <BLANKLINE>
     """
     problem = f"path={str(path)!r} cannot be read"
-    with refused(_READER, problem, _FOLDER_REMEDY):
-        changes = spark.read.parquet(str(path))
+    with refused(_READER, problem, _ONE_TYPE):
+        # By default Spark takes the columns of one file for those of all.
+        changes = spark.read.option("mergeSchema", "true").parquet(str(path))
     missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in changes.columns]
     if missing:
         problem = f"path={str(path)!r} has no changelog, its files have no column {missing[0]!r}"
         raise PlanError(_READER, problem, _FOLDER_REMEDY)
     keys = _key_columns(changes.schema, key)
-    values = [name for name in changes.columns if name not in (*keys, CHANGE, POSITION, _BATCH)]
+    added = (CHANGE, TIMESTAMP, POSITION, _BATCH)
+    values = [name for name in changes.columns if name not in (*keys, *added)]
+    values.append(TIMESTAMP)
     row = F.struct(*(F.col(quoted(name)) for name in values), CHANGE)
     last = changes.groupBy(*(F.col(quoted(name)) for name in keys)).agg(
         F.max_by(row, POSITION).alias("_last")

@@ -30,14 +30,14 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import quoted
-from dovetail.errors import DataError, PlanError
-from dovetail.io.formats.infinity import (
+from dovetail.base.infinity import (
     FIRST_DAY,
     FIRST_MICROSECOND,
-    INFINITE_TEXTS,
     LAST_DAY,
     LAST_MICROSECOND,
+    TEXTS,
 )
+from dovetail.errors import DataError, PlanError
 from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, fits
 from dovetail.plan.types.checks import map_without_text_keys
 
@@ -284,7 +284,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
     """Return the times ``column`` as they are or, if some of them stand for infinity
-    (``io.formats.infinity``), all as text.
+    (``base.infinity``), all as text.
 
     ``since_epoch``: the times as numbers. ``last``, ``first``: the numbers of infinity and of its
     negative.
@@ -293,7 +293,7 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
     if not any(pc.any(end).as_py() for end in ends):
         return column
     text = column.cast(pa.string())
-    for end, name in zip(ends, INFINITE_TEXTS, strict=True):
+    for end, name in zip(ends, TEXTS, strict=True):
         text = pc.if_else(end, name, text)
     return text
 

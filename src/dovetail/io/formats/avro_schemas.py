@@ -1,0 +1,209 @@
+"""Schemas of Avro as JSON data: their parts, named types in full, and logical types that a writer
+and a reader understand in different ways.
+
+Avro resolves a record's fields by name and by their plain types. It passes over logical types. So
+the bytes of ``decimal(10,2)`` would be read as those of ``decimal(12,4)``, and milliseconds as
+microseconds.
+
+| writer | reader | read as |
+|---|---|---|
+| decimal of scale 2 | decimal of scale 4 | the writer's, then cast |
+| timestamp-millis | timestamp-micros | the writer's |
+| decimal of scale 4 | decimal of scale 2 | unreadable |
+| date | timestamp-millis | unreadable |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeAlias
+
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
+
+Avro: TypeAlias = Any
+"""A schema of Avro as JSON data. Named types stand in full in place of references to them."""
+_LOCAL = "local-"
+"""The first part of the logical types of timestamps without a zone."""
+
+
+def value_of(schema: Avro) -> Avro:
+    """Return a nullable schema without its null; a union of several other types stays as it is,
+    null included.
+    """
+    branches = [branch for branch in branches_of(schema) if branch != "null"]
+    return branches[0] if len(branches) == 1 else schema
+
+
+def branches_of(schema: Avro) -> list[Avro]:
+    """Return the types of a union; a schema that is no union is its only type."""
+    return schema if isinstance(schema, list) else [schema]
+
+
+def kind_of(schema: Avro) -> str:
+    """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
+    if isinstance(schema, list):
+        return "union"
+    return str(schema["type"] if isinstance(schema, dict) else schema)
+
+
+def fields_of(schema: Avro) -> dict[str, Avro]:
+    """Return the fields of a record by name, also of a nullable one; empty for other types."""
+    value_schema = value_of(schema)
+    fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
+    return {field["name"]: field for field in fields}
+
+
+def is_other_unit(writer: Avro, reader: Avro) -> bool:
+    """Return True if both schemas of a value have a logical type, by which the same number or bytes
+    stand for different values. ``writer``, ``reader``: without their null.
+    """
+    meanings = [_meaning(schema) for schema in (writer, reader)]
+    return None not in meanings and meanings[0] != meanings[1]
+
+
+def _meaning(schema: Avro) -> tuple[str, int] | None:
+    """Return the logical type of a schema, and the scale of a decimal; None without a logical type.
+    Timestamps with and without a zone have the same numbers.
+    """
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical is None:
+        return None
+    return logical.removeprefix(_LOCAL), schema.get("scale", 0) if logical == "decimal" else 0
+
+
+def by_writer(writer: Avro, reader: Avro) -> Avro:
+    """Return the reader's schema with the writer's logical types where the two ``is_other_unit``,
+    at any depth. Unions of several types are left as they are.
+    """
+    written, wanted = value_of(writer), value_of(reader)
+    kind = kind_of(wanted)
+    read = wanted
+    if is_other_unit(written, wanted):
+        read = written
+        if wanted["logicalType"].startswith(_LOCAL) and not _is_local(written):
+            read = {**written, "logicalType": f"{_LOCAL}{written['logicalType']}"}
+        elif _is_local(written) and not _is_local(wanted):
+            read = {**written, "logicalType": written["logicalType"].removeprefix(_LOCAL)}
+    elif kind == kind_of(written) == "record":
+        of_writer = fields_of(written)
+        read = {**wanted, "fields": [_field_by_writer(of_writer, f) for f in wanted["fields"]]}
+    elif kind == kind_of(written) and kind in ("array", "map"):
+        inner = "items" if kind == "array" else "values"
+        read = {**wanted, inner: by_writer(written[inner], wanted[inner])}
+    if not isinstance(reader, list) or wanted is reader:
+        return read
+    return [branch if branch == "null" else read for branch in reader]
+
+
+def widens(now: DataType, then: DataType, *, whole: bool = True) -> bool:
+    """Return True if each value of the type ``now`` is one of ``then``: the types differ in
+    decimals alone, whose digits on both sides of the point are not fewer.
+
+    ``whole``: False to pass over the digits before the point, but for those in maps.
+    """
+    if isinstance(now, DecimalType) and isinstance(then, DecimalType):
+        has_whole = then.precision - then.scale >= now.precision - now.scale
+        return then.scale >= now.scale and (has_whole or not whole)
+    if isinstance(now, StructType) and isinstance(then, StructType):
+        return all(
+            a.name == b.name and widens(a.dataType, b.dataType, whole=whole)
+            for a, b in zip(now, then, strict=True)
+        )
+    if isinstance(now, ArrayType) and isinstance(then, ArrayType):
+        return widens(now.elementType, then.elementType, whole=whole)
+    if isinstance(now, MapType) and isinstance(then, MapType):
+        return widens(now.valueType, then.valueType)
+    return now.simpleString() == then.simpleString()
+
+
+def _is_local(schema: Avro) -> bool:
+    """Return True for the logical type of a timestamp without a zone."""
+    return str(schema["logicalType"]).startswith(_LOCAL)
+
+
+def _field_by_writer(writer: dict[str, Avro], field: Avro) -> Avro:
+    """Return a field of the reader's schema as ``by_writer`` does. ``writer``: the fields of the
+    writer's record by name, which may be an alias in the reader's.
+    """
+    names = [field["name"], *field.get("aliases", ())]
+    written = next((writer[name] for name in names if name in writer), None)
+    if written is None:
+        return field
+    type_ = by_writer(written["type"], field["type"])
+    if type_ == field["type"]:
+        return field
+    return {name: of for name, of in field.items() if name != "default"} | {"type": type_}
+
+
+_NAMED = ("record", "enum", "fixed")
+
+
+def expanded(schema: Avro, names: dict[str, Avro] | None = None, namespace: str = "") -> Avro:
+    """Return the schema with named types in place of references to them, each by its full name. A
+    name that is not known, such as a plain type's, stays as it is.
+
+    ``names``: the named types so far, which grows; None for none. ``namespace``: that of the
+    enclosing type, empty for none. Types that refer to themselves keep that reference.
+    """
+    names = {} if names is None else names
+    if isinstance(schema, str):
+        return names.get(_full(schema, namespace), names.get(schema, schema))
+    if isinstance(schema, list):
+        return [expanded(branch, names, namespace) for branch in schema]
+    resolved = dict(schema)
+    kind = resolved["type"]
+    if isinstance(kind, list):
+        return expanded(kind, names, namespace)
+    if isinstance(kind, dict) or (kind not in _NAMED and _full(kind, namespace) in names):
+        inner = expanded(kind, names, namespace)
+        beside = {name: of for name, of in resolved.items() if name != "type"}
+        return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
+    if kind in _NAMED:
+        resolved["name"] = _full(resolved["name"], resolved.pop("namespace", None) or namespace)
+        namespace = resolved["name"].rpartition(".")[0]
+    for inner in ("items", "values"):
+        if inner in resolved:
+            resolved[inner] = expanded(resolved[inner], names, namespace)
+    if kind == "record":
+        resolved["fields"] = [
+            {**f, "type": expanded(f["type"], names, namespace)} for f in resolved["fields"]
+        ]
+    if kind in _NAMED:
+        names[resolved["name"]] = resolved
+    return resolved
+
+
+def _full(name: str, namespace: str) -> str:
+    """Return a name with its namespace, unless the name has a dot or there is no namespace."""
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def text_of(schema: Avro) -> str:
+    """Return a resolved schema as JSON, with references in place of repeated named types."""
+    return json.dumps(_written(schema, {}))
+
+
+def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
+    """Return the schema with each named type defined once, and named where it is used again.
+    ``seen``: the types so far by name, which grows.
+
+    Different types of one name get different namespaces: ``other.`` is put in front. Avro does not
+    match records by namespace.
+    """
+    if isinstance(schema, list):
+        return [_written(branch, seen) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    written = dict(schema)
+    if written["type"] in _NAMED:
+        while seen.get(written["name"], schema) != schema:
+            written["name"] = f"other.{written['name']}"
+        if written["name"] in seen:
+            return written["name"]
+        seen[written["name"]] = schema
+    for inner in ("items", "values"):
+        if inner in written:
+            written[inner] = _written(written[inner], seen)
+    if "fields" in written:
+        written["fields"] = [{**f, "type": _written(f["type"], seen)} for f in written["fields"]]
+    return written
