@@ -72,7 +72,7 @@ def without_reports() -> Iterator[None]:
     """Queries that start in the block report nothing."""
     with (
         patch.object(frames, "StageWork", silent_work),
-        patch.object(Observations, "_reporting", lambda _self, rows, *_: rows),
+        patch.object(Observations, "_observe_reports", lambda _self, rows, *_: rows),
     ):
         yield
 

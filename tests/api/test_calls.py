@@ -588,7 +588,7 @@ CALLS: dict[str, Call] = {
         source=line(wrong=(dt.lookups.sqlite("f.db", "orders", key="n"),), says="sqlite orders"),
         changes=line("None", wrong=("retract",)),
     ),
-    "LooksUp.lookup": call(
+    "StoreLookups.lookup": call(
         lambda w: partial(
             w.clicks.lookup,
             source=dt.lookups.sqlite("f.db", "users", key="id"),

@@ -163,7 +163,7 @@ def without_state(checkpoint: Path) -> None:
         (bound_with(successor="file:/removed"), {}),
         (bound_with(version=99), {"state": r"has format 99, this version reads \d"}),
         (begun, {"micro-batches": "9 is begun and not committed"}),
-        (without_state, {"state": "Unknown: no such file"}),
+        (without_state, {"state": "UnreadableFile: no such file"}),
     ],
 )
 def test_the_doctor_of_a_checkpoint(

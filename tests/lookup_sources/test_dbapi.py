@@ -189,14 +189,14 @@ def test_a_connection_that_is_lost_is_made_anew(
     with closing(source.open(SCHEMA)) as reader:
         assert ids(reader, "ann") == [1, 3]
         lost = reader._driver.OperationalError("lost")
-        query, failures = DbapiReader._query, [lost]
+        query, failures = DbapiReader._query_rows, [lost]
 
         def failing(self: Any, *given: Any) -> Any:
             if failures:
                 raise failures.pop()
             return query(self, *given)
 
-        monkeypatch.setattr(DbapiReader, "_query", failing)
+        monkeypatch.setattr(DbapiReader, "_query_rows", failing)
         assert ids(reader, "ann") == [1, 3]
         assert not failures
 

@@ -65,8 +65,8 @@ class Mortal:
         vars(self).update(state)
         if lookup_cache.local_files is local_files:
             lookup_cache.local_files = MortalFiles(self.orders)  # type: ignore[assignment]
-            directory = task.directory
-            task.directory = lambda name: directory(name) / machine()
+            directory = task.temporary_directory
+            task.temporary_directory = lambda name: directory(name) / machine()
 
 
 @dataclass(frozen=True)

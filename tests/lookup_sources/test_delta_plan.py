@@ -328,8 +328,8 @@ def test_a_chain_asks_first_the_table_whose_index_serves() -> None:
     assert isinstance(looked_up, ChainLookup)
     reader = looked_up.open(pa.schema([("i", pa.int64())]))
     assert isinstance(reader, ChainReader)
-    assert reader._first(["p", "q"]) == (1, ["q"])
-    assert reader._first(["x", "q"]) == (0, ["x"])
+    assert reader._first_side(["p", "q"]) == (1, ["q"])
+    assert reader._first_side(["x", "q"]) == (0, ["x"])
 
 
 @pytest.mark.parametrize("missing", [None, "orders", "customers"])

@@ -26,7 +26,7 @@ from dovetail.lookup_sources.sqlite import SqliteLookup, SqliteReader
 from dovetail.operators.joins.lookup import Caches, TaskLookups
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.plan.fingerprint import fingerprint
-from dovetail.spark.execution.wire import read_of
+from dovetail.spark.execution.wire import rows_of_input
 
 Row = dict[str, Any]
 USERS = [
@@ -494,7 +494,7 @@ def test_records_that_cannot_be_read_pass_a_lookup(spark: SparkSession, path: Pa
         malformed="dead_letter",
     )
     found = stream.lookup(users(path), columns="id long, city string", on="who")
-    rows = read_of(found.plan, None, unread=True).frame.collect()  # type: ignore[arg-type]
+    rows = rows_of_input(found.plan, None, unread=True).frame.collect()  # type: ignore[arg-type]
     assert [(row.city, row._unread is None) for row in rows] == [("Oslo", True), (None, False)]
 
 

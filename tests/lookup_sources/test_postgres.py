@@ -16,7 +16,7 @@ import pytest
 from postgres_server import everything
 
 import dovetail as dt
-from dovetail.lookup_sources.postgres_connection import connected, deadline
+from dovetail.lookup_sources.postgres_connection import connect, deadline
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -67,14 +67,14 @@ def test_one_query_serves_a_batch_and_uses_the_index(database: str, store: Any) 
     reader = source(database).open(SCHEMA)
     sent: list[Any] = []
     reader._connect()
-    columns = reader._columns(pa.schema([("customer", pa.string())]))
+    columns = reader._store_columns(pa.schema([("customer", pa.string())]))
     query_of = reader._statement(["customer"], columns)
     plan = reader._connection.execute(
         psycopg.sql.SQL("EXPLAIN ") + query_of, [["ann", "c77"]]
     ).fetchall()
     assert any("orders_customer_idx" in line for (line,) in plan), plan
-    query = reader._find
-    reader._find = lambda *given: sent.append(given) or query(*given)
+    query = reader._find_rows
+    reader._find_rows = lambda *given: sent.append(given) or query(*given)
     assert len(found(reader, *(f"c{n}" for n in range(5000)))) == 4990
     assert len(sent) == 1
 
@@ -258,7 +258,7 @@ def test_a_server_that_stands_still_is_an_error(
 
 
 def test_a_query_that_is_given_up_ends_on_the_server(database: str, store: Any) -> None:
-    connection = connected(database, 0.2)
+    connection = connect(database, 0.2)
     pid = connection.info.backend_pid
     with (
         pytest.raises(psycopg.OperationalError, match=r"no answer within timeout_s=0\.2"),
@@ -277,7 +277,7 @@ def test_a_lost_connection_is_noticed_unless_the_dsn_says_otherwise(
     database: str, store: Any
 ) -> None:
     def options(dsn: str) -> dict[str, str]:
-        return connected(dsn, 3.0).info.get_parameters()  # type: ignore[no-any-return]
+        return connect(dsn, 3.0).info.get_parameters()  # type: ignore[no-any-return]
 
     of = options(database)
     assert (of["keepalives_idle"], of["tcp_user_timeout"]) == ("3", "3000")
@@ -359,9 +359,9 @@ def test_what_is_shown_of_a_source_has_no_secrets() -> None:
     made = source(
         "postgresql://me:secret@host/db", indexes=[dt.lookups.index("customer", unique=True)]
     )
-    from dovetail.lookup_sources.source import summary
+    from dovetail.lookup_sources.source import summary_of_source
 
-    assert summary(made) == (
+    assert summary_of_source(made) == (
         "postgres sales.orders: PRIMARY KEY (id); UNIQUE INDEX INDEX_customer (customer)"
     )
     assert "secret" not in repr(made)

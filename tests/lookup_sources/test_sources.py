@@ -24,9 +24,9 @@ import pytest
 import dovetail as dt
 from dovetail.iceberg.changed_rows import RowReader
 from dovetail.lookup_sources import sqlite as lookup_sqlite
-from dovetail.lookup_sources.conversion import fitted, parsed
-from dovetail.lookup_sources.retry import persistently
-from dovetail.lookup_sources.source import covering, summary
+from dovetail.lookup_sources.conversion import rows_as_table, texts_as_table
+from dovetail.lookup_sources.retry import call_with_retries
+from dovetail.lookup_sources.source import index_for, summary_of_source
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
 
 SCHEMA = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("amount", pa.int64())])
@@ -98,7 +98,7 @@ def test_the_queries_of_a_sqlite_lookup_see_one_moment(
 ) -> None:
     monkeypatch.setattr(lookup_sqlite, "_PARAMETERS_MAX", 1)
     reader = orders(path).open(SCHEMA)
-    query = reader._chunk
+    query = reader._query_chunk
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
 
@@ -107,7 +107,7 @@ def test_the_queries_of_a_sqlite_lookup_see_one_moment(
             writer.execute("UPDATE orders SET customer = 'bob' WHERE customer = 'ann'")
             return found
 
-        monkeypatch.setattr(reader, "_chunk", move)
+        monkeypatch.setattr(reader, "_query_chunk", move)
         assert ids(reader, "ann", "bob") == [1, 2, 3]
 
 
@@ -215,7 +215,7 @@ def test_values_are_read_as_the_declared_types() -> None:
         ]
     )
     rows = [("2024-05-01T10:00:00Z", "2024-05-01", "1.50", 1, Decimal("2.5")), (None,) * 5]
-    assert fitted("s", rows, schema, (), typeless=True).to_pylist()[0] == {
+    assert rows_as_table("s", rows, schema, (), typeless=True).to_pylist()[0] == {
         "t": datetime(2024, 5, 1, 10, tzinfo=timezone.utc),
         "d": date(2024, 5, 1),
         "n": Decimal("1.50"),
@@ -229,10 +229,10 @@ def test_a_number_that_is_too_large_is_not_infinity(bits: int, text: bytes) -> N
     schema = pa.schema([("x", {32: pa.float32(), 64: pa.float64()}[bits])])
     infinite = [float("inf"), float("-inf"), None, 1.5]
     texts = [b"inf", b"-Infinity", None, b"1.5"]
-    assert parsed("s", [texts], schema)["x"].to_pylist() == infinite
-    assert fitted("s", [(x,) for x in infinite], schema, ())["x"].to_pylist() == infinite
+    assert texts_as_table("s", [texts], schema)["x"].to_pylist() == infinite
+    assert rows_as_table("s", [(x,) for x in infinite], schema, ())["x"].to_pylist() == infinite
     with pytest.raises(dt.errors.DataError, match=r"'x' is declared .* a number is too large for"):
-        parsed("s", [[None, text]], schema)
+        texts_as_table("s", [[None, text]], schema)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -241,13 +241,13 @@ def test_a_decimal_becomes_the_nearest_float(bits: int) -> None:
     texts = ("0.3", "-0.7", "19.99", "1E+300" if bits == 64 else "1E+30", "NaN", "123456789.123")
     rows = [*((Decimal(text),) for text in texts), (7,), (None,)]
     expected = pa.array([*map(float, texts), 7.0, None], pa.float64()).cast(type_)
-    assert repr(fitted("s", rows, pa.schema([("x", type_)]), ())["x"].to_pylist()) == repr(
+    assert repr(rows_as_table("s", rows, pa.schema([("x", type_)]), ())["x"].to_pylist()) == repr(
         expected.to_pylist()
     )
     nested = pa.list_(pa.struct([("y", type_), ("z", pa.string())]))
     within = [([{"y": Decimal("0.3"), "z": "a"}, None, {"y": None, "z": None}],), (None,)]
     third = pa.scalar(0.3, pa.float64()).cast(type_).as_py()
-    read = fitted("s", within, pa.schema([("x", nested)]), ())["x"].to_pylist()
+    read = rows_as_table("s", within, pa.schema([("x", nested)]), ())["x"].to_pylist()
     assert read == [[{"y": third, "z": "a"}, None, {"y": None, "z": None}], None]
 
 
@@ -267,7 +267,7 @@ def test_a_value_of_another_type_is_an_error(value: Any, type_: pa.DataType) -> 
     with pytest.raises(
         dt.errors.DataError, match=r"s: a row does not fit .* column 'x' is declared"
     ):
-        fitted("s", [(value,)], pa.schema([("x", type_)]), ())
+        rows_as_table("s", [(value,)], pa.schema([("x", type_)]), ())
 
 
 def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_an_index_covers_a_lookup_that_includes_it() -> None:
     )
 
     def name(*columns: str) -> str | None:
-        index = covering(source, columns)
+        index = index_for(source, columns)
         return None if index is None else index.name
 
     assert name("a", "b") == "PRIMARY KEY"
@@ -458,7 +458,7 @@ def test_an_index_covers_a_lookup_that_includes_it() -> None:
     assert name("d", "c") == "INDEX_c_d"
     assert name("c", "x") == "INDEX_c"
     assert dt.lookups.index("a", name="mine").summary == "INDEX mine (a)"
-    assert summary(source) == (
+    assert summary_of_source(source) == (
         "sqlite t: PRIMARY KEY (a, b); INDEX INDEX_c (c); UNIQUE INDEX INDEX_c_d (c, d)"
     )
 
@@ -475,10 +475,10 @@ def test_attempts_wait_twice_as_long_each_time(monkeypatch: pytest.MonkeyPatch) 
         return answer
 
     store = SimpleNamespace(title="s", retries=3, wait_s=0.1)
-    assert persistently(store, action) == 7
+    assert call_with_retries(store, action) == 7
     assert waits == [0.1, 0.2, 0.4]
     with pytest.raises(KeyError):
-        persistently(store, lambda: {}["x"])
+        call_with_retries(store, lambda: {}["x"])
     assert len(waits) == 3
 
 

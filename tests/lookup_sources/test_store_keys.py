@@ -215,7 +215,7 @@ def test_the_index_of_a_column_serves_its_keys(store: Any, database: str, name: 
         database, "kept", key="n", indexes=[dt.lookups.index("k")]
     ).open(keys)
     reader._connect()
-    statement = reader._statement(["k"], reader._columns(keys))
+    statement = reader._statement(["k"], reader._store_columns(keys))
     reader._connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
     plan = reader._connection.execute(sql.SQL("EXPLAIN ") + statement, [[]]).fetchall()
     assert any("Index Cond" in line and "k" in line for (line,) in plan), plan

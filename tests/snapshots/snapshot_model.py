@@ -163,12 +163,12 @@ class Memory(VersionReader):
 
     histories: Histories | None = None
 
-    def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
+    def _rows_of_source(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         assert self.histories is not None
         rows = self.histories.rows(source.table_id, versions[source.table_id])
         return self._frame(source, rows).select(*map(quoted, self.columns(source)))
 
-    def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
+    def change_feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
         assert self.histories is not None
         name = source.table_id
         changes = self.histories.feed(name, old[name], new[name])

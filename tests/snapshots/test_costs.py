@@ -13,17 +13,25 @@ import dovetail as dt
 from dovetail.platform.delta_log import ChangeSize, DeltaLog
 from dovetail.snapshots import plan
 from dovetail.snapshots.commit_records import Commit, CommitRecords, commit_of, step_of
-from dovetail.snapshots.costs import JOBS_S, RefreshStep, Took, Way, Work, choose, estimated_s
+from dovetail.snapshots.costs import (
+    JOBS_S,
+    RefreshStep,
+    StepWork,
+    TimedStep,
+    Way,
+    choose_way,
+    estimated_s,
+)
 
 MB = 1 << 20
 
 
-def work(megabytes: float, changed: float, *, few: bool = True, cores: int = 2) -> Work:
-    return Work(int(megabytes * MB), int(changed * MB), None, few, cores)
+def work(megabytes: float, changed: float, *, few: bool = True, cores: int = 2) -> StepWork:
+    return StepWork(int(megabytes * MB), int(changed * MB), None, few, cores)
 
 
-def took(way: Way, seconds: float, estimated_s: float = 1.0) -> Took:
-    return Took(RefreshStep(way, estimated_s, 0), seconds)
+def took(way: Way, seconds: float, estimated_s: float = 1.0) -> TimedStep:
+    return TimedStep(RefreshStep(way, estimated_s, 0), seconds)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +64,15 @@ def took(way: Way, seconds: float, estimated_s: float = 1.0) -> Took:
         (work(19, 0), [*(took("changes", s) for s in (1, 9, 1, 9, 9)), took("all", 1)], "changes"),
     ],
 )  # fmt: skip
-def test_the_cheaper_way_is_taken(step: Work, earlier: list[Took], way: Way) -> None:
-    assert choose(step, earlier).way == way
+def test_the_cheaper_way_is_taken(step: StepWork, earlier: list[TimedStep], way: Way) -> None:
+    assert choose_way(step, earlier).way == way
 
 
 def test_a_choice_says_both_estimates() -> None:
     step = work(64, 0.64)
     assert estimated_s(step, "all") == pytest.approx(2.4 + 64 * MB / 7.4e6)
     assert estimated_s(step, "changes") == pytest.approx(4.4 + (0.2 * 64 + 14 * 0.64) * MB / 7.4e6)
-    assert choose(step, [took("all", 2)]).reason == (
+    assert choose_way(step, [took("all", 2)]).reason == (
         "about 1.00% of the rows change, which takes an estimated 15.0 s to merge, and 22.9 s to "
         "compute and overwrite all"
     )

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from snapshot_model import Histories, Memory, applied, counted, naive
 
 from dovetail.snapshots import plan
-from dovetail.snapshots.delta_reader import Scratch
+from dovetail.snapshots.delta_reader import StoredFrames
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import (
     SnapshotAggregate,
@@ -84,7 +84,7 @@ def check(
         naive(node, {name: histories.rows(name, version) for name, version in versions.items()})
         for versions in (old, new)
     )
-    scratch = Scratch()
+    scratch = StoredFrames()
     try:
         reader = Memory(spark, node, scratch, histories)
         delta = Deltas(reader, old, new, few=few).changes(node)

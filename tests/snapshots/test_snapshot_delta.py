@@ -211,18 +211,18 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
                 joined.refresh(path)
 
     dies(target.SnapshotTarget, "create", before=True)
-    dies(commit_records.CommitRecords, "text", before=False)
+    dies(commit_records.CommitRecords, "record_as_json", before=False)
     dies(target.SnapshotTarget, "create", before=False)
     assert joined.refresh(path) == []
     lake.change("orders", orders)
     lake.change("customers", customers)
-    dies(target.SnapshotTarget, "standing", before=False)
+    dies(target.SnapshotTarget, "present_state", before=False)
     dies(refresh.Deltas, "changes", before=False)
     dies(target.SnapshotTarget, "merge", before=True)
-    dies(target.SnapshotTarget, "_committed", before=True)
+    dies(target.SnapshotTarget, "_present_commit", before=True)
     assert joined.refresh(path) == []
     lake.spark.sql(f"ALTER TABLE delta.`{lake.path('orders')}` SET TBLPROPERTIES (team = 'me')")
-    dies(target.SnapshotTarget, "advance", before=True)
-    dies(target.SnapshotTarget, "advance", before=False)
+    dies(target.SnapshotTarget, "advance_versions", before=True)
+    dies(target.SnapshotTarget, "advance_versions", before=False)
     assert joined.refresh(path) == []
     assert check(lake.spark, joined, path) == [0, 1, 2]

@@ -243,12 +243,12 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
                 small.refresh()
 
     target = iceberg_target.IcebergSnapshotTarget
-    dies(target, "_commit", before=True)  # the table is made, without rows
-    dies(target, "_commit", before=False)
+    dies(target, "_make_snapshot", before=True)  # the table is made, without rows
+    dies(target, "_make_snapshot", before=False)
     assert small.refresh() == []
     small.append(3)
     dies(refresh.Deltas, "changes", before=False)
-    dies(commit_records.CommitRecords, "text", before=False)
+    dies(commit_records.CommitRecords, "record_as_json", before=False)
     dies(target, "merge", before=False)
     assert small.refresh() == []
     assert small.rows() == [(1, 10), (2, 20), (3, 30)]
@@ -260,16 +260,16 @@ def test_a_commit_that_another_writer_overtakes_is_refused(
 ) -> None:
     small.refresh()
     small.append(3)
-    merge = iceberg_target.merged
+    merge = iceberg_target.merged_rows
 
     def overtaken(*arguments: Any) -> Any:
         """Another process refreshes the target between the reading and the commit."""
-        monkeypatch.setattr(iceberg_target, "merged", merge)
+        monkeypatch.setattr(iceberg_target, "merged_rows", merge)
         removed = merge(*arguments)
         small.refresh()
         return removed
 
-    monkeypatch.setattr(iceberg_target, "merged", overtaken)
+    monkeypatch.setattr(iceberg_target, "merged_rows", overtaken)
     with pytest.raises(dt.errors.TargetError, match="another writer has committed meanwhile"):
         small.refresh()
     assert small.rows() == [(1, 10), (2, 20), (3, 30)]

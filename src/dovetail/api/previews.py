@@ -131,7 +131,7 @@ def preview_of(
     return Preview(rows, tuple(map(printable, _notes(first, noun, node.name))))
 
 
-def _counted(shown: int, noun: str, origin: str, *, more: bool) -> str:
+def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
     """Return the note on the number of rows shown. ``noun``: the word for rows, in the plural with
     an s. ``origin``: their origin with a space before it, or an empty text. ``more``: True if there
     are more rows.
@@ -146,7 +146,7 @@ def _notes(first: FirstRows, noun: str, name: str) -> Iterator[str]:
     """Yield the notes of a preview: a text on the number of rows shown, and one on those read of
     each input. ``noun``: the word for rows. ``name``: that of what is previewed.
     """
-    yield _counted(first.rows.num_rows, noun, f" of {name}", more=first.more)
+    yield _note_on_rows(first.rows.num_rows, noun, f" of {name}", more=first.more)
     for read in first.read:
         if not read.rows:
             yield f"read: no row of {read.name}, it has none now"
@@ -211,4 +211,4 @@ def preview(frame: AFrame, n: Positive = 20) -> Preview:
         )
     rows = frame.orderBy(POSITION).limit(n + 1).toArrow().drop_columns([POSITION])
     shown = rows.slice(0, n)
-    return Preview(shown, (_counted(shown.num_rows, "changes", "", more=rows.num_rows > n),))
+    return Preview(shown, (_note_on_rows(shown.num_rows, "changes", "", more=rows.num_rows > n),))

@@ -167,13 +167,13 @@ def run(
         raise PlanError("run", "results= has dead letters only", "Name what they are left out of")
     if len(set(nodes)) < len(nodes):
         raise PlanError("run", "results= has one of them twice", "Give it a list of sinks")
-    outcomes = [Outcome(r.plan, _listed(sinks)) for r, sinks in results.items()]
+    outcomes = [Outcome(r.plan, _as_tuple(sinks)) for r, sinks in results.items()]
     named = [s for o in outcomes for s in o.sinks if not isinstance(s, FunctionSink)]
     targets = [getattr(sink, "target", sink.title) for sink in named]
     for sink, target in zip(named, targets, strict=True):
         if targets.count(target) > 1:
             raise PlanError("run", f"results= has {sink.title} twice", "Give each one of its own")
-    return start.start(
+    return start.start_query(
         "run",
         outcomes,
         checkpoint,
@@ -181,7 +181,7 @@ def run(
     )
 
 
-def _listed(sinks: Any) -> tuple[Any, ...]:
+def _as_tuple(sinks: Any) -> tuple[Any, ...]:
     """Return one sink, or a list of sinks, as a tuple."""
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
 
@@ -300,15 +300,15 @@ def upgrade(
             forecast, "stage int, computes string, begins string, rows long, seconds double"
         )
     if bound is None and running:
-        bound = succession.begun(run, fspath(old), emits=False)
+        bound = succession.store_running_state(run, fspath(old), emits=False)
     elif bound is None:
-        bound = first_batch.prepared(run, old, emits=False)
-    steps = first_batch.steps(run, bound)
+        bound = first_batch.prepare_checkpoint(run, old, emits=False)
+    steps = first_batch.stage_beginnings(run, bound)
     if BEGINNING in bound:
-        bound = first_batch.finished(run, bound)
+        bound = first_batch.finish_first_batch(run, bound)
     if FOLLOWS in bound:
         succession.refuse_another(run, bound, fspath(old))
-        succession.follow(run, bound)
+        succession.follow_running(run, bound)
     return spark.createDataFrame(steps, "stage int, computes string, begins string")
 
 

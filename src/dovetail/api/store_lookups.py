@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class LooksUp(Topology):
+class StoreLookups(Topology):
     """The lookups of a stream's records in stores."""
 
     @validated

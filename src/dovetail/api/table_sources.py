@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Snapshot: TypeAlias = Annotated[int, Rule("the id of a snapshot, a whole number")]
-_TWICE = "_dovetail_twice"
+_TWICE_COLUMN = "_dovetail_twice"
 
 
 class TableSources(Topology):
@@ -162,7 +162,7 @@ class TableSources(Topology):
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
         frame, time = changes.frame(keys, timestamp, read)
-        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -287,7 +287,7 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
         frame, time = changes.frame(keys, timestamp, read)
-        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -390,7 +390,7 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         keys = [key] if isinstance(key, str) else list(key)
         read = [columns] if isinstance(columns, str) else columns
         frame, time = changes.frame(keys, timestamp, read)
-        return cls(_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
 
     @classmethod
     @validated
@@ -473,7 +473,7 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         return cls(source if duplicates == "last" else _with_each_key_once(source, frame))
 
 
-def _by_commit(
+def _source_by_commit(
     changes: DataFrame,
     keys: Sequence[str],
     name: str,
@@ -519,5 +519,5 @@ def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
         F.lit(" more than once. Leave one row per key, or take duplicates='last'."),
     )
     failure = F.when(has_key & (rows > 1), F.raise_error(problem).cast("boolean"))
-    checked = frame.withColumn(_TWICE, failure)
-    return replace(source, frame=checked.filter(F.col(_TWICE).isNull()).drop(_TWICE))
+    checked = frame.withColumn(_TWICE_COLUMN, failure)
+    return replace(source, frame=checked.filter(F.col(_TWICE_COLUMN).isNull()).drop(_TWICE_COLUMN))

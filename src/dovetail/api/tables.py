@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from dovetail.api.store_lookups import LooksUp
+from dovetail.api.store_lookups import StoreLookups
 from dovetail.api.table_methods import TableRows
 from dovetail.api.topology import AWindowedTable, WindowedSide
 from dovetail.base.hints import HintedGroups
@@ -574,7 +574,7 @@ class GroupedTable(HintedGroups):
         return Table(aggregation(self._plan, self._by, aggregates, None))
 
 
-class Stream(LooksUp):
+class Stream(StoreLookups):
     """Keyed records in time, none of which replaces another.
 
     Readers make streams (``from_changelog``, ``from_topic``, ``from_records``), and so do

@@ -1265,7 +1265,7 @@ class Topology(Planned):
         [Row(id=1, amount=40, _change='upsert')]
         >>> folder.cleanup()
         """
-        return start.start(
+        return start.start_query(
             "write_stream",
             [Outcome(self.plan, (sink,))],
             checkpoint,

@@ -18,5 +18,5 @@ FIRST_MICROSECOND: Final = -62135424000_000000
 LAST_DAY: Final = 2932895
 FIRST_DAY: Final = -719160
 """The limits above, as microseconds and as days since 1970."""
-TEXTS: Final = ("infinity", "-infinity")
+INFINITE_TEXTS: Final = ("infinity", "-infinity")
 """PostgreSQL's texts for the two."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.errors import CheckpointError
-from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile
 from dovetail.spark.checkpoints.local_state import local_files
-from dovetail.spark.checkpoints.stage_layout import NAME
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def reading(caller: str, checkpoint: str) -> Iterator[None]:
     """Raise ``CheckpointError`` if files of a local checkpoint go while the block reads them."""
     try:
         yield
-    except Unknown as error:
+    except UnreadableFile as error:
         raise CheckpointError(
             caller,
             f"files of {checkpoint} went while they were read ({error})",
@@ -90,27 +90,27 @@ def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointS
     the last one. Return None if Spark is needed to read them.
 
     Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch. Reading
-    rows of the stores may raise ``Unknown`` later.
+    rows of the stores may raise ``UnreadableFile`` later.
     """
     files = local_files(checkpoint)
     if files is None:
         refuse_other_folder(caller, checkpoint)
         return None
-    with suppress(Unknown):
+    with suppress(UnreadableFile):
         return CheckpointStores.read(caller, files, batch)
     return None
 
 
 def refuse_other_folder(caller: str, checkpoint: str) -> None:
     """Raise ``CheckpointError`` for a local folder without the file that each checkpoint of a
-    query has (``NAME``). Paths that are no local folder pass: others look at them.
+    query has (``BINDING_FILE``). Paths that are no local folder pass: others look at them.
 
     ``caller``: the command, for the error.
     """
     folder = Path(checkpoint)
-    if folder.is_dir() and not (folder / NAME).is_file():
+    if folder.is_dir() and not (folder / BINDING_FILE).is_file():
         raise CheckpointError(
             caller,
-            f"{checkpoint} has no {NAME}",
+            f"{checkpoint} has no {BINDING_FILE}",
             "Give the checkpoint= of a query that was started with write_stream",
         )

@@ -20,7 +20,7 @@ from dovetail.engine.store_contents import schema_of
 from dovetail.errors import ConfigurationError
 from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.lookup_keys import keys_of_text
-from dovetail.spark.checkpoints.stores import CheckpointStores, listing
+from dovetail.spark.checkpoints.stores import CheckpointStores, list_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +37,7 @@ class OutputFormat(str, Enum):
 def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = False) -> None:
     """List the stores of a checkpoint."""
     with stores("inspect", checkpoint, batch) as stored:
-        rows = list(listing(stored))
+        rows = list(list_stores(stored))
     offsets = rows[0]["offsets"] if rows else []
     after = rows[0]["batch"] if rows else None
     for row in rows:
@@ -123,7 +123,8 @@ def _rows_here(
     asked for. ``key``: texts of keys, None for all rows. ``columns``: None for all.
 
     Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
-    The rows raise ``ConfigurationError`` for unknown columns, and ``Unknown`` for files that go.
+    The rows raise ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for files that
+    go.
     """
     named = stored.named(table)
     keys = None if key is None else keys_of_text("state", named.store, key)

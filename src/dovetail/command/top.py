@@ -21,11 +21,11 @@ from dovetail.command.options import AsJson
 from dovetail.command.output import as_text, print_json
 from dovetail.command.sessions import refuse_other_folder
 from dovetail.errors import ConfigurationError
-from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile
 from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.state_lookup import Lookups
-from dovetail.spark.checkpoints.stores import listing
-from dovetail.spark.metrics.history import of_json, recorded_after
+from dovetail.spark.checkpoints.stores import list_stores
+from dovetail.spark.metrics.history import progress_of_json, recorded_after
 from dovetail.spark.metrics.progress import Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -114,15 +114,18 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
     while True:
         view = QueryView(name)
         if lookups is not None and files is not None:
-            with suppress(Unknown):  # files that were deleted meanwhile: the next look has others
-                stored = lookups.at_once("top", lambda _, stored: stored)
-                view.batch, view.stores = stored.batch, list(listing(stored))
+            with suppress(
+                UnreadableFile
+            ):  # files that were deleted meanwhile: the next look has others
+                stored = lookups.with_latest_state("top", lambda _, stored: stored)
+                view.batch, view.stores = stored.batch, list(list_stores(stored))
                 if stored.batch is not None:
                     view.committed = files.modified(f"commits/{stored.batch}")
         if record is not None:
             batches = recorded_after("top", record, last_number, _BATCHES)
             last_number = batches[-1][0] if batches else last_number
-            progress = [*progress, *(of_json(json.loads(text)) for _, text in batches)][-_BATCHES:]
+            new = [progress_of_json(json.loads(text)) for _, text in batches]
+            progress = [*progress, *new][-_BATCHES:]
             view.progress = progress
         yield view
 

@@ -10,7 +10,7 @@ from dovetail.api.topology import Planned
 from dovetail.command.options import App, AsJson, Checkpoint
 from dovetail.command.sessions import session
 from dovetail.command.topologies import loaded
-from dovetail.spark.checkpoints.row_explanations import explained
+from dovetail.spark.checkpoints.row_explanations import explain_stored_row
 
 
 def why(
@@ -27,5 +27,7 @@ def why(
     texts = dict(part.partition("=")[::2] for part in key)
     with session() as spark:
         node = loaded(topology, Planned).plan
-        explanation = explained("why", spark, checkpoint, [node], texts, result, as_text=True)
+        explanation = explain_stored_row(
+            "why", spark, checkpoint, [node], texts, result, as_text=True
+        )
     print(explanation.to_json() if as_json else explanation)

@@ -20,7 +20,7 @@ Filters: TypeAlias = Sequence[tuple[str, Sequence[Any]]]
 """Pairs of a column and the constants that it may have, None for null."""
 
 
-def fitted(
+def rows_as_table(
     title: str,
     rows: Sequence[Sequence[Any]],
     schema: pa.Schema,
@@ -40,15 +40,17 @@ def fitted(
     if a value does not fit its column, or if a key column has nulls.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    make = partial(_array, typeless=typeless, counted=counted or typeless)
+    make = partial(_values_as_array, typeless=typeless, counted=counted or typeless)
     arrays = [
-        _fitting(title, field, lambda v=v, t=field.type: make(list(v), t))  # type: ignore[misc]
+        _convert_column(title, field, lambda v=v, t=field.type: make(list(v), t))  # type: ignore[misc]
         for v, field in zip(columns, schema, strict=True)
     ]
     return without_null_keys(title, pa.table(arrays, schema=schema), key)
 
 
-def parsed(title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Schema) -> pa.Table:
+def texts_as_table(
+    title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Schema
+) -> pa.Table:
     """Return rows of a store that only has bytes as a table of ``schema``.
 
     ``columns``: the values of each column, in the order of the schema, None for null; no columns
@@ -58,13 +60,13 @@ def parsed(title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Sch
     if not columns:
         columns = [()] * len(schema)
     arrays = [
-        _fitting(title, field, lambda v=v, t=field.type: _parsed(list(v), t))  # type: ignore[misc]
+        _convert_column(title, field, lambda v=v, t=field.type: _parse_values(list(v), t))  # type: ignore[misc]
         for v, field in zip(columns, schema, strict=True)
     ]
     return pa.table(arrays, schema=schema)
 
 
-def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_table(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of ``table``, which is from a store with types, with the names and types
     of ``schema``. Columns are taken by their position, so their number must be the same.
 
@@ -72,7 +74,7 @@ def cast(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     value does not fit. Whole numbers may become any numbers, and decimals exact ones.
     """
     arrays = [
-        _fitting(title, field, lambda c=c, t=field.type: _cast(c, t, narrows=False))  # type: ignore[misc]
+        _convert_column(title, field, lambda c=c, t=field.type: _cast_array(c, t, narrows=False))  # type: ignore[misc]
         for c, field in zip(table.columns, schema, strict=True)
     ]
     return pa.table(arrays, schema=schema)
@@ -97,7 +99,7 @@ def refuse_mixed(title: str, filters: Filters) -> None:
     column of a store with types has all of them.
     """
     for name, constants in filters:
-        if not _of_one_column(constants):
+        if not _have_common_type(constants):
             raise PlanError(
                 title,
                 f"where= has constants for {name!r} that no column has together: {list(constants)}",
@@ -105,7 +107,7 @@ def refuse_mixed(title: str, filters: Filters) -> None:
             )
 
 
-def _of_one_column(constants: Sequence[Any]) -> bool:
+def _have_common_type(constants: Sequence[Any]) -> bool:
     """Return True if Arrow has a type for all of some constants, None left aside."""
     try:
         pa.array(constants)
@@ -124,12 +126,12 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
     arrays = {}
     for name, constants in filters:
         if name not in stored.names:
-            raise changed(title, f"there is no column {name!r}")
+            raise changed_store_error(title, f"there is no column {name!r}")
         type_ = stored.field(name).type
         try:
             array = pa.array(constants)
             exact = is_text(type_) or pa.types.is_boolean(type_) or pa.types.is_boolean(array.type)
-            if exact and not _becomes(array.type, type_, narrows=False):
+            if exact and not _is_castable(array.type, type_, narrows=False):
                 raise pa.ArrowInvalid(f"the constants are {array.type}")
             arrays[name] = array.cast(type_)
         except (pa.ArrowException, OverflowError) as error:
@@ -141,7 +143,7 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
     return arrays
 
 
-def changed(title: str, problem: object) -> DataError:
+def changed_store_error(title: str, problem: object) -> DataError:
     """Return, not raise, the error for a store that no longer has the declared columns.
     ``problem``: the store's own error or text, of which the first line is shown.
     """
@@ -152,7 +154,7 @@ def changed(title: str, problem: object) -> DataError:
     )
 
 
-def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
+def _convert_column(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
     """Return the column that ``make`` makes. Raises ``DataError`` if the values do not fit the
     field: ``make`` then raises Arrow's error, ``TypeError``, ``ValueError`` or ``OverflowError``.
     """
@@ -167,7 +169,7 @@ def _fitting(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Ar
         ) from error
 
 
-def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
+def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
     """Return the values of the type ``declared`` that bytes are the texts of; null for None. A
     binary column has the bytes themselves. Raises an Arrow exception for other texts and for nested
     types.
@@ -184,7 +186,9 @@ def _parsed(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
     return parsed_array
 
 
-def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool) -> pa.Array:
+def _values_as_array(
+    values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool
+) -> pa.Array:
     """Return Python values as an array of the declared type; None becomes null.
 
     ``typeless``: whole numbers become timestamps by seconds since 1970, and texts become
@@ -196,7 +200,7 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
     if _has_floats(declared):
         values = [_with_floats(value, declared) for value in values]
     if pa.types.is_decimal(declared):
-        values = _of_one_type(values)
+        values = _with_one_number_type(values)
     array = pa.array(values)
     if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
         if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
@@ -208,10 +212,10 @@ def _array(values: list[Any], declared: pa.DataType, *, typeless: bool, counted:
         written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
         if any(kind(declared) for kind in written):
             return array.cast(declared)
-    return _cast(array, declared, narrows=True)
+    return _cast_array(array, declared, narrows=True)
 
 
-def _of_one_type(values: list[Any]) -> list[Any]:
+def _with_one_number_type(values: list[Any]) -> list[Any]:
     """Return the values with whole numbers as decimals, if there are decimals: Arrow takes only one
     of both.
     """
@@ -250,13 +254,13 @@ def _with_floats(value: Any, declared: pa.DataType) -> Any:
     return value
 
 
-def _cast(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
+def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
     """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind,
     or if a value does not fit without loss.
 
     ``narrows``: True if floats may be wider than the declared type, and decimals may become floats.
     """
-    if not _becomes(array.type, declared, narrows=narrows):
+    if not _is_castable(array.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {array.type}")
     if pa.types.is_integer(array.type) and pa.types.is_decimal(declared):
         # Arrow requires room for the largest integer of the type, whatever the values are.
@@ -275,7 +279,7 @@ def _refuse_infinite(floats: pa.Array, may_be: pa.Array) -> None:
         raise pa.ArrowInvalid(f"a number is too large for {floats.type}")
 
 
-def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
+def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
     """Return True if values of the type ``stored`` may have the declared type; the cast checks each
     value. Whole numbers may become any number, decimals exact ones, and floats wider ones. All else
     stays of its kind, a null fits all.
@@ -289,7 +293,7 @@ def _becomes(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bo
     if stored.num_fields and declared.num_fields == stored.num_fields:
         pairs = [(stored.field(n), declared.field(n)) for n in range(stored.num_fields)]
         same = types.is_struct(stored) == types.is_struct(declared)
-        return same and all(_becomes(a.type, b.type, narrows=narrows) for a, b in pairs)
+        return same and all(_is_castable(a.type, b.type, narrows=narrows) for a, b in pairs)
     if types.is_integer(stored):
         wider = (types.is_integer, types.is_floating, types.is_decimal)
         return any(kind(declared) for kind in wider)

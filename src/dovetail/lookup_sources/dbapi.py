@@ -15,17 +15,17 @@ import pyarrow as pa
 from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import changed, fitted, is_text
-from dovetail.lookup_sources.keys import numbered, refuse_types
-from dovetail.lookup_sources.retry import first_line, persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
+from dovetail.lookup_sources.keys import positions_among, refuse_types
+from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 Quote: TypeAlias = Literal['"', "`", "["]
 """The character before a name in the database's SQL. The same one stands after it, but ``]`` for
 ``[``.
 """
 
-_MARKS: Mapping[str, Callable[[int], str]] = {
+_PARAMETER_MARKS: Mapping[str, Callable[[int], str]] = {
     "qmark": lambda _: "?",
     "numeric": lambda position: f":{position}",
     "named": lambda position: f":p{position}",
@@ -33,16 +33,16 @@ _MARKS: Mapping[str, Callable[[int], str]] = {
     "pyformat": lambda position: f"%(p{position})s",
 }
 """The placeholder of a parameter, given its number from 1, for each ``paramstyle``."""
-_NAMED = ("named", "pyformat")
+_NAMED_STYLES = ("named", "pyformat")
 """The styles in which a driver takes parameters as a mapping."""
-_PERCENT = ("format", "pyformat")
+_PERCENT_STYLES = ("format", "pyformat")
 """The styles in which ``%`` begins a placeholder."""
-_NEEDED = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
+_NEEDED_NAMES = ("connect", "paramstyle", "Error", "OperationalError", "ProgrammingError")
 """The names that a driver's module must have."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DbapiLookup(Declared):
+class DbapiLookup(DeclaredSource):
     """A table or a view of a database as a lookup source."""
 
     driver: str
@@ -79,8 +79,8 @@ class DbapiReader:
         """
         self._source = source
         self._schema = schema
-        self._driver = _driver(source.title, source.driver)
-        self._mark = _MARKS[self._driver.paramstyle]
+        self._driver = _import_driver(source.title, source.driver)
+        self._mark = _PARAMETER_MARKS[self._driver.paramstyle]
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
@@ -102,9 +102,9 @@ class DbapiReader:
             (*kinds, pa.types.is_decimal, pa.types.is_binary),
             "Join by whole numbers, decimals, texts, bytes, booleans or dates",
         )
-        rows = persistently(source, lambda: self._attempt(by, keys))
-        table = fitted(source.title, rows, self._schema, source.key, counted=True)
-        key = numbered(keys, table.select(list(by)))
+        rows = call_with_retries(source, lambda: self._look_up_once(by, keys))
+        table = rows_as_table(source.title, rows, self._schema, source.key, counted=True)
+        key = positions_among(keys, table.select(list(by)))
         asked = key != NO_GROUP
         unfit = np.zeros(keys.num_rows, np.bool_)
         return Found(table.filter(pa.array(asked)), key[asked], unfit)
@@ -116,7 +116,7 @@ class DbapiReader:
             with suppress(Exception):
                 connection.close()
 
-    def _attempt(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+    def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
         """Connect if need be, and look up ``keys`` by the columns ``by`` once. Return the
         database's rows, as tuples in the order of the schema.
 
@@ -131,16 +131,16 @@ class DbapiReader:
         except Exception as error:
             raise OSError(first_line(error)) from None
         try:
-            rows = self._query(by, keys)
+            rows = self._query_rows(by, keys)
         except Exception as error:
             self.close()
             if not isinstance(error, self._driver.Error):
                 raise
-            raise self._failure(error) from None
-        self._end()
+            raise self._error_to_raise(error) from None
+        self._end_transaction()
         return rows
 
-    def _end(self) -> None:
+    def _end_transaction(self) -> None:
         """End a transaction that the driver may have begun, so that the next lookup sees all
         commits made since. Close the connection unless it is kept open.
         """
@@ -151,7 +151,7 @@ class DbapiReader:
         with suppress(self._driver.Error):
             self._connection.rollback()
 
-    def _failure(self, error: Exception) -> Exception:
+    def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for one of the driver's: ``OSError`` if another attempt may
         help, else ``DataError``.
         """
@@ -164,14 +164,14 @@ class DbapiReader:
         if isinstance(error, passing):
             return OSError(first_line(error))
         if isinstance(error, driver.ProgrammingError):
-            return changed(title, error)
+            return changed_store_error(title, error)
         return DataError(
             title,
             f"its rows cannot be read: {first_line(error)}",
             "See that its columns have the declared types and that its user can read them",
         )
 
-    def _query(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
+    def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
         """Return the rows of all keys, by as many queries as ``keys_max`` takes. They may include
         rows of other keys, if the database compares loosely. Without keys one query still checks
         that the columns exist. Errors of the driver pass.
@@ -197,22 +197,22 @@ class DbapiReader:
             parameters.append(value)
             return self._mark(len(parameters))
 
-        columns = ", ".join(map(self._quoted, self._schema.names))
-        table = ".".join(map(self._quoted, self._source.table.split(".")))
-        conditions = [self._equal(by, keys, bound), *self._restrictions(bound)]
+        columns = ", ".join(map(self._quoted_name, self._schema.names))
+        table = ".".join(map(self._quoted_name, self._source.table.split(".")))
+        conditions = [self._key_condition(by, keys, bound), *self._restrictions(bound)]
         query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
-        if self._driver.paramstyle in _NAMED:
+        if self._driver.paramstyle in _NAMED_STYLES:
             return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
         return query, tuple(parameters)
 
-    def _equal(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
+    def _key_condition(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
         """Return the condition that a row has one of the keys, in a form that uses indexes; a false
         one without keys.
 
         ``bound``: adds a parameter and returns its placeholder; it is called in the order of the
         placeholders.
         """
-        names = [self._quoted(name) for name in by]
+        names = [self._quoted_name(name) for name in by]
         values = [column.to_pylist() for column in keys.columns]
         if not keys.num_rows:
             return "1 = 0"
@@ -230,24 +230,24 @@ class DbapiReader:
         placeholder.
         """
         for column, constants in self._source.filters:
-            name, not_null = self._quoted(column), [c for c in constants if c is not None]
+            name, not_null = self._quoted_name(column), [c for c in constants if c is not None]
             parts = [f"{name} IS NULL"] if None in constants else []
             if not_null:
                 parts.append(f"{name} IN ({', '.join(map(bound, not_null))})")
             yield f"({' OR '.join(parts)})"
 
-    def _quoted(self, name: str) -> str:
+    def _quoted_name(self, name: str) -> str:
         """Return one name in quotes, without a dot as separator. ``%`` is doubled if parameters
         begin with it.
         """
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
-        return written.replace("%", "%%") if self._driver.paramstyle in _PERCENT else written
+        return written.replace("%", "%%") if self._driver.paramstyle in _PERCENT_STYLES else written
 
 
-def _driver(title: str, name: str) -> Any:
+def _import_driver(title: str, name: str) -> Any:
     """Return the driver's module ``name``. Raises ``ConfigurationError`` if it cannot be imported
-    or lacks a name of ``_NEEDED``. Also if its ``paramstyle`` is not one of PEP 249.
+    or lacks a name of ``_NEEDED_NAMES``. Also if its ``paramstyle`` is not one of PEP 249.
     """
     try:
         module = importlib.import_module(name)
@@ -257,14 +257,14 @@ def _driver(title: str, name: str) -> Any:
             f"its driver cannot be imported: {first_line(error)}",
             "Install it for the driver and the workers, or name another one",
         ) from error
-    missing = [needed for needed in _NEEDED if not hasattr(module, needed)]
-    if missing or module.paramstyle not in _MARKS:
+    missing = [needed for needed in _NEEDED_NAMES if not hasattr(module, needed)]
+    if missing or module.paramstyle not in _PARAMETER_MARKS:
         raise ConfigurationError(
             title,
             f"the module {name} is no driver by PEP 249: it has no {missing[0]}"
             if missing
             else f"the driver's paramstyle is {module.paramstyle!r}",
-            f"Name a module with {', '.join(_NEEDED)}",
+            f"Name a module with {', '.join(_NEEDED_NAMES)}",
         )
     return module
 
@@ -379,8 +379,10 @@ def dbapi(
             f"connect= cannot travel to the workers: {first_line(error)}",
             "Give plain values",
         ) from error
-    _driver(title, driver)
-    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    _import_driver(title, driver)
+    options = declared_fields(
+        title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries
+    )
     return DbapiLookup(
         driver=driver,
         table=table,

@@ -17,19 +17,19 @@ from dovetail.base.validation import ColumnNames, Natural, Path, validated
 from dovetail.errors import DovetailError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
-    cast,
-    changed,
+    cast_table,
+    changed_store_error,
     refuse_mixed,
     typed_constants,
     without_null_keys,
 )
-from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
-from dovetail.lookup_sources.retry import first_line, persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.keys import find_too_large_keys, positions_among, refuse_other_kinds
+from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaFilesLookup(Declared):
+class DeltaFilesLookup(DeclaredSource):
     """A Delta table as a lookup source."""
 
     path: str
@@ -68,18 +68,20 @@ class DeltaFilesReader:
         ``DataError`` for a missing column, a type, value or constant that does not fit, or a null
         in the primary key.
         """
-        rows = persistently(self._source, lambda: self._scan(by, keys))
-        key = numbered(keys, rows.select(list(by)))
+        rows = call_with_retries(self._source, lambda: self._scan_rows(by, keys))
+        key = positions_among(keys, rows.select(list(by)))
         asked = key != NO_GROUP
         return Found(
-            rows.filter(pa.array(asked)), key[asked], too_large(by, keys, _columns(self._table))
+            rows.filter(pa.array(asked)),
+            key[asked],
+            find_too_large_keys(by, keys, _arrow_columns(self._table)),
         )
 
     def close(self) -> None:
         """Forget the table, so that the next lookup reads its log anew."""
         self._table = None
 
-    def _scan(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _scan_rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Return the rows of the latest version that have one of the keys in the columns ``by``,
         possibly with other rows. They have the declared columns and types.
 
@@ -89,20 +91,20 @@ class DeltaFilesReader:
         ``ConfigurationError`` without deltalake.
         """
         title = self._source.title
-        deltalake = _deltalake(title)
+        deltalake = _import_deltalake(title)
         try:
             if self._table is None:
                 self._table = deltalake.DeltaTable(self._source.path)
             else:
                 self._table.update_incremental()
-            stored = _columns(self._table)
+            stored = _arrow_columns(self._table)
             missing = [name for name in self._schema.names if name not in stored.names]
             if missing:
-                raise changed(title, f"there is no column {missing[0]!r}")
+                raise changed_store_error(title, f"there is no column {missing[0]!r}")
             refuse_other_kinds(title, by, keys, stored)
             typed_constants(title, self._source.filters, stored)
             if keys.num_rows:
-                rows = self._query(deltalake, by, keys)
+                rows = self._query_rows(deltalake, by, keys)
             else:
                 rows = stored.empty_table().select(self._schema.names)
         except DovetailError:
@@ -110,9 +112,9 @@ class DeltaFilesReader:
         except Exception as error:  # data files that cannot be read raise no error of the package
             self.close()
             raise OSError(first_line(error)) from error
-        return without_null_keys(title, cast(title, rows, self._schema), self._source.key)
+        return without_null_keys(title, cast_table(title, rows, self._schema), self._source.key)
 
-    def _query(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _query_rows(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Return the rows in which each column of ``by`` has a value of one of the keys, and that
         pass the source's filters. There must be a key, and a constant in each filter.
 
@@ -120,43 +122,43 @@ class DeltaFilesReader:
         in order, with the types of the store. Raises deltalake's errors, and others for data files.
         """
         wanted = [
-            self._one_of(name, column.to_pylist())
+            self._value_condition(name, column.to_pylist())
             for name, column in zip(by, keys.columns, strict=True)
         ]
-        wanted += [self._one_of(name, values) for name, values in self._source.filters]
-        columns = ", ".join(map(_quoted, self._schema.names))
+        wanted += [self._value_condition(name, values) for name, values in self._source.filters]
+        columns = ", ".join(map(_quoted_name, self._schema.names))
         query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
         return pa.table(
             deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
         )
 
-    def _one_of(self, name: str, values: Sequence[Any]) -> str:
+    def _value_condition(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that a column has one of the values, null included. There must
         be a value.
         """
-        literals = [_literal(v) for v in values if v is not None]
-        parts = [f"{_quoted(name)} IS NULL"] if None in values else []
+        literals = [_sql_literal(v) for v in values if v is not None]
+        parts = [f"{_quoted_name(name)} IS NULL"] if None in values else []
         if literals:
-            parts.append(f"{_quoted(name)} IN ({', '.join(literals)})")
+            parts.append(f"{_quoted_name(name)} IN ({', '.join(literals)})")
         return f"({' OR '.join(parts)})"
 
 
-def _columns(table: Any) -> pa.Schema:
+def _arrow_columns(table: Any) -> pa.Schema:
     """Return the columns of a table of the package deltalake, with Arrow's types."""
     return pa.schema(table.schema().to_arrow())
 
 
-def _quoted(name: str) -> str:
+def _quoted_name(name: str) -> str:
     """Return one name in double quotes for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(value: Any) -> str:
+def _sql_literal(value: Any) -> str:
     """Return a text, a finite number or a boolean as an SQL literal."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
-def _deltalake(title: str) -> Any:
+def _import_deltalake(title: str) -> Any:
     """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed."""
     return package(title, "deltalake", "deltalake", "deltalake.exceptions")
 
@@ -242,7 +244,9 @@ def delta_files(
     [<id=1: user='ann', city='Oslo' @1>]
     """
     title = f"delta table {pathlib.Path(path).name}"
-    _deltalake(title)
-    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    _import_deltalake(title)
+    options = declared_fields(
+        title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries
+    )
     refuse_mixed(title, options["filters"])
     return DeltaFilesLookup(path=str(path), **options)

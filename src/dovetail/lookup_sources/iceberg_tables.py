@@ -18,22 +18,22 @@ from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress, refuse_without_pyiceberg
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
-    cast,
-    changed,
+    cast_table,
+    changed_store_error,
     refuse_mixed,
     typed_constants,
     without_null_keys,
 )
-from dovetail.lookup_sources.keys import numbered, refuse_other_kinds, too_large
-from dovetail.lookup_sources.retry import persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.keys import find_too_large_keys, positions_among, refuse_other_kinds
+from dovetail.lookup_sources.retry import call_with_retries
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergLookup(Declared):
+class IcebergLookup(DeclaredSource):
     """An Iceberg table as a lookup source."""
 
     address: TableAddress = field(repr=False)
@@ -73,8 +73,8 @@ class IcebergReader:
         column, a type, value or constant that does not fit, or a null in the primary key. Raises
         ``PlanError`` for a column of a type that Spark lacks.
         """
-        rows, unfit = persistently(self._source, lambda: self._scan(by, keys))
-        key = numbered(keys, rows.select(list(by)))
+        rows, unfit = call_with_retries(self._source, lambda: self._scan_rows(by, keys))
+        key = positions_among(keys, rows.select(list(by)))
         asked = key != NO_GROUP
         return Found(rows.filter(pa.array(asked)), key[asked], unfit)
 
@@ -82,7 +82,7 @@ class IcebergReader:
         """Forget the opened table, so that the next lookup asks the catalog."""
         self._table = None
 
-    def _scan(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
+    def _scan_rows(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
         """Return the rows of the latest snapshot that have one of the keys in the columns ``by``.
         They satisfy the source's filters and have the declared columns and types.
 
@@ -97,17 +97,17 @@ class IcebergReader:
         from dovetail.iceberg.replacement import rows_of_keys
 
         title, names = self._source.title, self._schema.names
-        table = self._open()
+        table = self._open_table()
         filters = self._source.filters
         wanted = {*names, *by, *(name for name, _ in filters)}
         fields = {f.name: f for f in table.schema().fields if f.name in wanted}
         missing = [name for name in names if name not in fields]
         if missing:
-            raise changed(title, f"there is no column {missing[0]!r}")
+            raise changed_store_error(title, f"there is no column {missing[0]!r}")
         stored = arrow_schema(title, fields.values())
         refuse_other_kinds(title, by, keys, stored)
         constants = typed_constants(title, filters, stored)
-        unfit = too_large(by, keys, stored)
+        unfit = find_too_large_keys(by, keys, stored)
         fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
         try:
             files = list(rows_of_keys(table, fit))
@@ -115,11 +115,14 @@ class IcebergReader:
             raise
         except Exception as error:  # each file system has errors of its own
             raise OSError(line_of(error)) from error
-        parts = [self._kept(part.rows.filter(pa.array(part.has_key)), constants) for part in files]
+        parts = [
+            self._rows_with_constants(part.rows.filter(pa.array(part.has_key)), constants)
+            for part in files
+        ]
         rows = pa.concat_tables([self._schema.empty_table(), *parts])
         return without_null_keys(title, rows, self._source.key), unfit
 
-    def _open(self) -> Table:
+    def _open_table(self) -> Table:
         """Return the table as it is now, asking the catalog again. Raises ``OSError`` if another
         attempt may help, which is for all errors of the catalog, a missing table too.
         """
@@ -130,7 +133,7 @@ class IcebergReader:
             raise OSError(error.problem) from error
         return self._table
 
-    def _kept(self, rows: pa.Table, constants: Mapping[str, pa.Array]) -> pa.Table:
+    def _rows_with_constants(self, rows: pa.Table, constants: Mapping[str, pa.Array]) -> pa.Table:
         """Return the rows whose columns have one of their ``constants``, in the declared columns
         and types. A null in a column equals a null among its constants.
 
@@ -139,7 +142,7 @@ class IcebergReader:
         """
         for name, values in constants.items():
             rows = rows.filter(pc.is_in(rows[name].cast(values.type), values))
-        return cast(self._source.title, rows.select(self._schema.names), self._schema)
+        return cast_table(self._source.title, rows.select(self._schema.names), self._schema)
 
 
 @validated
@@ -235,6 +238,8 @@ def iceberg(
     address = TableAddress.of(table, catalog)
     title = f"iceberg table {address.table}"
     refuse_without_pyiceberg(title)
-    options = declared(title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries)
+    options = declared_fields(
+        title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries
+    )
     refuse_mixed(title, options["filters"])
     return IcebergLookup(address=address, **options)

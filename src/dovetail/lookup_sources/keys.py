@@ -24,7 +24,7 @@ _FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylis
 """The first and the last day that Python's dates have, in days since 1970."""
 
 
-def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
+def number_keys(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
     """Number the distinct keys of some tables with the same columns, at least one of both.
 
     Returns the number of each row's key for each table, int64[rows], the count of distinct keys,
@@ -52,28 +52,28 @@ def grouped(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
     return np.split(group, edges), int(new.sum()), [column.take(first) for column in arranged]
 
 
-def numbered(distinct: pa.Table, keys: pa.Table) -> Ints:
+def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
     """Return the position of each of ``keys`` among ``distinct``, int64[keys]; ``NO_GROUP`` if it
     is not there or has a null.
 
     ``distinct``: distinct keys without nulls. Both tables have the same columns, in order and type;
     names do not count.
     """
-    (first, second), count, _ = grouped([distinct, keys])
+    (first, second), count, _ = number_keys([distinct, keys])
     position_by_group = np.full(count + 1, NO_GROUP)
     position_by_group[first] = np.arange(len(first))
     position_by_group[-1] = NO_GROUP
     return position_by_group[second]
 
 
-def within(keys: pa.Array, low: int, high: int) -> Mask:
+def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
     """Find the keys, whole numbers or decimals without nulls, that are whole and from ``low`` to
     ``high``, both included: bool[n].
     """
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
         bounds = [pa.scalar(Decimal(bound), wide.type) for bound in (low, high)]
-        return mask_of(
+        return find_all_true(
             pc.equal(pc.round(wide), wide),
             pc.less_equal(bounds[0], wide),
             pc.less_equal(wide, bounds[1]),
@@ -82,16 +82,18 @@ def within(keys: pa.Array, low: int, high: int) -> Mask:
     return (numbers >= low) & (numbers <= high)  # type: ignore[no-any-return]
 
 
-def in_calendar(keys: pa.Array) -> Mask:
+def find_calendar_keys(keys: pa.Array) -> Mask:
     """Find the keys within the years 1 to 9999, both included: bool[n]. ``keys``: date32 or
     timestamps in microseconds, without nulls.
     """
     if pa.types.is_timestamp(keys.type):
-        return within(keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
-    return within(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+        return find_whole_keys(
+            keys.cast(pa.int64()), _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
+        )
+    return find_whole_keys(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
 
 
-def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
+def find_too_large_keys(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
     """Find the keys with a whole number outside the range of its column in the store: bool[n].
 
     ``by``: the columns of ``keys`` in order, by their names in ``stored``. There whole numbers must
@@ -101,7 +103,7 @@ def too_large(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
     for name, column in zip(by, keys.columns, strict=True):
         if pa.types.is_integer(column.type):
             bound = 2 ** (stored.field(name).type.bit_width - 1)
-            large |= ~within(column, -bound, bound - 1)
+            large |= ~find_whole_keys(column, -bound, bound - 1)
     return large
 
 
@@ -143,7 +145,7 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
             )
 
 
-def mask_of(*conditions: Any) -> Mask:
+def find_all_true(*conditions: Any) -> Mask:
     """Find the rows in which all of some boolean columns without nulls are true: bool[n]. There
     must be a column.
     """

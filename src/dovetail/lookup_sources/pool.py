@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from dovetail.lookup_sources.source import LookupSource, Reader
 
-_OPEN: dict[tuple[int, LookupSource, str], Reader] = {}
+_OPEN_READERS: dict[tuple[int, LookupSource, str], Reader] = {}
 """The readers by process id, source and schema. A forked process must not share a connection."""
 
 
-def opened(source: LookupSource, schema: pa.Schema) -> Reader:
+def open_reader(source: LookupSource, schema: pa.Schema) -> Reader:
     """Return this process's reader of a source for the columns ``schema``, opened on first use.
 
     It stays open for later tasks, so do not close it. Sources that are equal share a reader, so
     they must be hashable. Raises what ``LookupSource.open`` raises.
     """
     reader_key = (os.getpid(), source, schema.to_string())
-    if reader_key not in _OPEN:
-        _OPEN[reader_key] = source.open(schema)
-    return _OPEN[reader_key]
+    if reader_key not in _OPEN_READERS:
+        _OPEN_READERS[reader_key] = source.open(schema)
+    return _OPEN_READERS[reader_key]

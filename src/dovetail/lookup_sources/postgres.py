@@ -11,30 +11,30 @@ import pyarrow as pa
 
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError
-from dovetail.lookup_sources.conversion import changed, fitted
+from dovetail.lookup_sources.conversion import changed_store_error, rows_as_table
 from dovetail.lookup_sources.postgres_connection import (
-    connected,
+    connect,
     deadline,
     milliseconds,
     psycopg_for,
     refuse_names,
-    without_parameters,
+    without_secrets,
 )
 from dovetail.lookup_sources.postgres_types import (
-    COLUMNS,
+    COLUMNS_QUERY,
     StoreColumn,
-    carrier,
-    equal,
-    fits,
+    equality_condition,
+    find_possible_keys,
+    key_column_type,
     refuse_column,
-    selected,
+    select_expression,
 )
-from dovetail.lookup_sources.retry import first_line, persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresLookup(Declared):
+class PostgresLookup(DeclaredSource):
     """A PostgreSQL table, view or materialized view as a lookup source."""
 
     dsn: str = field(repr=False)
@@ -78,7 +78,9 @@ class PostgresReader:
         table or column, a type or value that does not fit, a null in the primary key, or missing
         rights.
         """
-        return persistently(self._source, lambda: self._attempt(keys.rename_columns(list(by))))
+        return call_with_retries(
+            self._source, lambda: self._look_up_once(keys.rename_columns(list(by)))
+        )
 
     def close(self) -> None:
         """Close the connection to the server, if there is one."""
@@ -86,7 +88,7 @@ class PostgresReader:
         if connection is not None:
             connection.close()
 
-    def _attempt(self, keys: pa.Table) -> Found:
+    def _look_up_once(self, keys: pa.Table) -> Found:
         """Look up the columns of ``keys`` once, in a transaction of its own, connecting if need be.
         Raises ``OSError`` if another attempt may help, else ``DataError``. Any error closes the
         connection.
@@ -96,28 +98,28 @@ class PostgresReader:
         try:
             self._connect()
             with deadline(self._connection, self._source.timeout_s):
-                self._begin()
-                answer = self._find(keys)
+                self._begin_transaction()
+                answer = self._find_rows(keys)
                 self._connection.execute("COMMIT")
         except Exception as error:
             self.close()
             if not isinstance(error, self._psycopg.Error):
                 raise
-            failure = self._failure(error)
+            failure = self._error_to_raise(error)
         else:
             return answer
         raise failure
 
-    def _failure(self, error: Exception) -> Exception:
+    def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for one of psycopg's, without the connection's secrets:
         ``OSError`` if another attempt may help, else ``DataError``.
         """
         errors, title = self._psycopg.errors, self._source.title
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
-            return OSError(without_parameters(self._source.dsn, first_line(error)))
+            return OSError(without_secrets(self._source.dsn, first_line(error)))
         gone = (errors.UndefinedColumn, errors.UndefinedTable, errors.UndefinedFunction)
         if isinstance(error, (*gone, errors.DatatypeMismatch)):
-            return changed(title, error)
+            return changed_store_error(title, error)
         return DataError(
             title,
             f"its rows cannot be read: {first_line(error)}",
@@ -129,37 +131,37 @@ class PostgresReader:
         Raises psycopg's error if the server cannot be reached.
         """
         if self._connection is None or self._connection.closed:
-            self._connection = connected(self._source.dsn, self._source.timeout_s)
+            self._connection = connect(self._source.dsn, self._source.timeout_s)
 
-    def _begin(self) -> None:
+    def _begin_transaction(self) -> None:
         """Begin a read-only transaction, with the settings that determine the form of values: UTC,
         ISO dates, the server's encoding. The server stops its queries after ``timeout_s``.
         """
         self._connection.execute(
             "BEGIN READ ONLY; SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
             f"SET LOCAL statement_timeout = {milliseconds(self._source.timeout_s)}; "
-            f"SET LOCAL client_encoding = '{self._encoding()}'"
+            f"SET LOCAL client_encoding = '{self._server_encoding()}'"
         )
 
-    def _encoding(self) -> str:
+    def _server_encoding(self) -> str:
         """Return PostgreSQL's name of the server's encoding, which limits the texts that it can
         have. An unknown one and ``SQL_ASCII`` count as UTF8.
         """
         encoding = self._connection.info.parameter_status("server_encoding")
         return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
 
-    def _find(self, keys: pa.Table) -> Found:
+    def _find_rows(self, keys: pa.Table) -> Found:
         """Return the rows found by one query, which runs without keys, too. Keys that the store's
         columns cannot have are not sent, but marked as unfit. ``keys``: columns by their names in
         the store.
 
         Raises ``DataError`` for columns that are missing or do not fit; errors of psycopg pass.
         """
-        columns = self._columns(keys.schema)
+        columns = self._store_columns(keys.schema)
         encoding = self._connection.info.encoding
         fine = np.logical_and.reduce(
             [
-                fits(columns[name], column.combine_chunks(), encoding)
+                find_possible_keys(columns[name], column.combine_chunks(), encoding)
                 for name, column in zip(keys.schema.names, keys.columns, strict=True)
             ]
         )
@@ -168,58 +170,64 @@ class PostgresReader:
             self._parameters(keys.filter(pa.array(fine)), columns),
         )
         rows = cursor.fetchall()
-        table = fitted(
+        table = rows_as_table(
             self._source.title, [row[1:] for row in rows], self._schema, self._source.key
         )
         key_index = np.array([row[0] for row in rows], np.int64) - 1
         return Found(table, np.flatnonzero(fine)[key_index], ~fine)
 
-    def _columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
+    def _store_columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
         """Return all present columns of the store by name, checked against the types of the keys
         and the schema. Columns of the primary key must be comparable, too.
 
         Raises ``DataError`` for a column that is missing, or that ``refuse_column`` refuses. A
         missing table raises psycopg's ``UndefinedTable``.
         """
-        title, name = self._source.title, self._identifier().as_string(self._connection)
-        catalog_rows = self._connection.execute(COLUMNS, [name]).fetchall()
+        title, name = self._source.title, self._table_identifier().as_string(self._connection)
+        catalog_rows = self._connection.execute(COLUMNS_QUERY, [name]).fetchall()
         columns = {row[0]: StoreColumn(*row) for row in catalog_rows}
         for asked in (*keys, *self._schema):
             column = columns.get(asked.name)
             if column is None:
-                raise changed(title, f"column {asked.name} does not exist")
+                raise changed_store_error(title, f"column {asked.name} does not exist")
             key = column.name in (*keys.names, *self._source.key)
             refuse_column(title, column, asked.type, key=key)
         return columns
 
-    def _identifier(self) -> Any:
+    def _table_identifier(self) -> Any:
         """Return the table's name, quoted, with its schema if given."""
         return self._psycopg.sql.Identifier(*self._source.table.split("."))
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
         """Return the query that joins the keys, sent as one array for each column of ``by``, with
         the table. Its rows begin with the key's number, from 1; then come the schema's columns in
-        order. Rows that the filters exclude are left out. ``columns``: as ``_columns`` returns
-        them.
+        order. Rows that the filters exclude are left out. ``columns``: as ``_store_columns``
+        returns them.
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
         names = [identifier(f"k{column_index}") for column_index in range(len(by))]
         of_store = {name: sql.SQL("t.{}").format(identifier(name)) for name in columns}
         matches = [
-            sql.SQL(equal(columns[column])).format(of_store[column], sql.SQL("k.{}").format(name))
+            sql.SQL(equality_condition(columns[column])).format(
+                of_store[column], sql.SQL("k.{}").format(name)
+            )
             for column, name in zip(by, names, strict=True)
         ]
-        matches += [_restricted(sql, column, values) for column, values in self._source.filters]
+        matches += [
+            _constants_condition(sql, column, values) for column, values in self._source.filters
+        ]
         return sql.SQL(
             "SELECT k.n, {} FROM {} AS t JOIN unnest({}) WITH ORDINALITY AS k({}, n) ON {}"
         ).format(
             join(
-                sql.SQL(selected(columns[field.name], field.type)).format(of_store[field.name])
+                sql.SQL(select_expression(columns[field.name], field.type)).format(
+                    of_store[field.name]
+                )
                 for field in self._schema
             ),
-            self._identifier(),
-            join(sql.SQL(f"%s::{carrier(columns[column]).sql}[]") for column in by),
+            self._table_identifier(),
+            join(sql.SQL(f"%s::{key_column_type(columns[column]).sql}[]") for column in by),
             join(names),
             sql.SQL(" AND ").join(matches),
         )
@@ -227,17 +235,17 @@ class PostgresReader:
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
         """Return the parameters of the query: a list of values for each key column, then one for
         each filter with constants that are not null. ``keys``: all must fit their columns.
-        ``columns``: as ``_columns`` returns them.
+        ``columns``: as ``_store_columns`` returns them.
         """
         travelling = (
-            column.cast(carrier(columns[name]).arrow or column.type)
+            column.cast(key_column_type(columns[name]).arrow or column.type)
             for name, column in zip(keys.schema.names, keys.columns, strict=True)
         )
         constants = ([v for v in c if v is not None] for _, c in self._source.filters)
         return [*(column.to_pylist() for column in travelling), *(c for c in constants if c)]
 
 
-def _restricted(sql: Any, column: str, constants: Sequence[Any]) -> Any:
+def _constants_condition(sql: Any, column: str, constants: Sequence[Any]) -> Any:
     """Return the SQL condition that a column has one of the constants, at least one, null included.
     Those that are not null are one parameter. ``sql``: the module ``psycopg.sql``.
     """
@@ -337,7 +345,7 @@ def postgres(
     title = f"postgres {table}"
     psycopg_for(title)
     refuse_names(title, dsn, table)
-    options = declared(
+    options = declared_fields(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )
     return PostgresLookup(dsn=dsn, table=table, **options)

@@ -28,7 +28,7 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
     """Raise ``PlanError`` if ``dsn`` is no connection string, or ``table`` is not of the form
     ``table`` or ``schema.table``. Needs psycopg. A name with a dot in it cannot be given.
     """
-    if parameters(dsn) is None:
+    if connection_parameters(dsn) is None:
         raise PlanError(
             title,
             "its dsn is not a connection string",
@@ -39,7 +39,7 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
         raise PlanError(title, "its name is not one", "Write 'table' or 'schema.table'")
 
 
-def parameters(dsn: str) -> dict[str, Any] | None:
+def connection_parameters(dsn: str) -> dict[str, Any] | None:
     """Return the parameters of the connection string or URL ``dsn`` by name, or None if it cannot
     be parsed. An empty string has none. Needs psycopg.
     """
@@ -50,7 +50,7 @@ def parameters(dsn: str) -> dict[str, Any] | None:
     return None
 
 
-def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
+def connect(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
     """Return a new connection to ``dsn``, which ``refuse_names`` has accepted. Each statement is a
     transaction, unless one is begun. A lost connection is noticed after about ``timeout_s``, at
     least 2 s.
@@ -72,7 +72,7 @@ def connected(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
     # Prepared plans would remain in a session that others may share through a pooler.
     options: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
     overrides = {"connect_timeout": seconds, "application_name": name}
-    return psycopg.connect(**{**lost, **(parameters(dsn) or {}), **overrides, **options})
+    return psycopg.connect(**{**lost, **(connection_parameters(dsn) or {}), **overrides, **options})
 
 
 @contextmanager
@@ -114,13 +114,13 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
             connection.close()
 
 
-def without_parameters(dsn: str, message: str) -> str:
+def without_secrets(dsn: str, message: str) -> str:
     """Return a message in which ``…`` replaces texts in double quotes, and the values of the
     connection string ``dsn``, where they are whole words.
 
     A password that was not escaped may be parsed as the host, so an error may show it.
     """
-    dsn_values = {str(value) for value in (parameters(dsn) or {}).values()} - {""}
+    dsn_values = {str(value) for value in (connection_parameters(dsn) or {}).values()} - {""}
     words = (re.escape(value) for value in sorted(dsn_values, key=len, reverse=True))
     hidden = ['"[^"]*"', *(rf"(?<!\w){word}(?!\w)" for word in words)]
     return re.sub("|".join(hidden), "…", message)

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
 from dovetail.errors import DataError
-from dovetail.lookup_sources.keys import in_calendar, mask_of, within
+from dovetail.lookup_sources.keys import find_all_true, find_calendar_keys, find_whole_keys
 
 # A column of a domain is resolved to the domain's base type, recursively.
-COLUMNS = """
+COLUMNS_QUERY = """
 WITH RECURSIVE c AS (
   SELECT attname, atttypid AS type, atttypmod AS modifier FROM pg_attribute
   WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
@@ -72,7 +72,7 @@ class KeyColumnType:
     """The Arrow type, or None for the type that the keys have."""
 
 
-_CARRIERS = {
+_KEY_COLUMN_TYPES = {
     **dict.fromkeys(_INTEGERS, KeyColumnType("int8", pa.int64())),
     **dict.fromkeys(("float4", "float8"), KeyColumnType("float8", pa.float64())),
     **dict.fromkeys(_TEXTS, KeyColumnType("text")),
@@ -85,21 +85,21 @@ _CARRIERS = {
 }
 
 
-def carrier(column: StoreColumn) -> KeyColumnType:
+def key_column_type(column: StoreColumn) -> KeyColumnType:
     """Return the type in which keys of a column travel. Raises ``KeyError`` for a column that
     ``refuse_column`` refuses with ``key=True``, whatever the declared type is.
     """
-    return _CARRIERS[column.type]
+    return _KEY_COLUMN_TYPES[column.type]
 
 
 def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
     """Raise ``DataError`` for a ``double precision`` column that is declared a single float. Other
-    types that do not fit are found in their values, by ``fitted``.
+    types that do not fit are found in their values, by ``rows_as_table``.
 
     ``declared``: the Arrow type of the column in the schema, or of its keys. ``key``: True to
     refuse also columns whose values are not compared exactly with keys of that type.
     """
-    if key and column.type not in _comparable(declared):
+    if key and column.type not in _comparable_types(declared):
         raise DataError(
             title,
             f"column {column.name!r} is {column.sql} there, which is not compared with keys of "
@@ -115,7 +115,7 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
         )
 
 
-def _comparable(declared: pa.DataType) -> Sequence[str]:
+def _comparable_types(declared: pa.DataType) -> Sequence[str]:
     """Return the names of PostgreSQL's types whose values are compared exactly with keys of the
     declared type; none for types that are no keys.
     """
@@ -132,7 +132,7 @@ def _comparable(declared: pa.DataType) -> Sequence[str]:
     )
 
 
-def selected(column: StoreColumn, declared: pa.DataType) -> str:
+def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
     """Return the SQL that reads a column as the declared type, with ``{}`` for the column. It casts
     texts and single floats that are read as doubles; else it is the column itself.
     """
@@ -143,9 +143,9 @@ def selected(column: StoreColumn, declared: pa.DataType) -> str:
     return "{}"
 
 
-def equal(column: StoreColumn) -> str:
+def equality_condition(column: StoreColumn) -> str:
     """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, in a form
-    that uses the column's index. The key has the type of ``carrier``. The text is for
+    that uses the column's index. The key has the type of ``key_column_type``. The text is for
     ``psycopg.sql``, so braces and ``%`` in names of types are doubled.
     """
     if column.type not in _TEXTS:
@@ -155,7 +155,7 @@ def equal(column: StoreColumn) -> str:
     return f'{{0}} = {{1}}{cast} AND {{0}}::text COLLATE "C" = {{1}}'
 
 
-def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
+def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     """Find the keys, none of them null, that the column could have: bool[n].
 
     ``column``: one that ``refuse_column`` accepts as a key of the type of ``keys``. ``encoding``:
@@ -163,13 +163,13 @@ def fits(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     """
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
-        return within(keys, -bound, bound - 1)
+        return find_whole_keys(keys, -bound, bound - 1)
     if column.type == "numeric":
-        return _fits_numeric(column, keys)
+        return _find_possible_numbers(column, keys)
     if column.type in _TEXTS:
-        return _fits_text(column, keys, encoding)
+        return _find_possible_texts(column, keys, encoding)
     if pa.types.is_timestamp(keys.type) or pa.types.is_date(keys.type):
-        return in_calendar(keys)
+        return find_calendar_keys(keys)
     return np.ones(len(keys), np.bool_)
 
 
@@ -181,7 +181,7 @@ def digits_of(column: StoreColumn) -> tuple[int, int]:
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
-def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
+def _find_possible_numbers(column: StoreColumn, keys: pa.Array) -> Mask:
     """Find the keys, whole numbers or decimals without nulls, that fit a column's precision and
     scale: bool[n]. A column without these fits all.
     """
@@ -193,12 +193,12 @@ def _fits_numeric(column: StoreColumn, keys: pa.Array) -> Mask:
     fine = pc.equal(pc.round(wide, scale), wide)
     whole = precision - scale
     if whole > 76 - digits:
-        return mask_of(fine)
+        return find_all_true(fine)
     bound = pa.scalar(Decimal(1).scaleb(max(whole, -digits)), pa.decimal256(76, digits))
-    return mask_of(fine, pc.less(pc.abs(wide), bound))
+    return find_all_true(fine, pc.less(pc.abs(wide), bound))
 
 
-def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
+def _find_possible_texts(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     """Find the keys that a column could have by its type, length and encoding: bool[n]. ``keys``:
     texts without nulls.
 
@@ -206,21 +206,21 @@ def _fits_text(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     fits, and none that ends in a blank fits ``bpchar``.
     """
     if column.type == "uuid":
-        return mask_of(pc.match_substring_regex(keys, _UUID))
+        return find_all_true(pc.match_substring_regex(keys, _UUID))
     if column.type == "enum":
-        return mask_of(pc.is_in(keys, pa.array(column.labels, keys.type)))
+        return find_all_true(pc.is_in(keys, pa.array(column.labels, keys.type)))
     fine = [pc.invert(pc.match_substring(keys, "\0"))]
     if column.type in ("varchar", "bpchar") and column.modifier >= 0:
         fine.append(pc.less_equal(pc.utf8_length(keys), column.modifier - _HEADER))
     if column.type == "bpchar":
         fine.append(pc.invert(pc.ends_with(keys, " ")))
-    mask = mask_of(*fine)
+    mask = find_all_true(*fine)
     if encoding != "utf-8":
-        mask &= np.array([_encodes(key, encoding) for key in keys.to_pylist()], np.bool_)
+        mask &= np.array([_is_encodable(key, encoding) for key in keys.to_pylist()], np.bool_)
     return mask
 
 
-def _encodes(key: str, encoding: str) -> bool:
+def _is_encodable(key: str, encoding: str) -> bool:
     """Return True if the encoding, by Python's name, has all characters of ``key``. Raises
     ``LookupError`` for an encoding that Python lacks.
     """

@@ -16,9 +16,9 @@ import pyarrow as pa
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints
 from dovetail.laws.joins.delta_join import NO_GROUP, Form, SideRows, delta_join, key_rows
 from dovetail.laws.joins.table_join import How
-from dovetail.lookup_sources.keys import grouped, numbered
-from dovetail.lookup_sources.pool import opened
-from dovetail.lookup_sources.source import Found, Index, LookupSource, Reader, covering
+from dovetail.lookup_sources.keys import number_keys, positions_among
+from dovetail.lookup_sources.pool import open_reader
+from dovetail.lookup_sources.source import Found, Index, LookupSource, Reader, index_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +80,15 @@ class ChainReader:
         what the sides' readers raise.
         """
         source, checks = self._source, keys.num_rows == 0
-        side, asked = self._first(by)
-        distinct_index, distinct = _distinct(keys.select(asked))
+        side, asked = self._first_side(by)
+        distinct_index, distinct = _number_distinct_keys(keys.select(asked))
         names = [self._held[name][1] for name in asked]
-        first = self._ask(side, names, distinct, checks=checks)
-        _, join_keys = _distinct(first.rows.select(list(source.on[side])))
-        second = self._ask(1 - side, source.on[1 - side], join_keys, checks=checks)
+        first = self._look_up_side(side, names, distinct, checks=checks)
+        _, join_keys = _number_distinct_keys(first.rows.select(list(source.on[side])))
+        second = self._look_up_side(1 - side, source.on[1 - side], join_keys, checks=checks)
         sides = (first, second) if side == 0 else (second, first)
-        rows = self._joined((sides[0].rows, sides[1].rows))
-        key = numbered(keys, rows.select(list(by)))
+        rows = self._join_rows((sides[0].rows, sides[1].rows))
+        key = positions_among(keys, rows.select(list(by)))
         answers = key != NO_GROUP
         return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
 
@@ -97,7 +97,7 @@ class ChainReader:
         them.
         """
 
-    def _first(self, by: Sequence[str]) -> tuple[int, list[str]]:
+    def _first_side(self, by: Sequence[str]) -> tuple[int, list[str]]:
         """Return the number of the side to look up first, and the columns of ``by`` that belong to
         it, under the result's names. The side is 0, the left one, if both can be. Raises
         ``AssertionError`` if no index of a side covers them.
@@ -105,11 +105,11 @@ class ChainReader:
         source = self._source
         for side in (0, 1):
             names = [n for n in by if n in source.leading and self._held[n][0] == side]
-            if covering(source.sides[side], [self._held[n][1] for n in names]) is not None:
+            if index_for(source.sides[side], [self._held[n][1] for n in names]) is not None:
                 return side, names
         raise AssertionError("no index covers the lookup")
 
-    def _ask(self, side: int, by: Sequence[str], keys: pa.Table, *, checks: bool) -> Found:
+    def _look_up_side(self, side: int, by: Sequence[str], keys: pa.Table, *, checks: bool) -> Found:
         """Return the rows of a side whose columns ``by`` have one of ``keys``, with the columns
         that the join and the result need.
 
@@ -125,9 +125,9 @@ class ChainReader:
         schema = pa.schema([pa.field(name, types[name]) for name in names])
         if keys.num_rows == 0 and not checks:
             return Found(schema.empty_table(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
-        return opened(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
+        return open_reader(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
-    def _joined(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
+    def _join_rows(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
         """Return the join of both sides' rows, left and right, in the columns of the reader's
         schema. A side without a row is null if the join keeps the other one.
 
@@ -135,10 +135,10 @@ class ChainReader:
         incomplete, so the caller drops them.
         """
         source = self._source
-        groups, count, keys = grouped(
+        groups, count, keys = number_keys(
             [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
         )
-        rows = [_all_fresh(group) for group in groups]
+        rows = [_as_new_rows(group) for group in groups]
         results = delta_join(count, (rows[0], rows[1]), source.how, source.form, moving=False)
         of_key = key_rows(results, source.form)
         arrays = []
@@ -154,15 +154,15 @@ class ChainReader:
         return pa.table(arrays, schema=self._schema)
 
 
-def _distinct(keys: pa.Table) -> tuple[Ints, pa.Table]:
+def _number_distinct_keys(keys: pa.Table) -> tuple[Ints, pa.Table]:
     """Return each row's number among the distinct keys, int64[rows], and these keys in the order of
     the numbers. A key with a null has the number ``NO_GROUP`` and is not among them.
     """
-    (group,), _, columns = grouped([keys])
+    (group,), _, columns = number_keys([keys])
     return group, pa.table(columns, names=keys.schema.names)
 
 
-def _all_fresh(group: Ints) -> SideRows:
+def _as_new_rows(group: Ints) -> SideRows:
     """Return rows that all count as new, without tombstones and times."""
     fresh = np.ones(len(group), np.bool_)
     return SideRows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _WAIT_MAX_S = 5.0
 
 
-class Retried(Protocol):
+class RetriedStore(Protocol):
     """A store that is asked again after a failure."""
 
     @property
@@ -32,8 +32,8 @@ class Retried(Protocol):
         """The wait in seconds before the first further attempt; it doubles each time, up to 5 s."""
 
 
-def persistently(
-    store: Retried,
+def call_with_retries(
+    store: RetriedStore,
     action: Callable[[], T],
     passing: tuple[type[Exception], ...] = (OSError,),
 ) -> T:

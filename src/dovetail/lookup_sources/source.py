@@ -332,7 +332,7 @@ class LookupSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class DeclaredSource:
     """The fields that all sources share."""
 
     key: tuple[str, ...]
@@ -353,7 +353,7 @@ class Declared:
     """The wait in seconds before the first further attempt; it doubles each time, up to 5 s."""
 
 
-def declared(
+def declared_fields(
     operator: str,
     *,
     key: ColumnNames,
@@ -362,7 +362,7 @@ def declared(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """Return the fields of ``Declared`` by name, from the arguments of a source, without
+    """Return the fields of ``DeclaredSource`` by name, from the arguments of a source, without
     ``wait_s``.
 
     ``operator``: the source's title in errors. ``where``: constants by column, which become
@@ -398,7 +398,7 @@ def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
     return tuple(value)
 
 
-def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
+def index_for(source: LookupSource, columns: Sequence[str]) -> Index | None:
     """Return the index that serves a lookup by ``columns``, or None if there is none.
 
     All columns of an index must be in ``columns``, in any order; there may be others. Unique
@@ -410,7 +410,7 @@ def covering(source: LookupSource, columns: Sequence[str]) -> Index | None:
     return max(usable, key=lambda item: (item.unique, len(item.columns)), default=None)
 
 
-def summary(source: LookupSource) -> str:
+def summary_of_source(source: LookupSource) -> str:
     """Return a lookup source in words for ``explain``: its key, its indexes, its filters."""
     parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
     parts += [item.summary for item in source.indexes]

@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
-from dovetail.lookup_sources.conversion import changed, fitted
+from dovetail.lookup_sources.conversion import changed_store_error, rows_as_table
 from dovetail.lookup_sources.keys import refuse_types
-from dovetail.lookup_sources.retry import persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.retry import call_with_retries
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 _PARAMETERS_MAX = 30_000
 """The number of parameters in a query at most."""
-_STEPS = 10_000
+_STEPS_PER_CHECK = 10_000
 """The number of SQLite's steps between two checks of the deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqliteLookup(Declared):
+class SqliteLookup(DeclaredSource):
     """A table of a SQLite file as a lookup source."""
 
     path: str
@@ -72,14 +72,14 @@ class SqliteReader:
         title = self._source.title
         kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_floating, pa.types.is_binary)
         refuse_types(title, by, keys, kinds, "Join by whole numbers, texts or bytes")
-        rows = persistently(
-            self._source, lambda: self._query(by, keys), (sqlite3.OperationalError, OSError)
+        rows = call_with_retries(
+            self._source, lambda: self._query_rows(by, keys), (sqlite3.OperationalError, OSError)
         )
-        table = fitted(
+        table = rows_as_table(
             title, [row[1:] for row in rows], self._schema, self._source.key, typeless=True
         )
         key = np.array([row[0] for row in rows], np.int64)
-        return Found(table, key, _no_numbers(keys))
+        return Found(table, key, _find_nan_keys(keys))
 
     def close(self) -> None:
         """Close the SQLite file, if it is open."""
@@ -87,7 +87,7 @@ class SqliteReader:
         if connection is not None:
             connection.close()
 
-    def _query(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
+    def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
         """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each has
         the number of its key, from 0, in front, then the schema's columns.
 
@@ -102,18 +102,18 @@ class SqliteReader:
             connection.execute("BEGIN")
             # Query even without keys, to check the file, the table and its columns.
             for start in range(0, max(keys.num_rows, 1), step):
-                rows += self._chunk(connection, by, keys.slice(start, step), start)
+                rows += self._query_chunk(connection, by, keys.slice(start, step), start)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.close()
             if str(error).startswith(("no such column", "no such table")):
-                raise changed(self._source.title, error) from error
+                raise changed_store_error(self._source.title, error) from error
             if type(error) is sqlite3.DatabaseError:  # its subclasses are errors of other kinds
                 raise OSError(str(error)) from error
             raise
         return rows
 
-    def _chunk(
+    def _query_chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
         """Return the rows of some keys, each as a tuple with the number of its key in front, in no
@@ -124,7 +124,7 @@ class SqliteReader:
         ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
         columns = [column.to_pylist() for column in keys.columns]
         constants = [v for _, values in self._source.filters for v in values if v is not None]
         parameters = [v for row in zip(*columns, strict=True) for v in row] + constants
@@ -160,15 +160,15 @@ class SqliteReader:
         rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
         rows = rows or f"(0, {', '.join(['NULL'] * len(by))})"  # which equals nothing
         # SQLite reads an unknown quoted name as a text, so columns are qualified.
-        selected = ", ".join(f"t.{_quoted(name)}" for name in self._schema.names)
+        selected = ", ".join(f"t.{_quoted_name(name)}" for name in self._schema.names)
         # The column's own collation uses the index, but may find too many rows.
-        equal = [f"t.{_quoted(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
+        equal = [f"t.{_quoted_name(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
         equal += [f"{condition} COLLATE BINARY" for condition in equal]
         equal += list(self._restrictions())
         # CROSS JOIN makes the keys the outer loop, so the table is searched by its index.
         return (
             f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
-            f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted(self._source.table)} AS t "
+            f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted_name(self._source.table)} AS t "
             f"WHERE {' AND '.join(equal)}"
         )
 
@@ -177,7 +177,7 @@ class SqliteReader:
         constants, at least one, null included. Each constant that is not null is a parameter.
         """
         for column, constants in self._source.filters:
-            name = f"t.{_quoted(column)}"
+            name = f"t.{_quoted_name(column)}"
             not_null_count = sum(value is not None for value in constants)
             parts = [f"{name} IS NULL"] if None in constants else []
             if not_null_count:
@@ -185,12 +185,12 @@ class SqliteReader:
             yield f"({' OR '.join(parts)})"
 
 
-def _quoted(name: str) -> str:
+def _quoted_name(name: str) -> str:
     """Return one name in double quotes for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _no_numbers(keys: pa.Table) -> Mask:
+def _find_nan_keys(keys: pa.Table) -> Mask:
     """Find the keys with a NaN, which SQLite takes for a null: bool[n]."""
     nan = np.zeros(keys.num_rows, np.bool_)
     for column in keys.columns:
@@ -287,7 +287,7 @@ def sqlite(
     [<id=1: user='ann', city='Oslo' @1>, <id=2: user='Ann', city=None @1>]
     """
     title = f"sqlite {table}"
-    options = declared(
+    options = declared_fields(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )
     return SqliteLookup(path=str(path), table=table, **options)

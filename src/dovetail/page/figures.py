@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
-from dovetail.spark.metrics.history import as_json, recorded_after
+from dovetail.spark.metrics.history import progress_as_json, recorded_after
 from dovetail.spark.metrics.progress import ProgressFollower
 from dovetail.spark.query.topology_query import TopologyQuery
 
@@ -53,7 +53,7 @@ class LiveFigures:
         with self._lock:
             for progress in self._follower.new():
                 self._count += 1
-                self._batches.append((self._count, json.dumps(as_json(progress))))
+                self._batches.append((self._count, json.dumps(progress_as_json(progress))))
             return self._count, [text for at, text in self._batches if at > batch_number]
 
     def state(self) -> str:

@@ -15,9 +15,9 @@ from dovetail.base.columns import LETTER, OPERATOR, PROBLEM, TIMESTAMP
 from dovetail.base.text_cells import cells_of
 from dovetail.errors import ConfigurationError, DovetailError, line_of
 from dovetail.plan.nodes import Node
-from dovetail.spark.checkpoints.lookup_keys import key_of_column_texts, no_key_of_texts
-from dovetail.spark.checkpoints.row_explanations import explained
-from dovetail.spark.checkpoints.state_lookup import Lookups, at_once
+from dovetail.spark.checkpoints.lookup_keys import key_of_column_texts, key_texts_error
+from dovetail.spark.checkpoints.row_explanations import explain_stored_row
+from dovetail.spark.checkpoints.state_lookup import Lookups, with_latest_state
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 _LETTERS_MAX = 20
@@ -41,7 +41,9 @@ class StateSearch:
         Raises ``CheckpointError`` if the folder is no checkpoint, ``ConfigurationError`` if Spark
         cannot read it. ``rows`` does so, too.
         """
-        stored = at_once("search", self.checkpoint, lambda _, stored: stored, self.session)
+        stored = with_latest_state(
+            "search", self.checkpoint, lambda _, stored: stored, self.session
+        )
         with_key = (
             {"name": name, "key": [field.name for field in store.own_key], "holds": store.holds}
             for name, store in stored.tables.items()
@@ -62,7 +64,7 @@ class StateSearch:
             asked = key_of_column_texts("search", stored.named(table).store, key)
             return lookups.rows(stored, table, [asked], None), stored.batch
 
-        rows, batch = at_once("search", self.checkpoint, looked_up, self.session)
+        rows, batch = with_latest_state("search", self.checkpoint, looked_up, self.session)
         header, *cells = cells_of(rows.slice(0, _ROWS_MAX))
         return {"header": header, "rows": cells, "count": len(rows), "batch": batch}
 
@@ -81,7 +83,7 @@ class RowReasons:
 
         ``result``: the name of one of ``results``. ``key``: a text for each of its columns, in
         order. Raises ``ConfigurationError`` for an unknown result, ``PlanError`` for texts that are
-        no key or as many as its columns. Further errors are those of ``explained``.
+        no key or as many as its columns. Further errors are those of ``explain_stored_row``.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:
@@ -90,9 +92,9 @@ class RowReasons:
             raise ConfigurationError("why", problem, f"It has {names}")
         columns = nodes[0].key.names
         if len(key) != len(columns):
-            raise no_key_of_texts("why", columns, key)
+            raise key_texts_error("why", columns, key)
         texts = dict(zip(columns, key, strict=True))
-        reason = explained(
+        reason = explain_stored_row(
             "why", self.session, self.checkpoint, nodes[:1], texts, None, as_text=True
         )
         return reason.to_dict()

@@ -18,12 +18,12 @@ from dovetail.page.figures import LiveFigures, RecordedFigures
 from dovetail.page.search import RowReasons, StateSearch
 from dovetail.plan.fingerprint import in_checkpoint_order, refuse_other
 from dovetail.plan.nodes import Node
-from dovetail.spark.checkpoints.state_lookup import at_once
+from dovetail.spark.checkpoints.state_lookup import with_latest_state
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.frames import session_of
 from dovetail.spark.metrics.history import recorded_after
 from dovetail.spark.metrics.progress import AQuery
-from dovetail.spark.metrics.serving import Port, binding, optional
+from dovetail.spark.metrics.serving import Port, address_errors, import_optional
 
 _EXTRAS = "page,pictures"
 
@@ -50,8 +50,8 @@ class Page:
     url: str
 
     def __init__(self, shown: Shown, host: str, port: int, token: str | None) -> None:
-        optional("serve", "starlette", _EXTRAS)
-        uvicorn = optional("serve", "uvicorn", _EXTRAS)
+        import_optional("serve", "starlette", _EXTRAS)
+        uvicorn = import_optional("serve", "uvicorn", _EXTRAS)
         from dovetail.page.application import application_of
 
         self._stopping = Event()
@@ -176,7 +176,7 @@ def serve_checkpoint(
     """
 
     def committed() -> CheckpointStores:
-        return at_once("serve", checkpoint, lambda _, stored: stored, session)
+        return with_latest_state("serve", checkpoint, lambda _, stored: stored, session)
 
     stored = committed()
     if results:
@@ -204,7 +204,7 @@ def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
     """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
-    with binding("serve", host, port):
+    with address_errors("serve", host, port):
         return Page(shown, host, port, token)
 
 

@@ -50,7 +50,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TargetState:
     """The present version of a target, and the versions of the sources that it covers."""
 
     version: int
@@ -68,7 +68,7 @@ class CommitRecords:
     root: SnapshotNode
     """The last node of the plan."""
 
-    def text(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
+    def record_as_json(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
         """Return the record of a commit as JSON text.
 
         ``versions``: the version of each source of the plan, by table id. ``base``: the target
@@ -77,21 +77,21 @@ class CommitRecords:
         """
         recorded = [
             {"name": name, "id": table_id, "version": versions[table_id]}
-            for name, table_id in self._ids.items()
+            for name, table_id in self._table_ids.items()
         ]
         record: dict[str, Any] = {"dovetail": FORMAT, "tables": recorded, "base": base}
         if step is not None:
             record["step"] = asdict(step)
         return json.dumps({**record, "join": describe(self.root)})
 
-    def named(self, versions: Versions) -> dict[str, int]:
+    def versions_by_name(self, versions: Versions) -> dict[str, int]:
         """Return the version of each source by its name. ``versions``: the same by table id. Raises
         ``KeyError`` if a source of the plan is missing.
         """
-        return {name: versions[table_id] for name, table_id in self._ids.items()}
+        return {name: versions[table_id] for name, table_id in self._table_ids.items()}
 
     @property
-    def _ids(self) -> dict[str, str]:
+    def _table_ids(self) -> dict[str, str]:
         """The table id of each source by its name. Names of one table have the same id."""
         return {source.name: source.table_id for source in distinct_sources(self.root)}
 
@@ -113,7 +113,7 @@ class CommitRecords:
                 "Choose another table, or " + REBUILD[0].lower() + REBUILD[1:],
             )
 
-    def foreign_change(self, change: str) -> TargetError:
+    def foreign_change_error(self, change: str) -> TargetError:
         """Return the error for a commit of another writer. ``change``: the beginning of its
         message, such as ``version 3 is a DELETE``.
         """
@@ -124,7 +124,7 @@ class CommitRecords:
         )
 
     @property
-    def overtaken(self) -> TargetError:
+    def overtaken_error(self) -> TargetError:
         """The ``TargetError`` for a commit that another writer has overtaken."""
         return TargetError(
             self.operator,
@@ -133,7 +133,7 @@ class CommitRecords:
         )
 
     @property
-    def unrecorded(self) -> TargetError:
+    def unrecorded_error(self) -> TargetError:
         """The ``TargetError`` for a target whose history has no commit of a join over snapshots."""
         return TargetError(
             self.operator,

@@ -36,7 +36,7 @@ STEPS_MAX = 3
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """The amount of work of a step, and the means for it."""
 
     size: int
@@ -66,7 +66,7 @@ class RefreshStep:
 
 
 @dataclass(frozen=True)
-class Took:
+class TimedStep:
     """An earlier step, and the time that it took until its commit."""
 
     step: RefreshStep
@@ -74,14 +74,14 @@ class Took:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenWay:
     """A way, and the reason why it is taken, for people."""
 
     way: Way
     reason: str
 
 
-def choose(work: Work, earlier: Sequence[Took]) -> Choice:
+def choose_way(work: StepWork, earlier: Sequence[TimedStep]) -> ChosenWay:
     """Return the cheaper way of a step; ``changes`` if both cost the same.
 
     ``earlier``: steps of the target, the last one first; empty before there are any.
@@ -92,10 +92,10 @@ def choose(work: Work, earlier: Sequence[Took]) -> Choice:
         f"about {share:.2%} of the rows change, which takes an estimated {merging:.1f} s to merge, "
         f"and {overwriting:.1f} s to compute and overwrite all"
     )
-    return Choice("changes" if merging <= overwriting else "all", reason)
+    return ChosenWay("changes" if merging <= overwriting else "all", reason)
 
 
-def estimated_s(work: Work, way: Way) -> float:
+def estimated_s(work: StepWork, way: Way) -> float:
     """Return the seconds of a step that goes this way, by the constants of this module alone, more
     than 0.
     """
@@ -106,7 +106,7 @@ def estimated_s(work: Work, way: Way) -> float:
     return jobs_s + (READ * work.size + CHANGED * work.changed) / rate
 
 
-def _expected_s(work: Work, way: Way, earlier: Sequence[Took]) -> float:
+def _expected_s(work: StepWork, way: Way, earlier: Sequence[TimedStep]) -> float:
     """Return the estimated seconds of a step, times the median of (seconds taken / seconds
     estimated). The median is that of the last ``STEPS_MAX`` steps of the same way, or of any way if
     there are none. Steps without an estimate do not count; without any the factor is 1.

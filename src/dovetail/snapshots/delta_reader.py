@@ -58,7 +58,7 @@ Versions = Mapping[str, int]
 
 
 @dataclass
-class Scratch:
+class StoredFrames:
     """The stored frames of one step, released together."""
 
     frames: list[DataFrame] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Scratch:
 
 
 @dataclass(frozen=True)
-class Keys:
+class DistinctKeys:
     """Distinct values of some columns, as a frame and, if they are few, in this process."""
 
     frame: DataFrame
@@ -97,7 +97,9 @@ class Keys:
     few: FewRows | None = None
     """The same keys in this process; None if they are many."""
 
-    def among(self, frame: DataFrame, columns: Sequence[str], *, nulls: bool = False) -> DataFrame:
+    def rows_with_keys(
+        self, frame: DataFrame, columns: Sequence[str], *, nulls: bool = False
+    ) -> DataFrame:
         """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns
         unchanged.
 
@@ -115,24 +117,25 @@ class Keys:
         return frame.where(F.expr(delta_upsert.having_keys(listed)))
 
 
-def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> Keys:
-    """Return keys of this process as ``Keys``, for broadcast. ``keys``: columns ``_f0``, ``_f1`` …
-    without duplicates. ``types``: their Spark types, in order, which ``is_plain`` must allow.
+def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> DistinctKeys:
+    """Return keys of this process as ``DistinctKeys``, for broadcast. ``keys``: columns ``_f0``,
+    ``_f1`` … without duplicates. ``types``: their Spark types, in order, which ``is_plain`` must
+    allow.
     """
     fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
     few = FewRows(keys, StructType(fields))
-    return Keys(F.broadcast(few.frame(session)), keys.num_rows, ranges_of(few), few)
+    return DistinctKeys(F.broadcast(few.frame(session)), keys.num_rows, ranges_of(few), few)
 
 
-def keys_of(scratch: Scratch, frame: DataFrame, columns: Sequence[str]) -> Keys:
+def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> DistinctKeys:
     """Return the distinct values of a frame's columns, without those that contain nulls. It runs a
     job. ``scratch``: stores them until it is released.
     """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
-    return counted(keys)
+    return count_keys(keys)
 
 
-def counted(keys: DataFrame) -> Keys:
+def count_keys(keys: DataFrame) -> DistinctKeys:
     """Return keys with their number and ranges, without ``few``. It runs a job. ``keys``: distinct
     values as columns ``_f0``, ``_f1`` …, stored by ``Scratch.keep``.
     """
@@ -140,10 +143,10 @@ def counted(keys: DataFrame) -> Keys:
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
     ranges = tuple(delta_tables.range_of(row, name) for name in keys.columns)
-    return Keys(small(keys, row["count"]), row["count"], ranges)
+    return DistinctKeys(broadcast_if_small(keys, row["count"]), row["count"], ranges)
 
 
-def small(frame: DataFrame, rows: int) -> DataFrame:
+def broadcast_if_small(frame: DataFrame, rows: int) -> DataFrame:
     """Return the frame, marked for broadcast if ``rows``, its number of rows, is at most
     ``BROADCAST_ROWS_MAX``.
     """
@@ -157,7 +160,7 @@ class VersionReader:
     session: SparkSession
     root: SnapshotNode
     """The last node of the plan."""
-    scratch: Scratch
+    scratch: StoredFrames
     """The frames that the reader stores, which the caller releases."""
     _snapshots: dict[tuple[str, int], DataFrame] = field(
         default_factory=dict, init=False, repr=False
@@ -180,7 +183,7 @@ class VersionReader:
         node: SnapshotNode,
         versions: Versions,
         columns: Sequence[str] = (),
-        keys: Keys | None = None,
+        keys: DistinctKeys | None = None,
     ) -> DataFrame:
         """Return a plan node's rows at these versions, the key columns first; all rows if ``keys``
         is None.
@@ -195,21 +198,23 @@ class VersionReader:
         """
         if isinstance(node, SnapshotSource):
             if keys is None:
-                return self._snapshot(node, versions)
-            return keys.among(self._near(node, versions, columns, keys), columns)
+                return self._rows_of_source(node, versions)
+            return keys.rows_with_keys(self._rows_in_ranges(node, versions, columns, keys), columns)
         if isinstance(node, SnapshotAggregate):
-            return self._aggregated(node, versions, columns, keys)
+            return self._rows_of_aggregate(node, versions, columns, keys)
         if keys is None:
             sides = [self.rows(side, versions) for side in node.sides]
-            return delta_rules.joined(node, sides[0], sides[1], node.how)
-        return keys.among(self._narrowed(node, versions, columns, keys), columns)
+            return delta_rules.joined_rows(node, sides[0], sides[1], node.how)
+        return keys.rows_with_keys(
+            self._rows_of_narrowed_join(node, versions, columns, keys), columns
+        )
 
-    def _aggregated(
+    def _rows_of_aggregate(
         self,
         node: SnapshotAggregate,
         versions: Versions,
         columns: Sequence[str],
-        keys: Keys | None,
+        keys: DistinctKeys | None,
     ) -> DataFrame:
         """Return the aggregate's rows at these versions: all rows or, with ``keys``, those whose
         ``columns`` have the values of one of them.
@@ -217,19 +222,23 @@ class VersionReader:
         Keys of group columns restrict the input. With others, all groups are computed first.
         """
         if keys is None or not set(columns) <= set(node.key.names):
-            rows = delta_rules.aggregated(node, self.rows(node.input, versions))
-            return rows if keys is None else keys.among(rows, columns)
-        return delta_rules.aggregated(node, self.rows(node.input, versions, columns, keys))
+            rows = delta_rules.aggregated_rows(node, self.rows(node.input, versions))
+            return rows if keys is None else keys.rows_with_keys(rows, columns)
+        return delta_rules.aggregated_rows(node, self.rows(node.input, versions, columns, keys))
 
-    def having_keys(self, source: SnapshotSource, versions: Versions, keys: Keys) -> DataFrame:
+    def source_rows_with_keys(
+        self, source: SnapshotSource, versions: Versions, keys: DistinctKeys
+    ) -> DataFrame:
         """Return the source's rows at its version whose key is one of ``keys``. A null equals a
         null.
         """
         names = source.key.names
-        return keys.among(self._near(source, versions, names, keys), names, nulls=True)
+        return keys.rows_with_keys(
+            self._rows_in_ranges(source, versions, names, keys), names, nulls=True
+        )
 
-    def _near(
-        self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: Keys
+    def _rows_in_ranges(
+        self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the source's rows within the ranges of the keys in ``columns``, from files that
         may have such rows. Rows that equal none of the keys may be among them.
@@ -237,7 +246,7 @@ class VersionReader:
         ``columns``: one for each key column, in order.
         """
         if source.iceberg is None:
-            frame = self._snapshot(source, versions)
+            frame = self._rows_of_source(source, versions)
         else:
             ranges = dict(zip(columns, keys.ranges, strict=True))
             version = versions[source.table_id]
@@ -246,8 +255,8 @@ class VersionReader:
             frame = frame.where(condition)
         return frame
 
-    def _narrowed(
-        self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: Keys
+    def _rows_of_narrowed_join(
+        self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the join's rows whose ``columns`` equal one of the keys, and possibly more rows.
 
@@ -259,17 +268,17 @@ class VersionReader:
         sides = [side for side in (0, 1) if all(o[side] is not None for o in origins)]
         if not sides:
             partial_sides = [side for side in (0, 1) if any(o[side] is not None for o in origins)]
-            return self._partly(node, versions, columns, keys, partial_sides)
+            return self._rows_by_one_side(node, versions, columns, keys, partial_sides)
         restricted = {
             side: self.rows(node.sides[side], versions, [o[side] or "" for o in origins], keys)
             for side in sides
         }
         if on_both_sides:
-            return delta_rules.joined(node, restricted[0], restricted[1], node.how)
+            return delta_rules.joined_rows(node, restricted[0], restricted[1], node.how)
         (side,) = sides
-        return self._with_other(node, versions, side, restricted[side])
+        return self._join_with_other_side(node, versions, side, restricted[side])
 
-    def _with_other(
+    def _join_with_other_side(
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
         """Return the join of some rows of a side with their matches of the other side, at these
@@ -284,14 +293,14 @@ class VersionReader:
         matching = self.rows(node.sides[other], versions, node.on_columns(other), compared)
         frames = (rows, matching) if side == 0 else (matching, rows)
         how = ("left", "right")[side] if node.preserves(side) else "inner"
-        return delta_rules.joined(node, *frames, how)
+        return delta_rules.joined_rows(node, *frames, how)
 
-    def _partly(
+    def _rows_by_one_side(
         self,
         node: SnapshotJoin,
         versions: Versions,
         columns: Sequence[str],
-        keys: Keys,
+        keys: DistinctKeys,
         partial_sides: list[int],
     ) -> DataFrame:
         """Return the join's rows if neither side has all ``columns`` of the keys, and possibly more
@@ -307,9 +316,9 @@ class VersionReader:
         part = keys_of(self.scratch, keys.frame, [foreign_name(i) for i in parts])
         names = [node.origins[columns[i]][side] or "" for i in parts]
         rows = self.rows(node.sides[side], versions, names, part)
-        return self._with_other(node, versions, side, rows)
+        return self._join_with_other_side(node, versions, side, rows)
 
-    def _snapshot(self, source: SnapshotSource, versions: Versions) -> DataFrame:
+    def _rows_of_source(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return all rows of a source at its version, with the columns that the plan uses, key
         columns first.
         """
@@ -322,7 +331,7 @@ class VersionReader:
             self._snapshots[table_version] = reader.load(source.path)
         return self._snapshots[table_version].select(*map(quoted, self.columns(source)))
 
-    def feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
+    def change_feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
         """Return a source's changes after its old version, exclusive, up to its new one, inclusive.
 
         The columns are those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes)
@@ -448,7 +457,7 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
 
 
 @dataclass(frozen=True)
-class Present:
+class DeltaState:
     """The present state of a Delta table."""
 
     version: int
@@ -461,7 +470,7 @@ class Present:
     """The Delta log at this version; None on Spark Connect."""
 
     @classmethod
-    def of(cls, session: SparkSession, path: str) -> Present:
+    def of(cls, session: SparkSession, path: str) -> DeltaState:
         """Return the present state of the Delta table at ``path``, from its log. On Spark Connect
         it takes several SQL jobs, and Spark raises an error if there is no table.
         """
@@ -484,8 +493,8 @@ def present_version(reader: VersionReader, source: SnapshotSource) -> int:
     read.
     """
     if source.iceberg is not None:
-        return reader.iceberg.latest(source, ())
-    return Present.of(reader.session, source.path).version
+        return reader.iceberg.latest_snapshot(source, ())
+    return DeltaState.of(reader.session, source.path).version
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
@@ -507,32 +516,38 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
                 "Refresh the target from a classic session, or give the table no column mapping",
             )
         rows = session.read.format("delta").option("versionAsOf", version).load(path)
-        return {field["name"]: _as_stored(field) for field in rows.schema.jsonValue()["fields"]}
+        return {
+            field["name"]: _schema_as_stored(field) for field in rows.schema.jsonValue()["fields"]
+        }
     schema = jvm.delta_snapshot_at(session, path, version).metadata().schemaString()
-    return {field["name"]: _as_stored(field) for field in json.loads(schema)["fields"]}
+    return {field["name"]: _schema_as_stored(field) for field in json.loads(schema)["fields"]}
 
 
-def _as_stored(part: Any) -> Any:
+def _schema_as_stored(part: Any) -> Any:
     """Return a schema as JSON data with the column names of the files, without metadata and
     nullability.
 
     ``part``: a schema of Spark as JSON data, or a part of it. Texts and numbers stay as they are.
     """
     if isinstance(part, list):
-        return [_as_stored(inner) for inner in part]
+        return [_schema_as_stored(inner) for inner in part]
     if not isinstance(part, dict):
         return part
-    named = {key: _as_stored(inner) for key, inner in part.items() if key not in _OF_NO_FILE}
+    named = {
+        key: _schema_as_stored(inner)
+        for key, inner in part.items()
+        if key not in _LEFT_OUT_OF_SCHEMA
+    }
     if "metadata" in part:
         named["name"] = part["metadata"].get("delta.columnMapping.physicalName", part["name"])
     return named
 
 
-_OF_NO_FILE = ("metadata", "nullable")
+_LEFT_OUT_OF_SCHEMA = ("metadata", "nullable")
 """The properties of a schema's field that files do not store."""
 
 
-def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
+def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState:
     """Return the present state of a Delta table, which must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or is gone, or if a used column is gone or has
@@ -540,7 +555,7 @@ def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
     a Delta table.
     """
     operator = f"snapshot {source.name}"
-    now = Present.of(reader.session, source.path)
+    now = DeltaState.of(reader.session, source.path)
     if now.table_id != source.table_id:
         raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
     if not now.has_feed:
@@ -567,15 +582,15 @@ def fit_state(reader: VersionReader, source: SnapshotSource) -> Present:
     return now
 
 
-def unreachable(error: Exception) -> bool:
+def is_unreachable(error: Exception) -> bool:
     """Return True if an error's text says that a table no longer has a version, its files or its
     changes.
     """
     text = str(error)
-    return any(sign in text for sign in _GONE)
+    return any(sign in text for sign in _ERRORS_OF_GONE_VERSIONS)
 
 
-_GONE = (
+_ERRORS_OF_GONE_VERSIONS = (
     "DELTA_MISSING_CHANGE_DATA",
     "DELTA_VERSION_NOT_FOUND",
     "DELTA_VERSIONS_NOT_CONTIGUOUS",

@@ -52,7 +52,7 @@ from dovetail.snapshots.plan import (
     SIGN,
     SnapshotAggregate,
     SnapshotJoin,
-    shell,
+    plan_source,
 )
 
 OLD, NEW, UNCHANGED = "o", "n", "u"
@@ -61,7 +61,7 @@ FEED_VERSION, FAULTY, FRESH = "_version", "_faulty", "_fresh"
 BEFORE, AFTER, APART = "_old", "_new", "_apart"
 
 
-def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
+def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the row of each key before and after the changes of a change feed.
 
     ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
@@ -106,14 +106,14 @@ def images(feed: DataFrame, key: Sequence[str]) -> DataFrame:
         (first > 0).alias(FRESH),
         (~alternate).alias(FAULTY),
     )
-    return ends.withColumn(APART, _differ(ends))
+    return ends.withColumn(APART, _difference_condition(ends))
 
 
-def signed(changed: DataFrame) -> DataFrame:
+def signed_rows(changed: DataFrame) -> DataFrame:
     """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one.
 
-    ``changed``: a result of ``images``. A key without ``_apart`` gives no rows, one whose row is
-    updated gives two. The columns are ``_sign`` and those of the source.
+    ``changed``: a result of ``images_of_feed``. A key without ``_apart`` gives no rows, one whose
+    row is updated gives two. The columns are ``_sign`` and those of the source.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
@@ -135,7 +135,7 @@ def signed(changed: DataFrame) -> DataFrame:
     return changed.where(APART).select(F.inline(signed_images))
 
 
-def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
+def paired_images(delta: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``.
 
     ``delta``: rows with ``_sign``, at most one per key and sign; null keys equal each other.
@@ -148,14 +148,14 @@ def pair(delta: DataFrame, key: Sequence[str]) -> DataFrame:
         F.max_by(F.when(F.col(SIGN) < 0, row), -F.col(SIGN)).alias(BEFORE),
         F.max_by(F.when(F.col(SIGN) > 0, row), F.col(SIGN)).alias(AFTER),
     )
-    return grouped.where(_differ(grouped))
+    return grouped.where(_difference_condition(grouped))
 
 
-def after(changes: DataFrame, key: Sequence[str], values: Sequence[str]) -> DataFrame:
+def changes_after(changes: DataFrame, key: Sequence[str], values: Sequence[str]) -> DataFrame:
     """Return the row of each changed key after the change: the key, the values and ``_deleted``.
 
-    ``changes``: a result of ``pair``. ``key``, ``values``: the names of the columns. A key whose
-    row goes has ``_deleted`` true and null values.
+    ``changes``: a result of ``paired_images``. ``key``, ``values``: the names of the columns. A key
+    whose row goes has ``_deleted`` true and null values.
     """
     return changes.select(
         *map(quoted, key),
@@ -188,7 +188,9 @@ def at_keys(
     return frame.join(keys, all_of(equal), "left_semi")
 
 
-def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFrame) -> DataFrame:
+def former_rows(
+    rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFrame
+) -> DataFrame:
     """Return a node's rows before a change, from its rows after it. So no table is read at its old
     version.
 
@@ -197,27 +199,27 @@ def former(rows: DataFrame, delta: DataFrame, key: Sequence[str], gone: DataFram
     each other. ``gone``: the delta's rows with ``_sign`` -1 and the same values. The result has
     the columns of ``rows`` and ``_age``: ``o`` for rows of ``gone``, ``u`` for the others.
     """
-    come, same = _come(delta, key)
+    come, same = _keys_that_come(delta, key)
     unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
     columns = [F.col(quoted(name)) for name in rows.columns]
     return unchanged.unionByName(gone.select(*columns, F.lit(OLD).alias("_age")))
 
 
-def aged(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
+def rows_with_age(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return a node's rows after a change, with a last column ``_age``: ``n`` if the delta has the
     row's key with ``_sign`` +1, else ``u``. So an updated row is ``n``, too.
 
     ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``; a key that has +1
     twice repeats the row. ``key``: the node's key columns; null keys equal each other.
     """
-    come, same = _come(delta, key)
+    come, same = _keys_that_come(delta, key)
     return rows.join(come.withColumn("_age", F.lit(NEW)), same, "left").select(
         *(F.col(quoted(name)) for name in rows.columns),
         F.coalesce(F.col("_age"), F.lit(UNCHANGED)).alias("_age"),
     )
 
 
-def _come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Column]:
+def _keys_that_come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Column]:
     """Return the keys of the delta's rows with ``_sign`` +1, as columns ``_f0``, ``_f1`` …,
     repeated if the delta repeats them. Also return the condition that a row of the node has such a
     key, where a null equals a null.
@@ -227,7 +229,7 @@ def _come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Column]:
     return keys, all_of(column.eqNullSafe(F.col(name)) for column, name in pairs)
 
 
-def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
+def moved_values(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
     """Return the values of ``columns`` for which a node gains its first row or loses its last one.
 
     ``delta``: the node's delta, with ``_sign``. ``now``: the node's rows after it, at least those
@@ -261,37 +263,37 @@ def moves(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> Da
     return counts.where("had != has").select(*keys, (F.col("had") - F.col("has")).alias(SIGN))
 
 
-def term(
+def term_of_side(
     node: SnapshotJoin, side: int, delta: DataFrame, others: DataFrame, moved: DataFrame | None
 ) -> DataFrame:
     """Return the effect of one side's changes on a join while the other side stands still.
 
     ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
     ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
-    ``moved``: ``moves`` of ``side``, None unless the other side is preserved. The result has the
-    columns of both sides by number, null for a missing side, then ``_sign``, ``_left_age`` and
+    ``moved``: ``moved_values`` of ``side``, None unless the other side is preserved. The result has
+    the columns of both sides by number, null for a missing side, then ``_sign``, ``_left_age`` and
     ``_right_age``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
-    changed = _numbered(node, side, delta.withColumn("_age", age))
-    standing = _numbered(node, other, others)
+    changed = _numbered_rows(node, side, delta.withColumn("_age", age))
+    standing = _numbered_rows(node, other, others)
     kind = "left" if node.preserves(side) else "inner"
-    result = changed.join(standing, _matches(node), kind)
+    result = changed.join(standing, _match_condition(node), kind)
     if moved is not None:
         keys = [F.col(foreign_name(i)) for i in range(len(node.on))]
-        columns = [F.col(name) for name in _positions(node, other, node.on_columns(other))]
+        columns = [F.col(name) for name in _numbered_names(node, other, node.on_columns(other))]
         equal = [a == b for a, b in zip(columns, keys, strict=True)]
         alone = standing.join(moved, all_of(equal), "inner").drop(*keys)
         result = result.unionByName(alone, allowMissingColumns=True)
     return result
 
 
-def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
+def net_delta(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
     """Return a join's delta from its terms: the columns of the join, then ``_sign``.
 
-    ``terms``: the union of results of ``term``, one for each side that has changed. Rows of the
-    same keys and ages whose signs sum to 0 are left out.
+    ``terms``: the union of results of ``term_of_side``, one for each side that has changed. Rows of
+    the same keys and ages whose signs sum to 0 are left out.
     """
     keys = _key_columns(node)
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
@@ -300,10 +302,10 @@ def netted(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
         .agg(F.sum(SIGN).cast("int").alias(SIGN), F.first(F.struct(*image_columns)).alias("image"))
         .where(F.col(SIGN) != 0)
     )
-    return projected(node, summed.select("image.*", SIGN, *AGES), [F.col(SIGN)])
+    return projected_rows(node, summed.select("image.*", SIGN, *AGES), [F.col(SIGN)])
 
 
-def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
+def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
     """Return the join of ``left`` and ``right`` in the columns of ``node``: the key, then the
     values.
 
@@ -311,13 +313,13 @@ def joined(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> 
     ``"left"``. It may differ from the join's own.
     """
     numbered = [
-        _numbered(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
+        _numbered_rows(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
         for side, frame in enumerate((left, right))
     ]
-    return projected(node, numbered[0].join(numbered[1], _matches(node), kind), [])
+    return projected_rows(node, numbered[0].join(numbered[1], _match_condition(node), kind), [])
 
 
-def aggregated(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
+def aggregated_rows(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
     """Return a row for each group of ``rows``, the rows of the aggregate's input: the group columns
     and the aggregates. Rows with a null in a group column are left out.
     """
@@ -327,7 +329,7 @@ def aggregated(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
     return grouped.agg(*(column.alias(name) for column, name in aggregates))
 
 
-def recomputed(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
+def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
     """Return the delta of an aggregate, with ``_sign``: the rows of its groups before a change,
     which go, and those after it, which come. A group may go and come as it was.
 
@@ -337,18 +339,18 @@ def recomputed(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> Da
     sides = ((before, -1), (now, 1))
     return reduce(
         DataFrame.unionByName,
-        (aggregated(node, rows).withColumn(SIGN, F.lit(sign)) for rows, sign in sides),
+        (aggregated_rows(node, rows).withColumn(SIGN, F.lit(sign)) for rows, sign in sides),
     )
 
 
-def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
+def projected_rows(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
     """Return a join's key and value columns, in order, then the columns ``also``.
 
     ``rows``: both sides' columns by number, with ``_left_age`` and ``_right_age``. An age is null
     if its side is missing. Selected expressions are computed on these rows.
     """
     places = [
-        dict(zip(side.columns, _positions(node, side_index, side.columns), strict=True))
+        dict(zip(side.columns, _numbered_names(node, side_index, side.columns), strict=True))
         for side_index, side in enumerate(node.sides)
     ]
     plain = {
@@ -367,7 +369,7 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
         column.alias(names[c.name]) for c, column in zip(node.key_columns, keys, strict=True)
     ]
     named_columns += [column.alias(names[name]) for name, column in plain.items()]
-    row, shortcuts = joined_row_columns(*(shell(side) for side in node.sides))
+    row, shortcuts = joined_row_columns(*(plan_source(side) for side in node.sides))
     whole = {}
     for side_index, (side, name) in enumerate(zip(node.sides, ("left", "right"), strict=True)):
         fields = [F.col(places[side_index][column]).alias(column) for column in side.columns]
@@ -389,14 +391,14 @@ def projected(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFr
     return seen.select(*(F.col(names[name]).alias(name) for name in node.key.names), *values, *also)
 
 
-def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
+def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
     """Return a side's rows with columns named by side and number, so that two sides share no name.
 
     ``frame``: some of the side's columns, ``_age`` and perhaps ``_sign``. A column that ``frame``
     lacks is null. ``_sign`` follows the columns if it is there, then the side's age column.
     """
     names = node.sides[side].columns
-    places = _positions(node, side, names)
+    places = _numbered_names(node, side, names)
     columns = [
         F.col(quoted(name)).alias(numbered_name)
         for name, numbered_name in zip(names, places, strict=True)
@@ -413,7 +415,7 @@ def _numbered(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
     return frame.select(*columns, *unread, *signs, F.col("_age").alias(AGES[side]))
 
 
-def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
+def _numbered_names(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
     """Return the numbered name of each of a side's ``columns``, in their order. Raises ``KeyError``
     for an unknown column.
     """
@@ -421,11 +423,11 @@ def _positions(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[st
     return [value_name(side, index_by_name[name]) for name in columns]
 
 
-def _matches(node: SnapshotJoin) -> Column:
+def _match_condition(node: SnapshotJoin) -> Column:
     """Return the condition that a left and a right row match: all compared columns are equal. A
     null equals nothing.
     """
-    sides = [_positions(node, side, node.on_columns(side)) for side in (0, 1)]
+    sides = [_numbered_names(node, side, node.on_columns(side)) for side in (0, 1)]
     return all_of(F.col(a) == F.col(b) for a, b in zip(*sides, strict=True))
 
 
@@ -437,7 +439,7 @@ def _key_columns(node: SnapshotJoin) -> list[Column]:
     columns = []
     for column in node.key_columns:
         side_columns = [
-            F.col(_positions(node, side, [name])[0])
+            F.col(_numbered_names(node, side, [name])[0])
             for side, name in enumerate((column.left, column.right))
             if name is not None
         ]
@@ -456,7 +458,7 @@ def all_of(conditions: Iterable[Column]) -> Column:
     return reduce(and_, conditions)
 
 
-def _differ(changed: DataFrame) -> Column:
+def _difference_condition(changed: DataFrame) -> Column:
     """Return the condition that ``_old`` and ``_new`` differ. It is never null.
 
     ``changed``: a frame with both structs, each null for no row. The condition is always true if a

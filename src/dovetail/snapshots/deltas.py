@@ -18,14 +18,14 @@ from dovetail.base.columns import foreign_name, quoted
 from dovetail.platform import delta_upsert
 from dovetail.snapshots import delta_rules, few_rows
 from dovetail.snapshots.delta_reader import (
-    Keys,
+    DistinctKeys,
     VersionReader,
     Versions,
-    counted,
+    broadcast_if_small,
+    count_keys,
     few_keys,
     keys_of,
     refuse_keys,
-    small,
 )
 from dovetail.snapshots.few_rows import FewRows
 from dovetail.snapshots.plan import (
@@ -56,7 +56,9 @@ class TargetChanges:
     """The changes of a target's rows between the versions that two commits cover."""
 
     frame: DataFrame | None
-    """A row for each changed key, as ``delta_rules.pair`` returns it. None if nothing changes."""
+    """A row for each changed key, as ``delta_rules.paired_images`` returns it. None if nothing
+    changes.
+    """
     rows: int
     """The number of changed keys."""
     few: bool
@@ -86,13 +88,13 @@ class Deltas:
 
         The first call for a node computes them by Spark jobs, later calls return the same delta.
         Raises ``DataError`` if a source has several rows of one key, or a key that is null. Raises
-        ``TargetError`` or ``ConfigurationError`` as ``VersionReader.feed`` does.
+        ``TargetError`` or ``ConfigurationError`` as ``VersionReader.change_feed`` does.
         """
         if node not in self._known:
             if isinstance(node, SnapshotSource):
-                self._known[node] = self._source(node)
+                self._known[node] = self._source_delta(node)
             else:
-                self._known[node] = self._held(self._computed(node))
+                self._known[node] = self._store_delta(self._computed_rows(node))
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
@@ -102,26 +104,30 @@ class Deltas:
         Each key has its row before and after. Raises the errors of ``of``. Runs Spark jobs, each
         time anew.
         """
-        frame = self.of(root).frame if isinstance(root, SnapshotSource) else self._computed(root)
+        frame = (
+            self.of(root).frame if isinstance(root, SnapshotSource) else self._computed_rows(root)
+        )
         if frame is None:
             return TargetChanges(None, 0, few=True)
         key, values = root.key.names, root.values.names
-        pairs = self._reader.scratch.keep(delta_rules.pair(frame, key))
-        rows, few = delta_upsert.measure(delta_rules.after(pairs, key, values))
+        pairs = self._reader.scratch.keep(delta_rules.paired_images(frame, key))
+        rows, few = delta_upsert.measure(delta_rules.changes_after(pairs, key, values))
         return TargetChanges(pairs if rows else None, rows, few)
 
-    def _source(self, source: SnapshotSource) -> RowDelta:
+    def _source_delta(self, source: SnapshotSource) -> RowDelta:
         """Return the rows that a source loses and gains, from its change feed. Nothing is read if
         its version stays the same.
 
         Raises ``DataError`` if a changed key has several rows, or is null. Raises the errors of
-        ``VersionReader.feed``.
+        ``VersionReader.change_feed``.
         """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
             return RowDelta(None, 0)
         keep, key = self._reader.scratch.keep, source.key.names
-        images = delta_rules.images(self._reader.feed(source, self._old, self._new), key)
+        images = delta_rules.images_of_feed(
+            self._reader.change_feed(source, self._old, self._new), key
+        )
         row_type = images.schema[delta_rules.BEFORE].dataType
         assert isinstance(row_type, StructType)
         if self._few and all(delta_upsert.is_plain(field.dataType) for field in row_type):
@@ -145,53 +151,57 @@ class Deltas:
         if row["fresh"]:
             names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(key)]
             fresh = keep(images.where(delta_rules.FRESH).select(*names))
-            self._refuse_known(source, counted(fresh), row["come"])
-        return RowDelta(delta_rules.signed(images) if row["rows"] else None, row["rows"])
+            self._refuse_known_keys(source, count_keys(fresh), row["come"])
+        return RowDelta(delta_rules.signed_rows(images) if row["rows"] else None, row["rows"])
 
     def _few_changes(
         self, source: SnapshotSource, images: DataFrame, row_type: StructType
     ) -> RowDelta:
         """Return the rows that a source with few changes loses and gains, held in this process.
 
-        ``images``: the result of ``delta_rules.images`` for the source. ``row_type``: the columns
-        of its rows, all of plain types. Raises ``DataError`` if a changed key has several rows, or
-        is null.
+        ``images``: the result of ``delta_rules.images_of_feed`` for the source. ``row_type``: the
+        columns of its rows, all of plain types. Raises ``DataError`` if a changed key has several
+        rows, or is null.
         """
         held, key = images.toArrow(), source.key.names
         counts = few_rows.count_images(held, key)
         refuse_keys(source, self._new, counts.faulty, counts.nulls)
         if counts.fresh:
             fresh = held.filter(held[delta_rules.FRESH])
-            keys = few_rows.numbered(fresh, key)
+            keys = few_rows.numbered_columns(fresh, key)
             types = [field.dataType for field in source.key]
             come = fresh.num_rows - fresh[delta_rules.AFTER].null_count
-            self._refuse_known(source, few_keys(self._reader.session, keys, types), come)
+            self._refuse_known_keys(source, few_keys(self._reader.session, keys, types), come)
         sign = StructField(SIGN, IntegerType())
-        return self._few_rows(FewRows(few_rows.signed(held), StructType([*row_type.fields, sign])))
+        return self._delta_of_few(
+            FewRows(few_rows.signed_rows(held), StructType([*row_type.fields, sign]))
+        )
 
-    def _few_rows(self, few: FewRows) -> RowDelta:
+    def _delta_of_few(self, few: FewRows) -> RowDelta:
         """Return ``few``, rows with ``_sign`` in this process, as a delta. Without rows its frame
         is None.
         """
         rows = few.table.num_rows
         return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
 
-    def _refuse_known(self, source: SnapshotSource, fresh: Keys, come: int) -> None:
+    def _refuse_known_keys(self, source: SnapshotSource, fresh: DistinctKeys, come: int) -> None:
         """Raise ``DataError`` if a key that the change feed reports as new had a row before.
 
         ``fresh``: the keys reported as new. ``come``: the number of them that have a row at the new
         version.
         """
-        rows = self._reader.having_keys(source, self._new, fresh).count()
+        rows = self._reader.source_rows_with_keys(source, self._new, fresh).count()
         refuse_keys(source, self._new, rows - come, 0)
 
-    def _computed(self, node: SnapshotJoin | SnapshotAggregate) -> DataFrame | None:
+    def _computed_rows(self, node: SnapshotJoin | SnapshotAggregate) -> DataFrame | None:
         """Return the rows that a node above the sources loses and gains, with ``_sign``; None if no
         input has changed.
         """
-        return self._join(node) if isinstance(node, SnapshotJoin) else self._aggregate(node)
+        return (
+            self._join_rows(node) if isinstance(node, SnapshotJoin) else self._aggregate_rows(node)
+        )
 
-    def _aggregate(self, node: SnapshotAggregate) -> DataFrame | None:
+    def _aggregate_rows(self, node: SnapshotAggregate) -> DataFrame | None:
         """Return the rows that an aggregate loses and gains, with ``_sign``: those of the groups
         that have changed rows, computed anew. A group may go and come as it was. Return None, and
         read nothing, if the input has not changed.
@@ -200,12 +210,12 @@ class Deltas:
         delta = self.of(node.input)
         if delta.frame is None:
             return None
-        keys = self._keys(delta, by)
+        keys = self._keys_of_delta(delta, by)
         now = reader.scratch.keep(reader.rows(node.input, self._new, by, keys))
-        before = self._former(node.input, now, by, keys)
-        return delta_rules.recomputed(node, before, now)
+        before = self._former_rows(node.input, now, by, keys)
+        return delta_rules.delta_of_aggregate(node, before, now)
 
-    def _keys(self, delta: RowDelta, columns: Sequence[str]) -> Keys:
+    def _keys_of_delta(self, delta: RowDelta, columns: Sequence[str]) -> DistinctKeys:
         """Return the distinct values of ``columns`` in a delta, which must have rows, without
         nulls.
         """
@@ -215,22 +225,23 @@ class Deltas:
         types = [delta.few.schema[name].dataType for name in columns]
         return few_keys(self._reader.session, few_rows.keys_of(delta.few.table, columns), types)
 
-    def _join(self, node: SnapshotJoin) -> DataFrame | None:
+    def _join_rows(self, node: SnapshotJoin) -> DataFrame | None:
         """Return the rows that a join loses and gains, with ``_sign``. Return None, and read
         nothing, if neither side has changed.
         """
         deltas = [self.of(side) for side in node.sides]
         terms = [
-            self._term(node, side, delta)
+            self._term_of_side(node, side, delta)
             for side, delta in enumerate(deltas)
             if delta.frame is not None
         ]
         if not terms:
             return None
-        return delta_rules.netted(node, reduce(lambda a, b: a.unionByName(b), terms))
+        return delta_rules.net_delta(node, reduce(lambda a, b: a.unionByName(b), terms))
 
-    def _term(self, node: SnapshotJoin, side: int, delta: RowDelta) -> DataFrame:
-        """Return the effect of one side's changes on a join, a result of ``delta_rules.term``.
+    def _term_of_side(self, node: SnapshotJoin, side: int, delta: RowDelta) -> DataFrame:
+        """Return the effect of one side's changes on a join, a result of
+        ``delta_rules.term_of_side``.
 
         ``side``: 0 for the left, 1 for the right. Changes of the left side meet the right side's
         new rows. Changes of the right side meet the left side's old rows. ``delta``: the side's
@@ -238,22 +249,22 @@ class Deltas:
         """
         assert delta.frame is not None
         reader, other, columns = self._reader, 1 - side, node.on_columns(side)
-        few, keys = delta.few, self._keys(delta, columns)
-        others = self._others(node.sides[other], node.on_columns(other), keys, old=side == 1)
+        few, keys = delta.few, self._keys_of_delta(delta, columns)
+        others = self._other_rows(node.sides[other], node.on_columns(other), keys, old=side == 1)
         if not node.preserves(other):
-            return delta_rules.term(node, side, delta.frame, others, None)
+            return delta_rules.term_of_side(node, side, delta.frame, others, None)
         now = None
-        if not node.one_each(side):
+        if not node.has_one_match(side):
             now = reader.rows(node.sides[side], self._new, columns, keys)
         elif few is not None and not delta_upsert.has_floats(few.schema, columns):
-            moved = few_rows.moves(few.table, columns)
+            moved = few_rows.moved_values(few.table, columns)
             if not moved.num_rows:
-                return delta_rules.term(node, side, delta.frame, others, None)
-        moved = delta_rules.moves(delta.frame, columns, now)
-        return delta_rules.term(node, side, delta.frame, reader.scratch.keep(others), moved)
+                return delta_rules.term_of_side(node, side, delta.frame, others, None)
+        moved = delta_rules.moved_values(delta.frame, columns, now)
+        return delta_rules.term_of_side(node, side, delta.frame, reader.scratch.keep(others), moved)
 
-    def _others(
-        self, node: SnapshotNode, columns: list[str], keys: Keys, *, old: bool
+    def _other_rows(
+        self, node: SnapshotNode, columns: list[str], keys: DistinctKeys, *, old: bool
     ) -> DataFrame:
         """Return a node's rows whose ``columns`` have the values of one of the keys, each with
         ``_age``.
@@ -266,21 +277,25 @@ class Deltas:
         if delta.frame is None:
             return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
         if old:
-            return self._former(node, rows, columns, keys)
-        return delta_rules.aged(rows, small(delta.frame, delta.rows), node.key.names)
+            return self._former_rows(node, rows, columns, keys)
+        return delta_rules.rows_with_age(
+            rows, broadcast_if_small(delta.frame, delta.rows), node.key.names
+        )
 
-    def _former(
-        self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: Keys
+    def _former_rows(
+        self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the rows of a node with changes before these, whose ``columns`` have the values of
         one of the keys, each with ``_age``: ``o`` or ``u``. ``now``: such rows after the changes.
         """
         delta = self.of(node)
         assert delta.frame is not None
-        gone = keys.among(delta.frame.where(F.col(SIGN) < 0), columns)
-        return delta_rules.former(now, small(delta.frame, delta.rows), node.key.names, gone)
+        gone = keys.rows_with_keys(delta.frame.where(F.col(SIGN) < 0), columns)
+        return delta_rules.former_rows(
+            now, broadcast_if_small(delta.frame, delta.rows), node.key.names, gone
+        )
 
-    def _held(self, frame: DataFrame | None) -> RowDelta:
+    def _store_delta(self, frame: DataFrame | None) -> RowDelta:
         """Return rows with ``_sign`` as a delta, computed and counted by a job. None gives an empty
         delta.
 
@@ -291,5 +306,5 @@ class Deltas:
         stored_rows = self._reader.scratch.keep(frame)
         rows, few = delta_upsert.measure(stored_rows)
         if self._few and few:
-            return self._few_rows(FewRows(stored_rows.toArrow(), frame.schema))
+            return self._delta_of_few(FewRows(stored_rows.toArrow(), frame.schema))
         return RowDelta(stored_rows if rows else None, rows)

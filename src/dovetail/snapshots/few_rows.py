@@ -40,7 +40,7 @@ class FewRows:
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """The numbers of keys to refuse or to look up in a result of ``delta_rules.images``."""
+    """The numbers of keys to refuse or to look up in a result of ``delta_rules.images_of_feed``."""
 
     faulty: int
     """The number of keys that had two rows at once."""
@@ -51,7 +51,8 @@ class ImageCounts:
 
 
 def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
-    """Count the keys to refuse or to look up in ``images``, a result of ``delta_rules.images``.
+    """Count the keys to refuse or to look up in ``images``, a result of
+    ``delta_rules.images_of_feed``.
 
     ``key``: the names of the key columns. A key counts as null if all its columns are null. A null
     key never counts as faulty.
@@ -64,11 +65,11 @@ def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
     )
 
 
-def signed(images: pa.Table) -> pa.Table:
+def signed_rows(images: pa.Table) -> pa.Table:
     """Return the rows that go and come as a table with ``_sign``: -1 for old rows, +1 for new ones.
 
-    ``images``: a result of ``delta_rules.images``. All old rows stand before all new ones. Keys
-    without ``_apart`` give no rows.
+    ``images``: a result of ``delta_rules.images_of_feed``. All old rows stand before all new ones.
+    Keys without ``_apart`` give no rows.
     """
     changed = images.filter(images[APART])
     sides = []
@@ -86,18 +87,18 @@ def keys_of(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     Values with a null in any column are left out. Floats that Spark takes for equal, such as 0.0
     and -0.0, may both be there.
     """
-    keys = numbered(rows, columns).drop_null()
+    keys = numbered_columns(rows, columns).drop_null()
     return keys.group_by(keys.column_names).aggregate([])
 
 
-def numbered(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+def numbered_columns(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return the given columns of a table, renamed ``_f0``, ``_f1`` … in this order. All rows stay,
     in order, also those with nulls.
     """
     return rows.select(columns).rename_columns([foreign_name(i) for i in range(len(columns))])
 
 
-def moves(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+def moved_values(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return the values of ``columns`` that gain or lose a row, as ``_f0``, ``_f1`` … and
     ``_sign``.
 
@@ -105,7 +106,7 @@ def moves(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     ``_sign`` of the result is -1 for a value that gains its row, +1 for one that loses it. Values
     with nulls, or with a row before and after, are left out. No column may be a float.
     """
-    keys = numbered(rows, columns)
+    keys = numbered_columns(rows, columns)
     names = keys.column_names
     signs = keys.append_column(SIGN, rows[SIGN]).drop_null().group_by(names)
     ends = signs.aggregate([(SIGN, "min"), (SIGN, "max")])

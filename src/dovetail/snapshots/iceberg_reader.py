@@ -21,7 +21,7 @@ from dovetail.snapshots.plan import REBUILD, SIGN, IcebergTable, SnapshotSource
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-EMPTY = 0
+NO_SNAPSHOT = 0
 """The version of a table before its first snapshot."""
 
 
@@ -34,18 +34,22 @@ class SnapshotReader:
     session: SparkSession
     _tables: dict[str, Table] = field(default_factory=dict, init=False)
 
-    def latest(self, source: SnapshotSource, columns: Sequence[str]) -> int:
+    def latest_snapshot(self, source: SnapshotSource, columns: Sequence[str]) -> int:
         """Return the id of a source's present snapshot, 0 if it has none.
 
         ``columns``: the names of columns that must be as they were when the join was written; a new
         name does not matter. Raises ``TargetError`` if the table was replaced, or if one of them
         was dropped or has another type. Raises ``ConfigurationError`` if the table cannot be read.
         """
-        operator, table, iceberg = _operator(source), self._table(source), _iceberg(source)
+        operator, table, iceberg = (
+            _title_of(source),
+            self._opened_table(source),
+            _iceberg_table(source),
+        )
         if str(table.metadata.table_uuid) != source.table_id:
             raise TargetError(operator, f"the table {source.path!r} has been replaced", REBUILD)
         present = {column.field_id: column for column in table.schema().fields}
-        request = _request(source, columns)
+        request = _feed_request(source, columns)
         for column in request.schema.fields:
             now = present.get(iceberg.ids[column.name])
             if now is None or now.field_type != column.field_type:
@@ -54,12 +58,13 @@ class SnapshotReader:
                     operator,
                     f"column {column.name!r} was {column.field_type} when the join was written and "
                     f"now {state}",
-                    f"Write the join anew from the present table, then {_lowered(REBUILD)}",
+                    "Write the join anew from the present table, then "
+                    + _with_lower_first(REBUILD),
                 )
         snapshot = table.current_snapshot()
-        return EMPTY if snapshot is None else snapshot.snapshot_id
+        return NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
 
-    def following(
+    def next_snapshot(
         self, source: SnapshotSource, covered: int, latest: int, versions_max: int | None
     ) -> int:
         """Return the id of the snapshot that a step covers next.
@@ -73,8 +78,8 @@ class SnapshotReader:
 
         if covered == latest:
             return covered
-        metadata, start = self._table(source).metadata, covered or None
-        line = snapshots_after(_operator(source), metadata, start, latest, REBUILD)
+        metadata, start = self._opened_table(source).metadata, covered or None
+        line = snapshots_after(_title_of(source), metadata, start, latest, REBUILD)
         return line[:versions_max][-1].snapshot_id
 
     def rows(
@@ -92,22 +97,22 @@ class SnapshotReader:
         and texts, restrict nothing. Rows outside the ranges may be among the result. Raises
         ``ConfigurationError`` if the snapshot does not exist, or if the table cannot be read.
         """
-        ids = _iceberg(source).ids
+        ids = _iceberg_table(source).ids
         near: list[ColumnRange] = [
             (ids[name], *ends)
             for name, ends in ranges.items()
             if ends is not None and isinstance(ends[0], (int, str))
         ]
-        if version == EMPTY:
+        if version == NO_SNAPSHOT:
             fields = {part.name: part for part in (*source.key, *source.values)}
             return self.session.createDataFrame([], StructType([fields[name] for name in columns]))
-        if self._table(source).snapshot_by_id(version) is None:
+        if self._opened_table(source).snapshot_by_id(version) is None:
             raise ConfigurationError(
-                _operator(source),
+                _title_of(source),
                 f"snapshot {version} is not there, or has expired",
                 "Give the id of one in its metadata table 'snapshots', or 0 for the empty table",
             )
-        request = _request(source, columns, end=version, near=near)
+        request = _feed_request(source, columns, end=version, near=near)
         frame = feed_frame(self.session, request, streaming=False)
         return frame.select(*map(quoted, columns))
 
@@ -122,23 +127,23 @@ class SnapshotReader:
         yet; a job that reads the frame fails if a snapshot in between has expired.
         """
         start: FeedOffset = {"snapshot": old or None, "content": False}
-        rows = feed_frame(self.session, _request(source, columns, start, new), streaming=False)
+        rows = feed_frame(self.session, _feed_request(source, columns, start, new), streaming=False)
         return rows.select(
             *map(quoted, columns),
             F.when(F.col(KIND) == "insert", 1).otherwise(-1).alias(SIGN),
             F.col(COMMIT_VERSION).alias(FEED_VERSION),
         )
 
-    def _table(self, source: SnapshotSource) -> Table:
+    def _opened_table(self, source: SnapshotSource) -> Table:
         """Return the opened Iceberg table of a source. The first call for a source asks the
         catalog, and raises ``ConfigurationError`` if the table cannot be read.
         """
         if source.table_id not in self._tables:
-            self._tables[source.table_id] = _iceberg(source).address.open(_operator(source))
+            self._tables[source.table_id] = _iceberg_table(source).address.open(_title_of(source))
         return self._tables[source.table_id]
 
 
-def _request(
+def _feed_request(
     source: SnapshotSource,
     columns: Sequence[str],
     start: FeedOffset | None = None,
@@ -154,10 +159,10 @@ def _request(
     """
     from pyiceberg.schema import Schema
 
-    iceberg = _iceberg(source)
+    iceberg = _iceberg_table(source)
     planned = {part.name: part for part in Schema.model_validate_json(iceberg.columns).fields}
     return FeedRequest(
-        _operator(source),
+        _title_of(source),
         iceberg.address,
         Schema(*(planned[name] for name in columns)).model_dump_json(),
         start or {"snapshot": None, "content": True},
@@ -166,17 +171,17 @@ def _request(
     )
 
 
-def _iceberg(source: SnapshotSource) -> IcebergTable:
+def _iceberg_table(source: SnapshotSource) -> IcebergTable:
     """Return the Iceberg table of a source, which must be one."""
     assert source.iceberg is not None
     return source.iceberg
 
 
-def _operator(source: SnapshotSource) -> str:
+def _title_of(source: SnapshotSource) -> str:
     """Return the name of a source in errors, such as ``snapshot orders``."""
     return f"snapshot {source.name}"
 
 
-def _lowered(text: str) -> str:
+def _with_lower_first(text: str) -> str:
     """Return a text that is not empty with its first letter in lower case."""
     return text[0].lower() + text[1:]

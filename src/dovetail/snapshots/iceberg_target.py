@@ -22,16 +22,16 @@ from dovetail.plan.types.arrow import arrow_schema, spark_schema
 from dovetail.snapshots.commit_records import (
     Commit,
     CommitRecords,
-    Standing,
+    TargetState,
     commit_of,
     covered_by_id,
     record_of,
 )
-from dovetail.snapshots.costs import RefreshStep, Took
+from dovetail.snapshots.costs import RefreshStep, TimedStep
 from dovetail.snapshots.delta_reader import Versions
-from dovetail.snapshots.delta_rules import after
+from dovetail.snapshots.delta_rules import changes_after
 from dovetail.snapshots.deltas import TargetChanges
-from dovetail.snapshots.iceberg_reader import EMPTY
+from dovetail.snapshots.iceberg_reader import NO_SNAPSHOT
 from dovetail.snapshots.plan import SnapshotNode
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class IcebergSnapshotTarget:
         """Return True if the Iceberg table exists and has a snapshot. A table without one may be
         taken over. Raises ``ConfigurationError`` if the catalog cannot be reached.
         """
-        return self._has_table() and self._open().current_snapshot() is not None
+        return self._has_table() and self._open_table().current_snapshot() is not None
 
-    def standing(self) -> Standing:
+    def present_state(self) -> TargetState:
         """Return the id of the target's present snapshot and the version of each source that it
         covers.
 
@@ -76,23 +76,23 @@ class IcebergSnapshotTarget:
         record has another format, or if no snapshot in the history has a record. The table must
         exist; ``ConfigurationError`` says that it cannot be read.
         """
-        table = self._open()
+        table = self._open_table()
         newer: list[Snapshot] = []
-        for snapshot, record in _commits(table):
+        for snapshot, record in _snapshots_with_records(table):
             if record is None:
                 newer.append(snapshot)
                 continue
             self._records.refuse_other_plan(record)
             self._refuse_columns(table)
-            self._refuse_changed([*newer, *_between(table, record["base"], snapshot)])
-            return Standing((newer or [snapshot])[0].snapshot_id, covered_by_id(record))
-        raise self._records.unrecorded
+            self._refuse_changed([*newer, *_snapshots_between(table, record["base"], snapshot)])
+            return TargetState((newer or [snapshot])[0].snapshot_id, covered_by_id(record))
+        raise self._records.unrecorded_error
 
-    def belongs(self) -> bool:
+    def is_of_snapshot_join(self) -> bool:
         """Return True if any snapshot in the table's history is of a join over snapshots, of any
         plan. The table must exist.
         """
-        return any(record is not None for _, record in _commits(self._open()))
+        return any(record is not None for _, record in _snapshots_with_records(self._open_table()))
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
         """Create the table, or take an empty one over, with these rows in one commit, and return
@@ -118,14 +118,14 @@ class IcebergSnapshotTarget:
         """
         from dovetail.iceberg.replacement import all_files
 
-        table = self._open()
+        table = self._open_table()
         self._refuse_columns(table)
-        base = _present(table) if base is None else base
-        if _present(table) != base:
-            raise self._records.overtaken
+        base = _present_snapshot_id(table) if base is None else base
+        if _present_snapshot_id(table) != base:
+            raise self._records.overtaken_error
         arrow_rows = rows.toArrow().cast(self._schema)
-        self._commit(table, arrow_rows, all_files(table), versions, base, step)
-        return Commit(_present(table), self._records.named(versions))
+        self._make_snapshot(table, arrow_rows, all_files(table), versions, base, step)
+        return Commit(_present_snapshot_id(table), self._records.versions_by_name(versions))
 
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
@@ -139,12 +139,12 @@ class IcebergSnapshotTarget:
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
-        rows = after(changes.frame, names, values).toArrow()
-        table = self._open()
+        rows = changes_after(changes.frame, names, values).toArrow()
+        table = self._open_table()
         removed, coming = merged_rows(table, rows, self._schema, names)
-        return self._committed(table, coming, removed, versions, base, changes.rows, step)
+        return self._commit_rows(table, coming, removed, versions, base, changes.rows, step)
 
-    def advance(self, versions: Versions, base: int) -> Commit:
+    def advance_versions(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions without a change of rows, and return that
         commit.
 
@@ -153,18 +153,18 @@ class IcebergSnapshotTarget:
         another writer was faster.
         """
         empty = self._schema.empty_table()
-        return self._committed(self._open(), empty, [], versions, base, 0, None)
+        return self._commit_rows(self._open_table(), empty, [], versions, base, 0, None)
 
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the latest first: of
         this plan and of others. Snapshots of other writers are left out. Raises
         ``ConfigurationError`` if the table does not exist.
         """
-        for snapshot, record in _commits(self._open()):
+        for snapshot, record in _snapshots_with_records(self._open_table()):
             if record is not None:
                 yield commit_of(snapshot.snapshot_id, record)
 
-    def earlier(self) -> list[Took]:
+    def earlier_steps(self) -> list[TimedStep]:
         """Return an empty list: times of steps are not needed while there is an ``objection``."""
         return []
 
@@ -173,7 +173,7 @@ class IcebergSnapshotTarget:
         """The reason, in words, why a refresh overwrites the target only with ``way="all"``."""
         return "this process would hold all rows of an Iceberg target to overwrite it"
 
-    def _committed(
+    def _commit_rows(
         self,
         table: Table,
         rows: pa.Table,
@@ -192,12 +192,12 @@ class IcebergSnapshotTarget:
 
         Raises ``TargetError`` if another writer was faster.
         """
-        if _present(table) != base:
-            raise self._records.overtaken
-        self._commit(table, rows, removed, versions, base, step)
-        return Commit(_present(table), self._records.named(versions), count)
+        if _present_snapshot_id(table) != base:
+            raise self._records.overtaken_error
+        self._make_snapshot(table, rows, removed, versions, base, step)
+        return Commit(_present_snapshot_id(table), self._records.versions_by_name(versions), count)
 
-    def _commit(
+    def _make_snapshot(
         self,
         table: Table,
         rows: pa.Table,
@@ -215,14 +215,14 @@ class IcebergSnapshotTarget:
         """
         from dovetail.iceberg.replacement import CONFLICTS, commit
 
-        summary = {RECORD: self._records.text(versions, base, step)}
+        summary = {RECORD: self._records.record_as_json(versions, base, step)}
         try:
             commit(table, rows, removed, summary=summary, properties={}, always=True)
         except CONFLICTS as error:
-            raise self._records.overtaken from error
+            raise self._records.overtaken_error from error
         snapshot = table.current_snapshot()
-        if snapshot is None or (snapshot.parent_snapshot_id or EMPTY) != base:
-            raise self._records.overtaken
+        if snapshot is None or (snapshot.parent_snapshot_id or NO_SNAPSHOT) != base:
+            raise self._records.overtaken_error
 
     def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
         """Raise ``TargetError`` at the first of some snapshots of other writers that may change
@@ -232,7 +232,7 @@ class IcebergSnapshotTarget:
 
         for snapshot in snapshots:
             if changes_rows(snapshot):
-                raise self._records.foreign_change(f"snapshot {snapshot.snapshot_id} is")
+                raise self._records.foreign_change_error(f"snapshot {snapshot.snapshot_id} is")
 
     def _refuse_columns(self, table: Table) -> None:
         """Raise ``TargetError`` if a table's columns have other names or types than the join's.
@@ -242,7 +242,7 @@ class IcebergSnapshotTarget:
 
         title, schema = self._target.title, self._target.schema
         present = spark_schema(columns_in_arrow(title, table.schema().fields))
-        if _described(present) != _described(schema):
+        if _types_by_name(present) != _types_by_name(schema):
             raise TargetError(
                 title,
                 f"the table has the columns {present.simpleString()}, and the join has "
@@ -257,14 +257,14 @@ class IcebergSnapshotTarget:
         address = self._target.address
         return address.open_catalog(self._target.title).table_exists(address.table)
 
-    def _open(self) -> Table:
+    def _open_table(self) -> Table:
         """Return the target's table as the catalog has it now. Raises ``ConfigurationError`` if it
         does not exist or cannot be read.
         """
         return self._target.open()
 
 
-def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
+def _snapshots_with_records(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
     """Yield the snapshots of a table from the present one backwards, each with its record.
 
     The record is None for snapshots of other writers. It ends at a snapshot without a parent, or
@@ -278,7 +278,7 @@ def _commits(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
         snapshot = None if parent is None else table.snapshot_by_id(parent)
 
 
-def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
+def _snapshots_between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
     """Yield the snapshots after ``base`` and before ``end``, both exclusive, from the latest
     backwards. ``base``: the id of a snapshot, 0 for all before ``end``. It ends early at an
     expired snapshot.
@@ -292,12 +292,12 @@ def _between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
         parent = snapshot.parent_snapshot_id
 
 
-def _described(columns: StructType) -> dict[str, str]:
+def _types_by_name(columns: StructType) -> dict[str, str]:
     """Return the type of each column in Spark's words, by the column's name."""
     return {field.name: field.dataType.simpleString() for field in columns}
 
 
-def _present(table: Table) -> int:
+def _present_snapshot_id(table: Table) -> int:
     """Return the id of a table's present snapshot, 0 for none."""
     snapshot = table.current_snapshot()
-    return EMPTY if snapshot is None else snapshot.snapshot_id
+    return NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id

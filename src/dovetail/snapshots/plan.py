@@ -37,7 +37,7 @@ from dovetail.plan.types.checks import (
 from dovetail.platform.spark_errors import reason
 
 SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
-OWN = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
+OWN_COLUMNS = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
 """Column names that sources must not have."""
 REBUILD = "Let it be made anew with rebuild=True"
 """Advice on a target that must be computed anew."""
@@ -126,7 +126,7 @@ class SnapshotJoin:
         if self.by_key:
             return tuple(KeyColumn(a, a, b) for a, b in zip(left, right, strict=True))
         columns = [KeyColumn(name, name, None) for name in left]
-        if not (self.one_each(1) and not sides_preserved(self.how)[1]):
+        if not (self.has_one_match(1) and not sides_preserved(self.how)[1]):
             taken = {name.lower() for name in left}
             for name in right:
                 free = right_key_name(name)
@@ -172,7 +172,7 @@ class SnapshotJoin:
         """
         return [pair[side] for pair in self.on]
 
-    def one_each(self, side: int) -> bool:
+    def has_one_match(self, side: int) -> bool:
         """Return True if the compared columns of a side contain its whole key, so a value has at
         most one row. ``side``: 0 for the left, 1 for the right.
         """
@@ -278,7 +278,7 @@ def join(
     """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
-    shells = shell(left), shell(right)
+    shells = plan_source(left), plan_source(right)
     both_keys = zip(left.key.names, right.key.names, strict=False)
     one_key = len(left.key) == len(right.key) and set(pairs) == set(both_keys)
     if select is None:
@@ -383,7 +383,7 @@ def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
     needs.
     """
     used: dict[SnapshotSource, frozenset[str]] = {}
-    _use(node, frozenset(node.columns), used)
+    _add_used(node, frozenset(node.columns), used)
     return used
 
 
@@ -406,7 +406,7 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
             inner = f"{where}.{part}" if where else part
             yield from differences(then.get(part), now.get(part), inner)
     elif then != now:
-        yield f"{where} was {_short(then)} and is {_short(now)}"
+        yield f"{where} was {_part_in_words(then)} and is {_part_in_words(now)}"
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
@@ -418,7 +418,7 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
             "table": node.table_id,
             "key": node.key.names,
             "columns": {
-                field.name: _described(node, field)
+                field.name: _described_type(node, field)
                 for field in (*node.key, *node.values)
                 if field.name in used[node]
             },
@@ -427,7 +427,7 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
         return {
             "by": node.key.names,
             "aggregates": {
-                name: _text(str(column))
+                name: _stable_text(str(column))
                 for name, column in zip(node.values.names, node.aggregates, strict=True)
             },
             "input": _describe(node.input, used),
@@ -436,7 +436,7 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
         "how": node.how,
         "on": [list(pair) for pair in node.on],
         "select": {
-            selected.name: _text(str(selected.column))
+            selected.name: _stable_text(str(selected.column))
             if selected.ref is None
             else ".".join(selected.ref)
             for selected in node.select
@@ -446,19 +446,20 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
     }
 
 
-def _described(source: SnapshotSource, field: StructField) -> str:
+def _described_type(source: SnapshotSource, field: StructField) -> str:
     """Return a column's type in Spark's words and, for an Iceberg table, its number."""
     type_ = field.dataType.simpleString()
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
 
 
 def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> None:
-    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN``, whatever the case.
+    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN_COLUMNS``, whatever the
+    case.
 
     ``operator``, ``remedy``: the subject and the advice of the error.
     """
     for column in columns:
-        if is_reserved(column) or column.lower() in OWN:
+        if is_reserved(column) or column.lower() in OWN_COLUMNS:
             raise PlanError(
                 operator,
                 f"column {column!r} has a name that dovetail or the change feed uses itself",
@@ -480,7 +481,7 @@ def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
             )
 
 
-def _text(column: str) -> str:
+def _stable_text(column: str) -> str:
     """Return an expression's text without parts that differ between processes.
 
     The addresses of Java arrays are removed. Variables of lambdas become ``variable 0``,
@@ -493,7 +494,7 @@ def _text(column: str) -> str:
     return column
 
 
-def _use(
+def _add_used(
     node: SnapshotNode, wanted: frozenset[str], used: dict[SnapshotSource, frozenset[str]]
 ) -> None:
     """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
@@ -505,7 +506,7 @@ def _use(
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
         return
     if isinstance(node, SnapshotAggregate):
-        _use(node.input, frozenset(node.input.columns), used)
+        _add_used(node.input, frozenset(node.input.columns), used)
         return
     computes = any(selected.ref is None for selected in node.select)
     for side_index, side in enumerate(node.sides):
@@ -515,10 +516,10 @@ def _use(
             for name, origin in node.origins.items()
             if name in wanted and origin[side_index] is not None
         }
-        _use(side, frozenset(side.columns) if computes else frozenset(needed), used)
+        _add_used(side, frozenset(side.columns) if computes else frozenset(needed), used)
 
 
-def _short(part: Any) -> str:
+def _part_in_words(part: Any) -> str:
     """Return a part of a description in a few words: ``a left join``, ``a table``, ``missing`` for
     None, else Python's text of it.
     """
@@ -529,7 +530,7 @@ def _short(part: Any) -> str:
     return "missing" if part is None else repr(part)
 
 
-def shell(node: SnapshotNode) -> Source:
+def plan_source(node: SnapshotNode) -> Source:
     """Return a plan source that has a node's name, key and values, as selections of joins expect
     it.
     """

@@ -24,16 +24,16 @@ from dovetail.platform.delta_tables import (
 )
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import apart, cores
-from dovetail.snapshots.commit_records import Commit, Standing
-from dovetail.snapshots.costs import Choice, RefreshStep, Way, Work, choose, estimated_s
+from dovetail.snapshots.commit_records import Commit, TargetState
+from dovetail.snapshots.costs import ChosenWay, RefreshStep, StepWork, Way, choose_way, estimated_s
 from dovetail.snapshots.delta_reader import (
-    Present,
-    Scratch,
+    DeltaState,
+    StoredFrames,
     VersionReader,
     Versions,
-    fit_state,
+    is_unreachable,
     refuse_duplicates,
-    unreachable,
+    state_that_fits,
 )
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.iceberg_target import IcebergSnapshotTarget
@@ -74,7 +74,7 @@ class Refresher:
         self._session.conf.set(ANY_SCHEMA, "true")
         self._root = root
         self._sources = distinct_sources(root)
-        self._states: dict[str, Present] = {}
+        self._states: dict[str, DeltaState] = {}
         self._target = target_of(self._session, root, call, path, table, catalog, make=True)
 
     def refresh(
@@ -99,42 +99,42 @@ class Refresher:
             self._states, latest = {}, dict[str, int]()
             for source in self._sources:
                 # Sources of one table share the version that is read first.
-                latest.setdefault(source.table_id, self._latest(reader, source))
+                latest.setdefault(source.table_id, self._present_version(reader, source))
         if rebuild or not self._target.exists():
-            choice = Choice("all", "rebuild=True" if rebuild else "the target is made")
+            choice = ChosenWay("all", "rebuild=True" if rebuild else "the target is made")
             with progress_bar(self._session, f"{self._operator} is made"):
-                return [self._make(latest, choice)]
+                return [self._write_whole(latest, choice)]
         commits: list[Commit] = []
         while True:
-            standing = self._target.standing()
-            until = self._next(reader, standing.covered, latest, max_versions)
+            standing = self._target.present_state()
+            until = self._next_versions(reader, standing.covered, latest, max_versions)
             if until == standing.covered:
                 return commits
-            work = self._work(standing.covered, until)
-            choice = self._choice(way, work)
+            work = self._work_of_step(standing.covered, until)
+            choice = self._choose_way(way, work)
             title = f"{self._operator}, step {len(commits) + 1} by {choice.way}: {choice.reason}"
             with progress_bar(self._session, title):
                 if choice.way == "all":
-                    commits.append(self._replace(standing, until, choice, work))
+                    commits.append(self._overwrite(standing, until, choice, work))
                 else:
-                    commits.append(self._follow(standing, until, choice, work))
+                    commits.append(self._merge_changes(standing, until, choice, work))
             if until == latest:
                 return commits
 
-    def _latest(self, reader: VersionReader, source: SnapshotSource) -> int:
-        """Return a source's present version; keep the state of a Delta table for ``_work``.
+    def _present_version(self, reader: VersionReader, source: SnapshotSource) -> int:
+        """Return a source's present version; keep the state of a Delta table for ``_work_of_step``.
 
         Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
         type. Raises ``ConfigurationError`` for a Delta table without a change data feed, and for an
         Iceberg table that cannot be read.
         """
         if source.iceberg is not None:
-            return reader.iceberg.latest(source, reader.columns(source))
-        state = fit_state(reader, source)
+            return reader.iceberg.latest_snapshot(source, reader.columns(source))
+        state = state_that_fits(reader, source)
         self._states.setdefault(source.table_id, state)
         return state.version
 
-    def _next(
+    def _next_versions(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
     ) -> Versions:
         """Return the version of each source that the next step covers, by table id.
@@ -149,13 +149,13 @@ class Refresher:
             key = source.table_id
             start, end = covered[key], latest[key]
             if source.iceberg is not None:
-                until[key] = reader.iceberg.following(source, start, end, max_versions)
+                until[key] = reader.iceberg.next_snapshot(source, start, end, max_versions)
             else:
                 end = max(start, end)
                 until[key] = end if max_versions is None else min(end, start + max_versions)
         return until
 
-    def _work(self, old: Versions | None, new: Versions) -> Work | None:
+    def _work_of_step(self, old: Versions | None, new: Versions) -> StepWork | None:
         """Return the work of a step; None if a source is not a Delta table, or on Spark Connect,
         where logs are not in reach.
 
@@ -180,31 +180,31 @@ class Refresher:
             and rows <= delta_upsert.ROWS_MAX
             and sum(changes.size for changes in known) <= delta_upsert.BYTES_MAX
         )
-        return Work(total, int(min(share, 1.0) * total), rows, few, cores(self._session))
+        return StepWork(total, int(min(share, 1.0) * total), rows, few, cores(self._session))
 
-    def _choice(self, way: Way | None, work: Work | None) -> Choice:
+    def _choose_way(self, way: Way | None, work: StepWork | None) -> ChosenWay:
         """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
 
         The cheaper way counts as ``"changes"`` if the work is not known, if no row has changed, or
         if the target has an ``objection``.
         """
         if way is not None:
-            return Choice(way, f"way={way!r}")
+            return ChosenWay(way, f"way={way!r}")
         if work is None:
-            return Choice("changes", "the size of the changes is not known beforehand")
+            return ChosenWay("changes", "the size of the changes is not known beforehand")
         if work.rows == 0:
-            return Choice("changes", "no row of a source has changed")
+            return ChosenWay("changes", "no row of a source has changed")
         objection = self._target.objection
         if objection is not None:
-            return Choice("changes", objection)
-        return choose(work, self._target.earlier())
+            return ChosenWay("changes", objection)
+        return choose_way(work, self._target.earlier_steps())
 
-    def _step(self, choice: Choice, work: Work | None) -> RefreshStep:
+    def _record_of_step(self, choice: ChosenWay, work: StepWork | None) -> RefreshStep:
         """Return the record of a step that begins now. ``work``: None if it is not known."""
         seconds = 0.0 if work is None else estimated_s(work, choice.way)
         return RefreshStep(choice.way, seconds, int(time() * 1000))
 
-    def _make(self, versions: Versions, choice: Choice) -> Commit:
+    def _write_whole(self, versions: Versions, choice: ChosenWay) -> Commit:
         """Write the whole join at these versions in one commit, to a new target or over an old one;
         return it.
 
@@ -213,16 +213,16 @@ class Refresher:
         over snapshots has made, or if another writer was faster. Raises ``DataError`` for a key
         that occurs twice or is null.
         """
-        work = self._work(None, versions)
-        exists, step = self._target.exists(), self._step(choice, work)
-        if exists and not self._target.belongs():
+        work = self._work_of_step(None, versions)
+        exists, step = self._target.exists(), self._record_of_step(choice, work)
+        if exists and not self._target.is_of_snapshot_join():
             raise TargetError(
                 self._operator,
                 "the table there is not one of a join over snapshots",
                 "Choose another one; it is not overwritten",
             )
         with self._reading() as reader:
-            refuse_duplicates(reader, self._sources, versions, _bytes(work))
+            refuse_duplicates(reader, self._sources, versions, _bytes_of_work(work))
             rows = reader.rows(self._root, versions)
             if exists:
                 commit = self._target.replace(rows, versions, None, step)
@@ -230,12 +230,12 @@ class Refresher:
                 commit = self._target.create(rows, versions, step)
             return replace(commit, way=choice.way, reason=choice.reason)
 
-    def _replace(
+    def _overwrite(
         self,
-        standing: Standing,
+        standing: TargetState,
         new: Versions,
-        choice: Choice,
-        work: Work | None,
+        choice: ChosenWay,
+        work: StepWork | None,
     ) -> Commit:
         """Overwrite all rows of the target by the join at the new versions, in one commit; return
         it.
@@ -245,21 +245,21 @@ class Refresher:
         known. Raises ``DataError`` for a key of a changed source that occurs twice or is null.
         Raises ``TargetError`` if another writer was faster.
         """
-        step = self._step(choice, work)
+        step = self._record_of_step(choice, work)
         with self._reading() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
             changed = [s for s in self._sources if new[s.table_id] != covered[s.table_id]]
-            refuse_duplicates(reader, changed, new, _bytes(work))
+            refuse_duplicates(reader, changed, new, _bytes_of_work(work))
             rows = reader.rows(self._root, new)
             commit = self._target.replace(rows, new, standing.version, step)
             return replace(commit, way=choice.way, reason=choice.reason)
 
-    def _follow(
+    def _merge_changes(
         self,
-        standing: Standing,
+        standing: TargetState,
         new: Versions,
-        choice: Choice,
-        work: Work | None,
+        choice: ChosenWay,
+        work: StepWork | None,
     ) -> Commit:
         """Merge the changes up to the new versions into the target in one commit; return it.
 
@@ -268,27 +268,27 @@ class Refresher:
         known. A commit is made even if no row changes; it has no ``way``.
 
         Raises ``DataError`` for a changed key that occurs twice or is null. Raises ``TargetError``
-        if another writer was faster, and the errors of ``VersionReader.feed``.
+        if another writer was faster, and the errors of ``VersionReader.change_feed``.
         """
-        step = self._step(choice, work)
+        step = self._record_of_step(choice, work)
         few = work is not None and work.few
         with self._reading() as reader, ExitStack() as settings:
             if few:
-                settings.enter_context(setting(self._session, self._for_few))
+                settings.enter_context(setting(self._session, self._settings_for_few))
             deltas = Deltas(reader, standing.covered, new, few=few)
             changed = sum(deltas.of(source).rows for source in self._sources)
             if not few and changed <= delta_upsert.ROWS_MAX:
-                settings.enter_context(setting(self._session, self._for_few))
+                settings.enter_context(setting(self._session, self._settings_for_few))
             changes = deltas.changes(self._root)
             settings.close()
             if changes.frame is None:
-                commit = self._target.advance(new, standing.version)
+                commit = self._target.advance_versions(new, standing.version)
                 return replace(commit, reason="no row of the target changes")
             commit = self._target.merge(changes, new, standing.version, step)
             return replace(commit, way=choice.way, reason=choice.reason)
 
     @property
-    def _for_few(self) -> dict[str, str]:
+    def _settings_for_few(self) -> dict[str, str]:
         """The Spark settings, by name, for changes so few that a shuffle needs one task a core."""
         return {
             "spark.sql.adaptive.enabled": "false",
@@ -303,11 +303,11 @@ class Refresher:
         Raises ``TargetError`` if a read in the block fails because a version, file or change feed
         is gone.
         """
-        scratch = Scratch()
+        scratch = StoredFrames()
         try:
             yield VersionReader(self._session, self._root, scratch)
         except Exception as error:
-            if isinstance(error, DovetailError) or not unreachable(error):
+            if isinstance(error, DovetailError) or not is_unreachable(error):
                 raise
             raise TargetError(
                 self._operator,
@@ -319,7 +319,7 @@ class Refresher:
             scratch.release()
 
 
-def _bytes(work: Work | None) -> int | None:
+def _bytes_of_work(work: StepWork | None) -> int | None:
     """Return the bytes of the sources' data files; None if the work is not known."""
     return None if work is None else work.size
 

@@ -33,10 +33,10 @@ from dovetail.platform.spark_errors import refused
 from dovetail.snapshots import plan
 from dovetail.snapshots.commit_records import Commit
 from dovetail.snapshots.costs import Way
-from dovetail.snapshots.delta_reader import Present, Scratch, VersionReader, present_version
+from dovetail.snapshots.delta_reader import DeltaState, StoredFrames, VersionReader, present_version
 from dovetail.snapshots.refresh import Refresher, target_of
 
-_GIVEN = "Give a Delta table's path, or its name in a catalog"
+_GIVE_A_TABLE = "Give a Delta table's path, or its name in a catalog"
 
 
 class SnapshotTable:
@@ -149,7 +149,7 @@ class SnapshotTable:
         with refused(
             operator,
             f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
-            _GIVEN,
+            _GIVE_A_TABLE,
         ):
             if table is None:
                 folder = delta_tables.path_of(spark, operator, "path=", path or "")
@@ -158,7 +158,7 @@ class SnapshotTable:
                 folder = delta_tables.location(spark, table)
                 label = name or table.rsplit(".", 1)[-1].strip("`")
             schema = delta_tables.read(spark, delta_tables.named(folder)).schema
-            table_id = Present.of(spark, folder).table_id
+            table_id = DeltaState.of(spark, folder).table_id
         return cls(
             spark, plan.source(path=folder, table_id=table_id, schema=schema, key=key, name=label)
         )
@@ -623,7 +623,7 @@ class SnapshotTable:
         """
         operator = f"target {target or table}"
         kept = target_of(self._session, self.plan, "commits", target, table, catalog)
-        with refused("commits", f"{operator} cannot be read", _GIVEN):
+        with refused("commits", f"{operator} cannot be read", _GIVE_A_TABLE):
             return list(kept.commits())
 
     @validated
@@ -679,8 +679,8 @@ class SnapshotTable:
             )
         session = apart(self._session)
         delta_tables.strict(session)
-        reader = VersionReader(session, self.plan, Scratch())
-        chosen = _chosen(sources, versions or {})
+        reader = VersionReader(session, self.plan, StoredFrames())
+        chosen = _chosen_versions(sources, versions or {})
         for source in sources:
             if source.table_id not in chosen:
                 chosen[source.table_id] = present_version(reader, source)
@@ -705,7 +705,9 @@ class SnapshotTable:
         return html_columns(self._title, self._columns, len(self.plan.key))
 
 
-def _chosen(sources: Sequence[plan.SnapshotSource], versions: Mapping[str, int]) -> dict[str, int]:
+def _chosen_versions(
+    sources: Sequence[plan.SnapshotSource], versions: Mapping[str, int]
+) -> dict[str, int]:
     """Return the given version of each table, by its table id. ``versions``: by the names of
     sources, some of them. Raises ``PlanError`` for two versions of one table.
     """

@@ -18,15 +18,15 @@ from dovetail.platform.sessions import is_remote
 from dovetail.snapshots.commit_records import (
     Commit,
     CommitRecords,
-    Standing,
+    TargetState,
     commit_of,
     covered_by_id,
     record_of,
     step_of,
 )
-from dovetail.snapshots.costs import RefreshStep, Took
+from dovetail.snapshots.costs import RefreshStep, TimedStep
 from dovetail.snapshots.delta_reader import Versions
-from dovetail.snapshots.delta_rules import AFTER, after
+from dovetail.snapshots.delta_rules import AFTER, changes_after
 from dovetail.snapshots.deltas import TargetChanges
 from dovetail.snapshots.plan import SnapshotNode
 
@@ -66,7 +66,7 @@ class SnapshotTarget:
         """Return True if the Delta table exists."""
         return delta_tables.exists(self._session, self._table)
 
-    def standing(self) -> Standing:
+    def present_state(self) -> TargetState:
         """Return the target's present version and the version of each source that it covers.
 
         The table must exist. Raises ``TargetError`` if the target holds another plan, or if others
@@ -80,11 +80,11 @@ class SnapshotTarget:
                 newer.append(row)
                 continue
             self._records.refuse_other_plan(recorded)
-            self._refuse_changed([*newer, *self._since(recorded["base"], row["version"])])
-            return Standing((newer or [row])[0]["version"], covered_by_id(recorded))
-        raise self._records.unrecorded
+            self._refuse_changed([*newer, *self._commits_between(recorded["base"], row["version"])])
+            return TargetState((newer or [row])[0]["version"], covered_by_id(recorded))
+        raise self._records.unrecorded_error
 
-    def belongs(self) -> bool:
+    def is_of_snapshot_join(self) -> bool:
         """Return True if any commit in the table's history is of a join over snapshots, of this
         plan or another. The table must exist.
         """
@@ -97,10 +97,10 @@ class SnapshotTarget:
         that the commit covers. ``step``: recorded with the commit. Spark raises an error if the
         table exists.
         """
-        text = self._records.text(versions, -1, step)
+        text = self._records.record_as_json(versions, -1, step)
         with delta_tables.setting(self._session, {METADATA: text}):
             delta_tables.create(rows, self._table, {}, replace=False)
-        return Commit(self._version(), self._records.named(versions))
+        return Commit(self._present_version(), self._records.versions_by_name(versions))
 
     def replace(
         self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
@@ -111,10 +111,10 @@ class SnapshotTarget:
         target version to continue from; None for the present one. ``step``: recorded with the
         commit. Raises ``TargetError``, or Delta's own error, if another writer was faster.
         """
-        base = self._version() if base is None else base
-        with self._committing(versions, base, step):
+        base = self._present_version() if base is None else base
+        with self._commit_metadata(versions, base, step):
             delta_tables.overwrite(rows, self._table)
-        return self._committed(None, versions, base, step)
+        return self._present_commit(None, versions, base, step)
 
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
@@ -128,8 +128,8 @@ class SnapshotTarget:
         """
         assert changes.frame is not None
         names, values = self._root.key.names, self._root.values.names
-        rows = after(changes.frame, names, values)
-        with self._committing(versions, base, step):
+        rows = changes_after(changes.frame, names, values)
+        with self._commit_metadata(versions, base, step):
             if changes.few and not delta_upsert.has_floats(rows.schema, names):
                 delta_upsert.upsert(
                     self._session,
@@ -149,9 +149,9 @@ class SnapshotTarget:
                     gone=F.col(AFTER).isNull(),
                     where=delta_tables.near(changes.frame, {name: name for name in names}),
                 )
-        return self._committed(changes.rows, versions, base, step)
+        return self._present_commit(changes.rows, versions, base, step)
 
-    def advance(self, versions: Versions, base: int) -> Commit:
+    def advance_versions(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions without a change of rows, and return that
         commit.
 
@@ -159,12 +159,12 @@ class SnapshotTarget:
         ``base``: the target version before. Raises ``TargetError``, or Delta's own error, if
         another writer was faster.
         """
-        recorded = json.dumps(self._records.named(versions), sort_keys=True)
-        with self._committing(versions, base, None):
+        recorded = json.dumps(self._records.versions_by_name(versions), sort_keys=True)
+        with self._commit_metadata(versions, base, None):
             delta_tables.set_property(
                 self._session, self._table, "dovetail.unchanged_until", recorded
             )
-        return self._committed(0, versions, base, None)
+        return self._present_commit(0, versions, base, None)
 
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the latest first: of
@@ -176,7 +176,7 @@ class SnapshotTarget:
             if recorded is not None:
                 yield commit_of(row["version"], recorded)
 
-    def earlier(self) -> list[Took]:
+    def earlier_steps(self) -> list[TimedStep]:
         """Return the steps with their seconds among the last ``COMMITS_MAX`` commits, the latest
         first.
 
@@ -190,7 +190,7 @@ class SnapshotTarget:
             step = step_of(record_of(row["userMetadata"]) or {})
             committed_ms = row.get("timestamp")  # a moment in Spark's own history
             if step is not None and isinstance(committed_ms, int):
-                took.append(Took(step, (committed_ms - step.started_ms) / 1e3))
+                took.append(TimedStep(step, (committed_ms - step.started_ms) / 1e3))
         return took
 
     @property
@@ -202,7 +202,7 @@ class SnapshotTarget:
             return "the target has a change data feed, in which an overwrite shows every row"
         return None
 
-    def _version(self) -> int:
+    def _present_version(self) -> int:
         """Return the target's present version. The table must exist."""
         return int(next(iter(self._commits()))["version"])
 
@@ -214,16 +214,16 @@ class SnapshotTarget:
         """
         log = self._log()
         if log is None or log.version < 0:  # Spark has the error for a table that does not exist
-            yield from self._history(None)
+            yield from self._history_of_spark(None)
             return
         for version in range(log.version, -1, -1):
             commit = log.commit(version)
             if commit is None:
-                yield from self._history(version)
+                yield from self._history_of_spark(version)
                 return
             yield {"userMetadata": None, **commit, "version": version}
 
-    def _history(self, newest: int | None) -> Iterator[Mapping[str, Any]]:
+    def _history_of_spark(self, newest: int | None) -> Iterator[Mapping[str, Any]]:
         """Yield the commits in Spark's history of the table, the latest first.
 
         ``newest``: the version to begin with, inclusive; None for the present one. The first few
@@ -259,7 +259,7 @@ class SnapshotTarget:
         """The folder of the target's table. The table must exist if it is given by its name."""
         return self._path or delta_tables.location(self._session, self._table)
 
-    def _since(self, base: int, version: int) -> list[Mapping[str, Any]]:
+    def _commits_between(self, base: int, version: int) -> list[Mapping[str, Any]]:
         """Return the commits after version ``base`` and before ``version``, both exclusive, the
         latest first.
         """
@@ -277,9 +277,9 @@ class SnapshotTarget:
         for row in rows:
             if row["operation"] not in HARMLESS:
                 change = f"version {row['version']} is a {row['operation']}"
-                raise self._records.foreign_change(change)
+                raise self._records.foreign_change_error(change)
 
-    def _committing(
+    def _commit_metadata(
         self, versions: Versions, base: int, step: RefreshStep | None
     ) -> AbstractContextManager[None]:
         """Return a context in which commits have the record of this plan as user metadata.
@@ -291,12 +291,12 @@ class SnapshotTarget:
         return delta_tables.setting(
             self._session,
             {
-                METADATA: self._records.text(versions, base, step),
+                METADATA: self._records.record_as_json(versions, base, step),
                 **delta_tables.once("dovetail", base + 1),
             },
         )
 
-    def _committed(
+    def _present_commit(
         self, count: int | None, versions: Versions, base: int, step: RefreshStep | None
     ) -> Commit:
         """Return the commit after version ``base`` that has just been made with this record.
@@ -304,12 +304,12 @@ class SnapshotTarget:
         ``count``: the number of changed rows to put into it, None if all were written.
         ``versions``: the version of each source, by table id. ``step``: None for a record without
         one. Raises ``TargetError`` if another writer was faster. Delta makes no second commit then
-        (``_committing``).
+        (``_commit_metadata``).
         """
-        made = record_of(self._records.text(versions, base, step))
+        made = record_of(self._records.record_as_json(versions, base, step))
         for row in self._commits():
             if row["version"] <= base:
                 break
             if record_of(row["userMetadata"]) == made:
-                return Commit(row["version"], self._records.named(versions), count)
-        raise self._records.overtaken
+                return Commit(row["version"], self._records.versions_by_name(versions), count)
+        raise self._records.overtaken_error

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigurationError, DovetailError, line_of
-from dovetail.spark.checkpoints.changelog_files import Unknown
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile
 from dovetail.spark.checkpoints.checkpoint import (
-    AT,
     BEGINNING,
+    CHECKPOINT_PATH,
     FOLLOWS,
     REPARTITIONING,
     SUCCESSOR,
 )
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
-from dovetail.spark.checkpoints.stage_layout import NAME
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.doctor import Finding, Report
 
@@ -44,14 +44,17 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
     """Yield a finding for each point that is checked in a checkpoint, whether there is a problem or
     not. If its own file cannot be read, later ones go by an empty one.
     """
-    bound = _bound(files)
+    bound = _read_binding(files)
     yield Finding(
-        NAME,
+        BINDING_FILE,
         None if bound else "cannot be read",
         "no query starts from it",
         "restore it from a copy",
     )
-    here, at = Path(files.checkpoint).absolute().as_uri().replace("///", "/"), bound.get(AT)
+    here, at = (
+        Path(files.checkpoint).absolute().as_uri().replace("///", "/"),
+        bound.get(CHECKPOINT_PATH),
+    )
     moved = None if at in (None, here) else f"it was made at {at}"
     yield Finding(
         "place",
@@ -68,10 +71,10 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
     )
     beginning = "its first micro-batch is not finished" if bound.get(BEGINNING) else None
     yield Finding("beginning", beginning, "there is no result yet", "start the query again")
-    yield _takeover(bound)
+    yield _takeover_finding(bound)
     try:
         stored = CheckpointStores.read(_CALLER, files, None)
-    except (Unknown, DovetailError) as error:
+    except (UnreadableFile, DovetailError) as error:
         unread = error.problem if isinstance(error, DovetailError) else line_of(error)
         yield Finding(
             "state", unread, "its query may not start", "go back: dovetail rewind --batch"
@@ -89,13 +92,13 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
     )
     yield Finding(
         "segments",
-        _segmented(stored),
+        _most_segments(stored),
         "each micro-batch opens more files",
         "tell the developers: merges have not kept up",
     )
 
 
-def _takeover(bound: Mapping[str, Any]) -> Finding:
+def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
     """Return the finding on a takeover by the binding ``bound``: whether the query is to take over
     from another one, or was succeeded. Without either, or if the successor is gone, the finding has
     no problem.
@@ -121,19 +124,19 @@ def _takeover(bound: Mapping[str, Any]) -> Finding:
 def _is_gone(checkpoint: str) -> bool:
     """Say whether a checkpoint, named with its file system, is one on a local disk and gone."""
     path = checkpoint.removeprefix("file:")
-    return path != checkpoint and not (Path(path) / NAME).exists()
+    return path != checkpoint and not (Path(path) / BINDING_FILE).exists()
 
 
-def _bound(files: LocalFiles) -> dict[str, Any]:
+def _read_binding(files: LocalFiles) -> dict[str, Any]:
     """Return the content of ``dovetail.json`` in a checkpoint, empty if it cannot be read."""
     try:
-        bound: dict[str, Any] = json.loads(files.text(_CALLER, NAME) or "")
+        bound: dict[str, Any] = json.loads(files.text(_CALLER, BINDING_FILE) or "")
     except ValueError:
         return {}
     return bound
 
 
-def _segmented(stored: CheckpointStores) -> str | None:
+def _most_segments(stored: CheckpointStores) -> str | None:
     """Return in words the store with the most segments in one bucket, if these are more than
     ``_SEGMENTS_MAX``; else None.
     """

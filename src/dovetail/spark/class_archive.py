@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pyspark
 
-HEADER = 4
+HEADER_BYTES = 4
 """The number of bytes at the start of a file that are zero until it is complete."""
-SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+SILENT_LOG = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Options that leave out lines about classes without a place in an archive."""
 
 
@@ -31,14 +31,14 @@ def java_options(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / f"classes-{_installation()}.jsa"
     option = "SharedArchiveFile" if is_complete(path) else "ArchiveClassesAtExit"
-    return f'"-XX:{option}={path}" {SILENT}'
+    return f'"-XX:{option}={path}" {SILENT_LOG}'
 
 
 def is_complete(path: Path) -> bool:
     """Return True if an archive exists at ``path`` and was written to its end."""
     try:
         with path.open("rb") as file:
-            return any(file.read(HEADER))
+            return any(file.read(HEADER_BYTES))
     except OSError:
         return False
 

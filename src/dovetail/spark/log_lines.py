@@ -33,7 +33,7 @@ HARMLESS: Final[Mapping[str, str]] = {
     r"Truncated the string representation of a plan": "The plan is shortened in the log alone.",
 }
 """Regular expressions of the lines, each with the reason why it is harmless."""
-_DONE: set[str] = set()
+_QUIET_APPLICATIONS: set[str] = set()
 """The applications of Spark whose log has the filter."""
 
 
@@ -45,7 +45,7 @@ def quieten(session: SparkSession) -> None:
     if is_remote(session) or started_with(session, QUIET) != "true":
         return
     application = str(session.sparkContext.applicationId)
-    if application not in _DONE:
-        _DONE.add(application)
+    if application not in _QUIET_APPLICATIONS:
+        _QUIET_APPLICATIONS.add(application)
         with suppress(Py4JError, TypeError):
             jvm.deny_log_lines(session, f".*({'|'.join(HARMLESS)}).*")

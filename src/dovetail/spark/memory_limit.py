@@ -54,7 +54,7 @@ def memory_settings(
             f"{argument}={heap!r} leaves less than a quarter of memory_limit={limit!r}",
             f"Leave {argument} out, or raise the limit",
         )
-    mapped = left // 2 // _cores(master)
+    mapped = left // 2 // _core_count(master)
     return {HEAP: heap, f"spark.executorEnv.{MAPPED_BYTES_MAX}": str(mapped)}
 
 
@@ -70,7 +70,7 @@ def _size_bytes(name: str, text: str) -> int:
     return int(size[1]) << 10 * (" kmgt".index(size[2]))
 
 
-def _cores(master: str) -> int:
+def _core_count(master: str) -> int:
     """Return the number of cores of a local master, such as 2 for ``local[2]``."""
     number = re.match(r"local\[(\d+)", master)
     return int(number[1]) if number else 1 if master == "local" else os.cpu_count() or 1

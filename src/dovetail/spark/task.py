@@ -33,32 +33,32 @@ def partition() -> int:
 
 def micro_batch() -> int:
     """Return the number of the streaming query's micro-batch; 0 outside of one."""
-    tagged = _tagged()
+    tagged = _job_tag()
     return int(_local_property("streaming.sql.batchId") or (tagged[1] if tagged else 0))
 
 
-def run() -> str:
+def run_id() -> str:
     """Return the identifier of this start of the streaming query; empty outside of one."""
-    tagged = _tagged()
+    tagged = _job_tag()
     return tagged[2] if tagged else _local_property("spark.jobGroup.id") or ""
 
 
-def directory(name: str) -> Path:
+def temporary_directory(name: str) -> Path:
     """Return the path of a directory of this name among the application's temporary files. It is
     not made here. Outside of Spark it is among those of the machine.
     """
     from pyspark import SparkFiles
 
-    return _folder(SparkFiles.getRootDirectory() or tempfile.gettempdir(), name)
+    return _cached_path(SparkFiles.getRootDirectory() or tempfile.gettempdir(), name)
 
 
 @cache
-def _folder(root: str, name: str) -> Path:
+def _cached_path(root: str, name: str) -> Path:
     """Return a folder's path, the same object each time: it is asked for by each bucket."""
     return Path(root) / name
 
 
-def mapping(function: BatchFunction) -> BatchFunction:
+def freezing_imports(function: BatchFunction) -> BatchFunction:
     """Decorate a function for ``mapInArrow``: its task freezes the imports at its end."""
 
     @wraps(function)
@@ -79,7 +79,7 @@ def freeze_imports() -> None:
     gc.freeze()
 
 
-def _tagged() -> re.Match[str] | None:
+def _job_tag() -> re.Match[str] | None:
     """Return the tag with a micro-batch's number and run, which jobs of ``foreachBatch`` have on
     Spark Connect; None without one.
     """

@@ -21,7 +21,7 @@ SETTING = "spark.sql.session.timeZone"
 _AWARE = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
-def setting(session: SparkSession, zone: str) -> dict[str, str]:
+def time_zone_setting(session: SparkSession, zone: str) -> dict[str, str]:
     """Return the setting of a query that does not run in the session's time zone; else nothing."""
     return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
 
@@ -39,7 +39,7 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
         return zone  # Spark Connect resolves a frame only when its query starts
     for source in sources_of(run.nodes):
         for expression, expression_zone in (
-            () if source.frame is None or source.static else _zoned(source.frame)
+            () if source.frame is None or source.static else _zoned_expressions(source.frame)
         ):
             if expression_zone != zone:
                 raise CheckpointError(
@@ -52,7 +52,7 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     return zone
 
 
-def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
+def _zoned_expressions(frame: DataFrame) -> Iterator[tuple[str, str]]:
     """Yield (SQL, zone) of each expression in a frame's plan that depends on a time zone; nothing
     if none does.
     """
@@ -62,10 +62,10 @@ def _zoned(frame: DataFrame) -> Iterator[tuple[str, str]]:
     while waiting:
         node = waiting.pop()
         waiting += jvm.items(node.children())
-        yield from _within(jvm.items(node.expressions()), aware)
+        yield from _zoned_children(jvm.items(node.expressions()), aware)
 
 
-def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
+def _zoned_children(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
     """Yield (SQL, zone) of each of these expressions and their children that depends on a time
     zone; nothing if none does. Expressions whose options name a zone do not. ``aware``: Spark's
     class of such expressions.
@@ -78,11 +78,13 @@ def _within(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
             name = str(expression.getClass().getSimpleName())
             if name == "Cast" and not expression.needsTimeZone():
                 continue
-            if name.endswith(("ToStructs", "ToJson", "ToCsv", "ToXml")) and _says_zone(expression):
+            if name.endswith(("ToStructs", "ToJson", "ToCsv", "ToXml")) and _has_zone_option(
+                expression
+            ):
                 continue
             yield str(expression.sql()), str(expression.timeZoneId().get())
 
 
-def _says_zone(expression: Any) -> bool:
+def _has_zone_option(expression: Any) -> bool:
     """Say whether a reader or writer of text has a time zone of its own."""
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
-from dovetail.spark.checkpoints.changelog_files import Unknown, changes
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_changes
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.state import manifest as manifests
 
@@ -53,7 +53,7 @@ def test_the_files_of_micro_batches_have_what_spark_reads(
         for version in range(1, stored.batch + 2):
             for partition in range(operator.partitions):
                 path = checkpoint / f"state/{operator.number}/{partition}/{version}.changelog"
-                for label, name, blob in changes(path.read_bytes()):
+                for label, name, blob in blob_changes(path.read_bytes()):
                     if blob is None:
                         deleted += 1
                         del blobs[label, name]
@@ -64,8 +64,8 @@ def test_the_files_of_micro_batches_have_what_spark_reads(
     assert deleted
     whole = path.read_bytes()
     for broken in (whole[:-30], whole[30:], b"x" * 40):
-        with pytest.raises(Unknown):
-            list(changes(broken))
+        with pytest.raises(UnreadableFile):
+            list(blob_changes(broken))
 
 
 def test_a_newer_format_is_refused(spark: SparkSession, golden: Copied) -> None:

@@ -16,7 +16,7 @@ from dovetail.aggregates.user_defined import UserDefined
 from dovetail.api.tables import Table
 from dovetail.physical.planner import plan_of
 from dovetail.plan.fingerprint import describe_input
-from dovetail.spark.checkpoints.stage_layout import _KERNELS, described, layout
+from dovetail.spark.checkpoints.stage_layout import _KERNELS, stages_as_json, stages_of_json
 
 COLUMNS = {
     "k": pa.string(),
@@ -63,8 +63,8 @@ def test_stores_are_read_as_they_were_written(kind: str) -> None:
     plan = plan_of(nodes, buckets=2, emit="change")
     (read,) = [
         one.stores["groups"]
-        for one in layout(
-            json.loads(json.dumps(described(plan.stages, partial(describe_input, nodes))))
+        for one in stages_of_json(
+            json.loads(json.dumps(stages_as_json(plan.stages, partial(describe_input, nodes))))
         )
         if "groups" in one.stores
     ]

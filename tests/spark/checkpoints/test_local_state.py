@@ -15,7 +15,7 @@ from golden_checkpoints import CHECKPOINTS, Copied
 from pyspark.sql import SparkSession
 
 import dovetail as dt
-from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_changes, blob_of
 from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -31,7 +31,7 @@ def test_all_blobs_of_micro_batches(
 ) -> None:
     checkpoint = golden(path)
     files = LocalFiles(checkpoint)
-    committed = files.committed("test")
+    committed = files.committed_batches("test")
     assert committed is not None
     count = 0
     ends = {committed.first, committed.last}
@@ -142,7 +142,7 @@ def test_other_files_are_left_to_spark(golden: Copied, broken: Callable[[Path], 
     assert files is not None
     assert CheckpointStores.read("test", files, None).stores
     broken(checkpoint)
-    with pytest.raises(Unknown):
+    with pytest.raises(UnreadableFile):
         CheckpointStores.read("test", files, None)
 
 
@@ -203,21 +203,21 @@ def lz4_block(content: bytes) -> bytes:
 def test_a_corrupt_changelog_is_left_to_spark(corrupt: Callable[[bytearray], None]) -> None:
     (path, *_) = sorted(TABLES.glob("state/0/*/*.changelog"))
     file = bytearray(path.read_bytes())
-    assert [*changes(bytes(file))]
+    assert [*blob_changes(bytes(file))]
     corrupt(file)
-    with pytest.raises(Unknown):
-        [*changes(bytes(file))]
+    with pytest.raises(UnreadableFile):
+        [*blob_changes(bytes(file))]
 
 
 def test_a_block_that_is_not_compressed() -> None:
-    assert [*changes(lz4_block(b"\x00\x02v2\x00"))] == []
+    assert [*blob_changes(lz4_block(b"\x00\x02v2\x00"))] == []
 
 
 @pytest.mark.parametrize("size", range(18))
 def test_a_value_that_is_cut_off_is_left_to_spark(size: int) -> None:
     value = bytes(9) + struct.pack("<ii", 3, 16) + b"abc"
     assert blob_of(memoryview(value)) == b"abc"
-    with pytest.raises(Unknown):
+    with pytest.raises(UnreadableFile):
         blob_of(memoryview(value[:size]))
 
 

@@ -464,7 +464,7 @@ def test_a_checkpoint_that_is_to_begin_with_initial_rows(
     now: dict[str, Any] = {"trigger": {"availableNow": True}, "buckets": 2}
     own.write_stream(sink, checkpoint=checkpoint, **now).awaitTermination()
     file = CheckpointFile(spark, str(checkpoint))
-    file.write({**file.begun("test"), "beginning": {}})
+    file.write({**file.binding_of_begun("test"), "beginning": {}})
     with pytest.raises(dt.errors.CheckpointError, match="not completed a micro-batch yet"):
         dt.checkpoints.upgrade(spark, checkpoint, tmp_path / "next", own)
 

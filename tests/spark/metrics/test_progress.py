@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import dovetail as dt
 from dovetail.spark.metrics import history
 from dovetail.spark.metrics.figures import COUNTERS, GAUGES
-from dovetail.spark.metrics.progress import ProgressFollower, _numbers
+from dovetail.spark.metrics.progress import ProgressFollower, _numeric_metrics
 
 SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
 
@@ -210,8 +210,11 @@ def test_several_results_and_types_that_travel_packed(spark: SparkSession, tmp_p
 
 def test_what_a_source_says_of_its_lag_is_kept_where_it_is_a_number() -> None:
     metrics: Any = {"maxOffsetsBehindLatest": "12", "avgOffsetsBehindLatest": "2.5", "state": "ok"}
-    assert _numbers(metrics) == {"maxOffsetsBehindLatest": 12, "avgOffsetsBehindLatest": 2.5}
-    assert _numbers(metrics | {"none": None}) == _numbers(metrics)
+    assert _numeric_metrics(metrics) == {
+        "maxOffsetsBehindLatest": 12,
+        "avgOffsetsBehindLatest": 2.5,
+    }
+    assert _numeric_metrics(metrics | {"none": None}) == _numeric_metrics(metrics)
 
 
 def test_a_query_of_sparks_own_is_refused(spark: SparkSession) -> None:

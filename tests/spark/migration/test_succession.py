@@ -117,8 +117,8 @@ def test_a_query_takes_over_from_one_that_runs(
 
         return act
 
-    before(monkeypatch, succession, "freeze", come(10))
-    before(monkeypatch, row_files, "write", come(20))
+    before(monkeypatch, succession, "copy_checkpoint", come(10))
+    before(monkeypatch, row_files, "write_files", come(20))
     before(monkeypatch, succession, "copy_sources", come(30))
     before(monkeypatch, TopologyQuery, "stop_after_batch", come(40))
     new = program.start("new", initial=old)
@@ -141,13 +141,13 @@ def test_a_query_takes_over_from_one_that_runs(
 
 KILLS: list[tuple[Any, str, int, bool]] = [
     (CheckpointFile, "write", 5, True),
-    (succession, "freeze", 0, False),
-    (succession, "freeze", 0, True),
-    (frozen_copy, "_copy", 7, True),
-    (row_files, "write", 0, True),
+    (succession, "copy_checkpoint", 0, False),
+    (succession, "copy_checkpoint", 0, True),
+    (frozen_copy, "_copy_file", 7, True),
+    (row_files, "write_files", 0, True),
     *((CheckpointFile, "write", call, True) for call in (0, 1, 2, 3, 4, 6)),
-    *((first_batch, "completed", call, after) for call in (0, 1) for after in (False, True)),
-    (first_batch, "_going_on", 0, False),
+    *((first_batch, "run_to_end", call, after) for call in (0, 1) for after in (False, True)),
+    (first_batch, "_rewrite_offsets", 0, False),
     *((succession, "copy_sources", call, after) for call in (0, 1) for after in (False, True)),
     (succession, "plan_batch", 0, True),
     (TopologyQuery, "stop_after_batch", 0, False),
@@ -332,14 +332,14 @@ def test_a_new_target_gets_all_rows_once_though_its_start_is_killed(
     """
     old = program.start("old", buckets=1)
     old.processAllAvailable()
-    real = row_files.remove
+    real = row_files.remove_files
 
     def killed(*arguments: Any) -> None:
         real(*arguments)
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(row_files, "remove", killed)
+        patch.setattr(row_files, "remove_files", killed)
         with pytest.raises(KilledError):
             program.start("new", initial=old, emit_initial=True)
     program.order(10)
@@ -424,9 +424,9 @@ def test_a_copy_is_made_again_when_its_micro_batch_is_gone(
                 program.order(number)
                 old.processAllAvailable()
 
-    before(monkeypatch, frozen_copy, "_copy", come)
+    before(monkeypatch, frozen_copy, "_copy_file", come)
     copies: list[int] = []
-    before(monkeypatch, frozen_copy, "_paths", copies.append)
+    before(monkeypatch, frozen_copy, "_paths_to_copy", copies.append)
     new = program.start("new", initial=old)
     program.order(99)
     new.processAllAvailable()

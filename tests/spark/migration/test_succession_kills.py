@@ -50,7 +50,7 @@ EACH = 3
 AHEAD, MORE = 2, 2
 """The numbers of files that wait for the query while the program runs, and that come in the end."""
 MOMENTS: dict[str, tuple[Any, str, bool, float]] = {
-    "builds": (succession, "begun", False, 6.0),
+    "builds": (succession, "store_running_state", False, 6.0),
     "follows": (succession, "_follow_once", False, 3.0),
     "stops the other": (TopologyQuery, "stop_after_batch", False, 3.0),
     "takes over": (succession, "take_over", False, 0.1),

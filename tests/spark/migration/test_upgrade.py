@@ -21,7 +21,7 @@ import dovetail as dt
 from dovetail import cli
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.wider_types import widened, widens
+from dovetail.spark.migration.wider_types import cast_to_wider, widens
 from dovetail.spark.query import first_batch
 
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
@@ -96,7 +96,7 @@ def test_a_value_is_the_same_in_a_wider_type(spark: SparkSession) -> None:
     for (was, is_), (*_, value, _) in zip(types, cases, strict=True):
         assert widens(was, is_)
         own = F.from_json(F.lit(json.dumps({"c": value})), StructType([StructField("c", was)]))["c"]
-        made = widened(own, was, is_)
+        made = cast_to_wider(own, was, is_)
         columns.append(F.to_json(F.struct(made.alias("c")), {"ignoreNullFields": "false"}))
     (row,) = spark.range(1).select(*columns).collect()
     for found, (_, is_), (*_, expected) in zip(row, types, cases, strict=True):

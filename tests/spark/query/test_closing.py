@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
-from dovetail.spark.query.end_of_input import MARK, refuse_ended
+from dovetail.spark.query.end_of_input import CLOSING_MARK, refuse_ended
 from dovetail.spark.query.planned_batches import plan_batch
 
 
@@ -182,18 +182,18 @@ def test_a_checkpoint_that_has_read_nothing_has_not_ended(spark: Any, tmp_path: 
     """Though it is marked, by a run that found nothing or was killed as it was to end it."""
     bound = {"closing": True}
     refuse_ended(spark, str(tmp_path), bound, "it")
-    assert not plan_batch(spark, str(tmp_path), MARK)
+    assert not plan_batch(spark, str(tmp_path), CLOSING_MARK)
     (tmp_path / "offsets").mkdir()
     ran = {"batchWatermarkMs": 0, "batchTimestampMs": 5, "conf": {"a": "b"}}
     (tmp_path / "offsets" / "0").write_text(f"v1\n{json.dumps(ran)}\n-\n3")
     refuse_ended(spark, str(tmp_path), bound, "it")
-    assert not plan_batch(spark, str(tmp_path), MARK)
+    assert not plan_batch(spark, str(tmp_path), CLOSING_MARK)
     (tmp_path / "commits").mkdir()
     (tmp_path / "commits" / "0").touch()
-    assert plan_batch(spark, str(tmp_path), MARK)
+    assert plan_batch(spark, str(tmp_path), CLOSING_MARK)
     version, said, *offsets = (tmp_path / "offsets" / "1").read_text().splitlines()
     assert (version, offsets) == ("v1", ["-", "3"])
-    assert json.loads(said)["conf"] == {"a": "b", MARK: "true"}
+    assert json.loads(said)["conf"] == {"a": "b", CLOSING_MARK: "true"}
     refuse_ended(spark, str(tmp_path), bound, "it")
     (tmp_path / "commits" / "1").touch()
     with pytest.raises(CheckpointError, match=r"^it: the query of .* has ended.*batch=0\)"):

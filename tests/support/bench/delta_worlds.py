@@ -17,7 +17,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import CHANGE, DELETED, EVENT_TIME, HASH, TIMESTAMP
-from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found, Index
 from dovetail.operators.job import Batch
 from dovetail.operators.joins.delta_join import join_batch, last_rows
@@ -222,7 +222,7 @@ class Tasks:
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> pa.Table:
         source = self.operator.sources[side]
         schema = pa.schema(source.shape.user_fields)
-        return opened(self.law.sides[side].lookup, schema).rows(by, keys)
+        return open_reader(self.law.sides[side].lookup, schema).rows(by, keys)
 
     @property
     def table(self) -> list[Row]:

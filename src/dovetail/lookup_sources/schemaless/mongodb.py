@@ -18,10 +18,15 @@ from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import changed, fitted, is_text
-from dovetail.lookup_sources.keys import grouped, in_calendar, numbered, refuse_types
-from dovetail.lookup_sources.retry import first_line, persistently
-from dovetail.lookup_sources.source import Declared, Found, Indexes, Where, declared
+from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
+from dovetail.lookup_sources.keys import (
+    find_calendar_keys,
+    number_keys,
+    positions_among,
+    refuse_types,
+)
+from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 _KEYS_MAX = 10_000
 _PAIRS_MAX = 1_000
@@ -35,7 +40,7 @@ _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MongodbLookup(Declared):
+class MongodbLookup(DeclaredSource):
     """A MongoDB collection as a lookup source."""
 
     uri: str = field(repr=False)
@@ -63,7 +68,7 @@ class MongodbReader:
         _refuse_fields(source.title, schema.names)
         self._source = source
         self._schema = schema
-        self._pymongo = _pymongo(source.title)
+        self._pymongo = _import_pymongo(source.title)
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
@@ -87,10 +92,12 @@ class MongodbReader:
             (*kinds, pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp),
             "Join by whole numbers, decimals, texts, bytes, booleans, dates or timestamps",
         )
-        fit = np.logical_and.reduce([_fits(column.combine_chunks()) for column in keys.columns])
+        fit = np.logical_and.reduce(
+            [_find_storable_keys(column.combine_chunks()) for column in keys.columns]
+        )
         asked = keys.filter(pa.array(fit))
-        table = persistently(source, lambda: self._attempt(by, asked))
-        key = numbered(keys, table.select(list(by)))
+        table = call_with_retries(source, lambda: self._look_up_once(by, asked))
+        key = positions_among(keys, table.select(list(by)))
         has_key = key != NO_GROUP
         return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)
 
@@ -100,7 +107,7 @@ class MongodbReader:
         if client is not None:
             client.close()
 
-    def _attempt(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Look up ``keys`` by the fields ``by`` once. Return the documents as rows, possibly with
         others that a collation takes for equal. Raises ``OSError`` if another attempt may help,
         also for two documents with one primary key. Raises ``DataError`` for other errors.
@@ -113,17 +120,17 @@ class MongodbReader:
         source, pymongo = self._source, self._pymongo
         try:
             with pymongo.timeout(source.timeout_s):
-                documents = list(self._find(by, keys))
+                documents = list(self._find_documents(by, keys))
         except (pymongo.errors.PyMongoError, bson.errors.BSONError) as error:
             self.close()
-            raise self._failure(error) from None
-        rows = [_row(document, self._schema) for document in documents]
-        table = fitted(source.title, rows, self._schema, source.key)
-        if grouped([table.select(list(source.key))])[1] < table.num_rows:
+            raise self._error_to_raise(error) from None
+        rows = [_row_of_document(document, self._schema) for document in documents]
+        table = rows_as_table(source.title, rows, self._schema, source.key)
+        if number_keys([table.select(list(source.key))])[1] < table.num_rows:
             raise OSError("two documents have one key, or one changed while they were read")
         return table
 
-    def _failure(self, error: Exception) -> Exception:
+    def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for one of pymongo's: ``OSError`` if another attempt may help
         (a lost connection, a time-out), else ``DataError``.
         """
@@ -136,12 +143,12 @@ class MongodbReader:
             "See that the lookup's user can read the collection, and that its values are valid",
         )
 
-    def _find(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
+    def _find_documents(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
         """Yield the documents of the keys, by as many queries as it takes, with the schema's
         fields. Without keys none is sent, but the collection must exist. Raises ``DataError`` for a
         missing one; errors of pymongo pass.
         """
-        collection = self._open()
+        collection = self._open_collection()
         names = self._schema.names
         projection = {"_id": 0} | dict.fromkeys(names, 1)
         bounds = (
@@ -150,10 +157,10 @@ class MongodbReader:
         )
         step = max(1, min(bounds))
         for start in range(0, keys.num_rows, step):
-            conditions = [_one_of(by, keys.slice(start, step)), *self._restrictions()]
+            conditions = [_key_condition(by, keys.slice(start, step)), *self._restrictions()]
             yield from collection.find({"$and": conditions}, projection)
 
-    def _open(self) -> Any:
+    def _open_collection(self) -> Any:
         """Return the collection, connecting if need be. Raises ``DataError`` if there is none as it
         connects; once it has connected, it is not checked.
         """
@@ -166,7 +173,7 @@ class MongodbReader:
             there = self._client[database].list_collection_names(filter={"name": name})
             if name not in there:
                 self.close()  # so that the next lookup checks it again
-                raise changed(self._source.title, f"there is no collection {name!r}")
+                raise changed_store_error(self._source.title, f"there is no collection {name!r}")
         return self._client[database].get_collection(name, codec_options=_codec_options())
 
     def _restrictions(self) -> Iterator[dict[str, Any]]:
@@ -178,7 +185,7 @@ class MongodbReader:
             yield {name: {"$in": list(constants), "$not": {"$type": "array"}}}
 
 
-def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
+def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
     """Return the values of a document in the order of the schema, None for a field that it lacks. A
     moment at midnight is a date where dates are declared; ``document`` is changed so, too.
     """
@@ -189,11 +196,11 @@ def _row(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
     return tuple(map(document.get, schema.names))
 
 
-def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
+def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
     """Return the condition that a document has one of the keys in the fields ``by``, in a form that
-    uses indexes. There must be a key, and each must pass ``_fits``.
+    uses indexes. There must be a key, and each must pass ``_find_storable_keys``.
     """
-    columns = [[_stored(value) for value in column.to_pylist()] for column in keys.columns]
+    columns = [[_stored_values(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:
         return {by[0]: {"$in": [value for values in columns[0] for value in values]}}
     return {
@@ -204,11 +211,12 @@ def _one_of(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
     }
 
 
-def _stored(value: Any) -> list[Any]:
+def _stored_values(value: Any) -> list[Any]:
     """Return the one or two values that a document may have for a key, as pymongo writes them.
 
     A text also stands for the object id or the UUID that is read as this text. ``value``: a key
-    that passes ``_fits``; a decimal that does not fit raises Python's ``DecimalException``.
+    that passes ``_find_storable_keys``; a decimal that does not fit raises Python's
+    ``DecimalException``.
     """
     import bson
 
@@ -223,7 +231,7 @@ def _stored(value: Any) -> list[Any]:
     return [value]
 
 
-def _fits(keys: pa.Array) -> Mask:
+def _find_storable_keys(keys: pa.Array) -> Mask:
     """Find the keys that MongoDB can store exactly: bool[n]. ``keys``: one column without nulls.
 
     Not stored are dates and timestamps outside of the years 1 to 9999, timestamps finer than a
@@ -231,9 +239,9 @@ def _fits(keys: pa.Array) -> Mask:
     """
     if pa.types.is_timestamp(keys.type):
         moments_us = keys.cast(pa.int64()).to_numpy()
-        return in_calendar(keys) & (moments_us % 1000 == 0)  # type: ignore[no-any-return]
+        return find_calendar_keys(keys) & (moments_us % 1000 == 0)  # type: ignore[no-any-return]
     if pa.types.is_date(keys.type):
-        return in_calendar(keys)
+        return find_calendar_keys(keys)
     if pa.types.is_decimal(keys.type) and keys.type.precision > _DECIMAL_DIGITS:
         return np.array([_is_decimal128(key) for key in keys.to_pylist()], np.bool_)
     return np.ones(len(keys), np.bool_)
@@ -278,7 +286,7 @@ def _refuse_fields(title: str, names: Iterable[str]) -> None:
             )
 
 
-def _pymongo(title: str) -> Any:
+def _import_pymongo(title: str) -> Any:
     """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed."""
     return package(title, "mongodb", "pymongo", "pymongo.errors")
 
@@ -365,12 +373,12 @@ def mongodb(
     ('mongodb shop.orders', ('_id',))
     """
     title = f"mongodb {collection}"
-    _pymongo(title)
+    _import_pymongo(title)
     if not uri.startswith(("mongodb://", "mongodb+srv://")):
         raise PlanError(title, "uri= is no connection string", "Begin it with mongodb://")
     if not all(collection.partition(".")):
         raise PlanError(title, "collection= names no database", "Name it first: 'shop.orders'")
-    options = declared(
+    options = declared_fields(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )
     source = MongodbLookup(uri=uri, collection=collection, **options)

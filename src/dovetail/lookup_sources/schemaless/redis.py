@@ -19,17 +19,17 @@ from dovetail.base.packages import package
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import fitted, is_text, parsed
-from dovetail.lookup_sources.keys import numbered, refuse_types
-from dovetail.lookup_sources.retry import first_line, persistently
-from dovetail.lookup_sources.source import Declared, Found, declared
+from dovetail.lookup_sources.conversion import is_text, rows_as_table, texts_as_table
+from dovetail.lookup_sources.keys import positions_among, refuse_types
+from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.source import DeclaredSource, Found, declared_fields
 
 Form: TypeAlias = Literal["hash", "json"]
 """The form of a row: a hash with a field for each column, or a JSON object as a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedisLookup(Declared):
+class RedisLookup(DeclaredSource):
     """The rows of one table in Redis as a lookup source."""
 
     url: str = field(repr=False)
@@ -59,7 +59,7 @@ class RedisReader:
         self._schema = schema
         self._values = pa.schema([column for column in schema if column.name not in source.key])
         """The columns that are read: those of the primary key are known from the keys."""
-        self._redis = _redis(source.title)
+        self._redis = _import_redis(source.title)
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
@@ -85,18 +85,18 @@ class RedisReader:
             (pa.types.is_integer, is_text),
             "Join by whole numbers or texts",
         )
-        primary = primary.filter(pa.array(_one_key_each(source, primary)))
-        names = _named(source.pattern, primary)
-        replies = persistently(source, lambda: self._attempt(names))
+        primary = primary.filter(pa.array(_find_unshared_keys(source, primary)))
+        names = _redis_keys(source.pattern, primary)
+        replies = call_with_retries(source, lambda: self._look_up_once(names))
         is_there = pa.array([reply is not None for reply in replies], pa.bool_())
-        values = self._table([reply for reply in replies if reply is not None])
+        values = self._replies_as_table([reply for reply in replies if reply is not None])
         stored = primary.filter(is_there)
         columns = {name: stored[name] for name in source.key}
         columns |= dict(zip(values.schema.names, values.columns, strict=True))
         rows = pa.table([columns[column.name] for column in self._schema], schema=self._schema)
-        key = numbered(keys, rows.select(list(by)))
+        key = positions_among(keys, rows.select(list(by)))
         has_key = key != NO_GROUP
-        fit = _one_key_each(source, keys)
+        fit = _find_unshared_keys(source, keys)
         return Found(rows.filter(pa.array(has_key)), key[has_key], ~fit)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class RedisReader:
         if client is not None:
             client.close()
 
-    def _attempt(self, names: Sequence[bytes]) -> list[Any]:
+    def _look_up_once(self, names: Sequence[bytes]) -> list[Any]:
         """Return the reply for each of Redis' keys ``names``, in order, or None if it is not there.
         Raises ``OSError`` if another attempt may help, else ``DataError``.
 
@@ -114,8 +114,8 @@ class RedisReader:
         errors = self._redis.exceptions
         try:
             if self._client is None:
-                self._client = self._connected()
-            return self._replies(names)
+                self._client = self._new_client()
+            return self._fetch_replies(names)
         except errors.RedisError as error:
             self.close()
             if isinstance(error, (errors.ConnectionError, errors.TimeoutError)):
@@ -126,7 +126,7 @@ class RedisReader:
                 f"See that they have the form {self._source.form!r} and can be read by its user",
             ) from None
 
-    def _connected(self) -> Any:
+    def _new_client(self) -> Any:
         """Return a new client for the source's URL. It connects at its first command, and does not
         retry by itself.
         """
@@ -140,7 +140,7 @@ class RedisReader:
         client.connection_pool.connection_kwargs["decode_responses"] = False
         return client
 
-    def _replies(self, names: Sequence[bytes]) -> list[Any]:
+    def _fetch_replies(self, names: Sequence[bytes]) -> list[Any]:
         """Return the reply for each of ``names``, in order: a list of values for a hash, bytes for
         a JSON text, None for a missing key. The values are those of the columns that are read, None
         for a missing field. Without names only check the connection. The client must be there; its
@@ -171,21 +171,23 @@ class RedisReader:
             for there, values in zip(replies[::2], replies[1::2], strict=True)
         ]
 
-    def _table(self, replies: Sequence[Any]) -> pa.Table:
+    def _replies_as_table(self, replies: Sequence[Any]) -> pa.Table:
         """Return the replies, none of them None, as rows of the columns that are read, in order. A
         field that is missing is null. Raises ``DataError`` for values that do not fit, and for a
         text that is no JSON object.
         """
         title, schema = self._source.title, self._values
         if self._source.form == "hash":
-            return parsed(title, list(zip(*replies, strict=True)), schema)
+            return texts_as_table(title, list(zip(*replies, strict=True)), schema)
         has_decimal = any(pa.types.is_decimal(type_) for type_ in schema.types)
         decoder = json.JSONDecoder(parse_float=Decimal if has_decimal else float)
-        rows = [tuple(map(_object(title, decoder, text).get, schema.names)) for text in replies]
-        return fitted(title, rows, schema, (), typeless=True)
+        rows = [
+            tuple(map(_json_object(title, decoder, text).get, schema.names)) for text in replies
+        ]
+        return rows_as_table(title, rows, schema, (), typeless=True)
 
 
-def _object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
+def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
     """Return the JSON object in ``text``. Raises ``DataError`` for anything else."""
     try:
         value = decoder.decode(text.decode())
@@ -196,7 +198,7 @@ def _object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any
     return value
 
 
-def _named(pattern: str, primary: pa.Table) -> list[bytes]:
+def _redis_keys(pattern: str, primary: pa.Table) -> list[bytes]:
     """Return the key in Redis of each primary key, in order, by the pattern. ``primary``: the key's
     columns by their names, without nulls.
     """
@@ -209,7 +211,7 @@ def _named(pattern: str, primary: pa.Table) -> list[bytes]:
     return [name.encode() for name in names.to_pylist()]
 
 
-def _one_key_each(source: RedisLookup, keys: pa.Table) -> Mask:
+def _find_unshared_keys(source: RedisLookup, keys: pa.Table) -> Mask:
     """Find the keys that no other primary key shares its key in Redis with: bool[n].
 
     A text followed by another column must not contain the first letter of the text between them.
@@ -225,13 +227,13 @@ def _one_key_each(source: RedisLookup, keys: pa.Table) -> Mask:
 
 def _separators(pattern: str) -> list[tuple[str, str]]:
     """Return each column of a pattern but the last, with the text between it and the next; that may
-    be empty unless ``_columns`` has checked the pattern.
+    be empty unless ``_columns_of_pattern`` has checked the pattern.
     """
     parts = [part for part in Formatter().parse(pattern) if part[1] is not None]
     return [(str(part[1]), after[0]) for part, after in pairwise(parts)]
 
 
-def _columns(title: str, pattern: str) -> list[str]:
+def _columns_of_pattern(title: str, pattern: str) -> list[str]:
     """Return the columns that a pattern names, in order.
 
     Raises ``PlanError`` if it cannot be read, names none, names one twice or has formats in braces.
@@ -265,7 +267,7 @@ def _columns(title: str, pattern: str) -> list[str]:
     return names
 
 
-def _redis(title: str) -> Any:
+def _import_redis(title: str) -> Any:
     """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed."""
     return package(title, "redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry")
 
@@ -341,14 +343,14 @@ def redis(
     ('redis rates:{currency}:{day}', ('currency', 'day'))
     """
     title = f"redis {pattern}"
-    client = _redis(title)
-    columns = _columns(title, pattern)
+    client = _import_redis(title)
+    columns = _columns_of_pattern(title, pattern)
     try:
         client.connection.parse_url(url)
     except ValueError:
         problem = "url= is no URL of Redis"
         raise PlanError(title, problem, "Begin it with redis://, rediss:// or unix://") from None
-    options = declared(
+    options = declared_fields(
         title, key=columns, indexes=(), where=None, timeout_s=timeout_s, retries=retries
     )
     return RedisLookup(url=url, pattern=pattern, form=form, **options)

@@ -28,7 +28,7 @@ from dovetail.arrays.timeline import (
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws.joins import delta_join
-from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
+from dovetail.lookup_sources.keys import number_keys, positions_among, refuse_twice
 from dovetail.lookup_sources.source import Found
 from dovetail.operators.job import Batch, Cause, combine_chunks, output_table, take_rows
 from dovetail.operators.joins.lookup_cache import SideCache
@@ -87,7 +87,7 @@ def join_batch(
         _last_changes(operator, side, last, source)
         for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
     ]
-    groups, count, keys = grouped([c.table.select(range(operator.keys)) for c in changed])
+    groups, count, keys = number_keys([c.table.select(range(operator.keys)) for c in changed])
     fresh = [
         _SideBatch(delta_join.SideRows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
@@ -208,7 +208,7 @@ def _with_others(
     groups = len(needed)
     names = schema.names[: operator.keys]
     asked = pa.table(list(keys), schema=pa.schema([schema.field(name) for name in names]))
-    entry_group = numbered(asked, cache.keys)
+    entry_group = positions_among(asked, cache.keys)
     in_cache = np.zeros(groups, np.bool_)
     in_cache[entry_group[entry_group != delta_join.NO_GROUP]] = True
     missing = np.flatnonzero(needed & ~in_cache)

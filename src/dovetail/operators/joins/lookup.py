@@ -18,8 +18,8 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.laws.joins.lookup import answer_records
-from dovetail.lookup_sources.keys import grouped, numbered, refuse_twice
-from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.keys import number_keys, positions_among, refuse_twice
+from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found
 from dovetail.operators.job import combine_chunks
 from dovetail.operators.joins.lookup_cache import SideCache
@@ -98,10 +98,10 @@ class TaskLookups:
         unique index gives a key two rows, and the errors of ``_ask_store``.
         """
         law, now_us = self.law, self.clock_us()
-        (key,), count, columns = grouped([keys])
+        (key,), count, columns = number_keys([keys])
         asked = pa.table(columns, schema=law.key_schema)
         cache = self._known_answers(now_us)
-        key_of_entry = numbered(asked, cache.keys.select(law.by))
+        key_of_entry = positions_among(asked, cache.keys.select(law.by))
         wanted = key_of_entry != NO_GROUP
         is_cached = np.zeros(count, np.bool_)
         is_cached[key_of_entry[wanted]] = True
@@ -134,7 +134,7 @@ class TaskLookups:
         store cannot be reached.
         """
         law = self.law
-        answer = opened(law.lookup, law.schema).rows(law.by, keys)
+        answer = open_reader(law.lookup, law.schema).rows(law.by, keys)
         refuse_twice(law.lookup.title, "its primary key", _key_rank(law, answer.rows))
         return answer
 

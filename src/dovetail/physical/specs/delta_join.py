@@ -15,7 +15,7 @@ from dovetail.base.columns import CLOCK
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
 from dovetail.laws.joins.table_join import How
-from dovetail.lookup_sources.source import Index, LookupSource, covering
+from dovetail.lookup_sources.source import Index, LookupSource, index_for
 from dovetail.physical.source import SourceSpec
 from dovetail.physical.specs.law import Law, Sources
 from dovetail.plan.joins import delta_join
@@ -154,7 +154,7 @@ def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) ->
         lookup = delta_join.lookup_of(entry)
         if lookup is None:
             raise PlanError(node.name, f"{entry.name} has no lookup source", "Use with_lookup")
-        index = covering(lookup, on)
+        index = index_for(lookup, on)
         assert index is not None, "a limitation is broken"
         sides.append(
             DeltaJoinSide(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dovetail.laws.joins.lookup import HowAnswered
-from dovetail.lookup_sources.source import Index, LookupSource, covering
+from dovetail.lookup_sources.source import Index, LookupSource, index_for
 from dovetail.physical.stage import Stage
 from dovetail.plan.joins.lookup import Lookup, Ref
 from dovetail.plan.types.arrow import arrow_schema
@@ -83,7 +83,7 @@ def store_lookup(node: Lookup) -> StoreLookup:
     needed = node.node.row.names
     if "left" not in whole:
         needed = [name for name in needed if name in {*node.key.names, *on, *left_columns}]
-    index = covering(node.lookup, store_columns)
+    index = index_for(node.lookup, store_columns)
     assert index is not None, "no index covers the lookup"
     schema = arrow_schema(node.store)
     return StoreLookup(

@@ -21,7 +21,7 @@ from dovetail.base.validation import Natural, Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
 from dovetail.laws.joins.table_join import How, sides_preserved
-from dovetail.lookup_sources.source import LookupSource, covering
+from dovetail.lookup_sources.source import LookupSource, index_for
 from dovetail.plan.joins.delta_join import DeltaJoin, changes_of, has_fixed_key, lookup_of
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin, foreign_key_join
 from dovetail.plan.joins.join_call import TWICE_REMEDY, JoinCall
@@ -345,7 +345,7 @@ def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
     source = lookup_of(side)
     if source is None:
         return Verdict(limit, f"no index finds rows of {side.name} by {shown}", "Declare one")
-    index = covering(source, columns)
+    index = index_for(source, columns)
     if index is None:
         names = ", ".join(repr(column) for column in columns)
         return Verdict(

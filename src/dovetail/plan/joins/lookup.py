@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from dovetail.base.validation import Positive, Rule, validated
 from dovetail.errors import PlanError
 from dovetail.laws.joins.lookup import HowAnswered
-from dovetail.lookup_sources.source import LookupSource, covering
+from dovetail.lookup_sources.source import LookupSource, index_for
 from dovetail.plan.joins.join_call import side_as_input
 from dovetail.plan.joins.join_keys import On, pairs_of
 from dovetail.plan.nodes import Describe, Node, Source
@@ -240,7 +240,7 @@ def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> Non
     named twice.
     """
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
-    if covering(lookup, by) is None:
+    if index_for(lookup, by) is None:
         columns = ", ".join(map(repr, by))
         raise PlanError(
             name,

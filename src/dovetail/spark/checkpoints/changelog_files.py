@@ -2,7 +2,7 @@
 
 They are read from the file in which Spark keeps them until the next snapshot
 (``state/<operator>/<partition>/<version>.changelog``). This is a shortcut: a file that is not
-exactly as known raises ``Unknown``, and the caller asks Spark instead.
+exactly as known raises ``UnreadableFile``, and the caller asks Spark instead.
 
 The file is a stream of LZ4 blocks (lz4-java's frames): a version, then records of a kind, a key and
 a value. Key and value have their lengths in front, big-endian. Both are Spark's unsafe rows,
@@ -29,27 +29,28 @@ _BLOCK_BITS = 10
 """A block has at most two to the power of this and its header's level."""
 _VERSION = b"\x00\x02v2"
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
-_NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
+_BLOB_NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
 # Offsets in a key: the state variable's number, the label's row with its length, the name's row.
 _LABEL_LENGTH, _LABEL, _NAME_LENGTH, _NAME_AT = 2, 31, 64, 72
 _LABEL_ROW_BYTES = 33
 _VALUE_LENGTH, _VALUE_AT = 9, 17
 
 
-class Unknown(Exception):  # noqa: N818 -- no error: the reader has another way
+class UnreadableFile(Exception):  # noqa: N818 -- no error: the reader has another way
     """Raised for a file that is not as this module knows it."""
 
 
-def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
+def blob_changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
     """Yield the blobs that a changelog file of Spark's state store has written or deleted, in
     order: their bucket's label, their name, and their bytes.
 
     ``file``: the file's content. The bytes are None for a deleted blob. Records of other state
-    variables are skipped. Raises ``Unknown`` for another format, and for a file that is cut off.
+    variables are skipped. Raises ``UnreadableFile`` for another format, and for a file that is cut
+    off.
     """
-    data = _unpacked(file)
+    data = _decompress_file(file)
     if data[: len(_VERSION)] != _VERSION:
-        raise Unknown("another version")
+        raise UnreadableFile("another version")
     at = len(_VERSION)
     try:
         while at < len(data):
@@ -57,30 +58,30 @@ def changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
             if kind == _END:
                 return
             if kind not in (_PUT, _DELETE):
-                raise Unknown(f"a record of kind {kind}")
-            key, at = _part(data, at + 1)
-            value, at = _part(data, at)
-            label, name = _named(key)
+                raise UnreadableFile(f"a record of kind {kind}")
+            key, at = _read_field(data, at + 1)
+            value, at = _read_field(data, at)
+            label, name = _label_and_name(key)
             if name is not None:
                 yield label, name, blob_of(value) if kind == _PUT else None
     except struct.error as error:
-        raise Unknown("a file that is cut off") from error
-    raise Unknown("a file without its end")
+        raise UnreadableFile("a file that is cut off") from error
+    raise UnreadableFile("a file without its end")
 
 
-def _part(data: memoryview, at: int) -> tuple[memoryview, int]:
+def _read_field(data: memoryview, at: int) -> tuple[memoryview, int]:
     """Return the bytes whose length stands at ``at``, and the position behind them. A length of -1
-    gives no bytes. Raises ``Unknown`` if they reach beyond the data, ``struct.error`` if the length
-    does.
+    gives no bytes. Raises ``UnreadableFile`` if they reach beyond the data, ``struct.error`` if the
+    length does.
     """
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + max(size, 0)  # a deleted key has the value length -1
     if end > len(data):
-        raise Unknown("a length that cannot be")
+        raise UnreadableFile("a length that cannot be")
     return data[at + 4 : end], end
 
 
-def _named(key: memoryview) -> tuple[int, str | None]:
+def _label_and_name(key: memoryview) -> tuple[int, str | None]:
     """Return a blob's bucket label and name. If the key is another state variable's, the name is
     None, and the label means nothing.
     """
@@ -89,54 +90,55 @@ def _named(key: memoryview) -> tuple[int, str | None]:
     (label,) = struct.unpack_from("<i", key, _LABEL)
     (size,) = struct.unpack_from("<i", key, _NAME_LENGTH)
     name = bytes(key[_NAME_AT : _NAME_AT + max(size, 0)])
-    return label, name.decode() if _NAME.fullmatch(name) else None
+    return label, name.decode() if _BLOB_NAME.fullmatch(name) else None
 
 
 def blob_of(value: memoryview) -> bytes:
-    """Return the bytes of a blob in a value's row. Raises ``Unknown`` for a row of another
+    """Return the bytes of a blob in a value's row. Raises ``UnreadableFile`` for a row of another
     shape.
     """
     if len(value) < _VALUE_AT:
-        raise Unknown("a value that is cut off")
+        raise UnreadableFile("a value that is cut off")
     size, at = struct.unpack_from("<ii", value, _VALUE_LENGTH)
     blob = bytes(value[1 + at : 1 + at + size])
     if at != _VALUE_AT - 1 or len(blob) != size:
-        raise Unknown("a value of another shape")
+        raise UnreadableFile("a value of another shape")
     return blob
 
 
-def _unpacked(file: bytes) -> memoryview:
-    """Return the content of a file of LZ4 blocks, empty for an empty file. Raises ``Unknown`` for
-    another compression, for a file that is cut off, and for a block that is corrupt.
+def _decompress_file(file: bytes) -> memoryview:
+    """Return the content of a file of LZ4 blocks, empty for an empty file. Raises
+    ``UnreadableFile`` for another compression, for a file that is cut off, and for a block that is
+    corrupt.
     """
     parts, at = [], 0
     while at < len(file):
         try:
             magic, token, packed, size, checksum = _HEAD.unpack_from(file, at)
         except struct.error as error:
-            raise Unknown("a file that is cut off") from error
+            raise UnreadableFile("a file that is cut off") from error
         start, at = at + _HEAD.size, at + _HEAD.size + packed
         method = token & 0xF0
         if magic != _MAGIC or method not in (_RAW, _LZ4) or packed < 0 or at > len(file):
-            raise Unknown("another compression")
+            raise UnreadableFile("another compression")
         if size:
             most = 1 << (_BLOCK_BITS + (token & 0x0F))
-            parts.append(_block(file[start:at], method, size, most, checksum))
+            parts.append(_decompress_block(file[start:at], method, size, most, checksum))
     return memoryview(b"".join(parts))
 
 
-def _block(packed: bytes, method: int, size: int, most: int, checksum: int) -> bytes:
+def _decompress_block(packed: bytes, method: int, size: int, most: int, checksum: int) -> bytes:
     """Return the content of a block: ``size`` bytes, at most ``most``, whose checksum it must have.
-    Raises ``Unknown`` if it has not.
+    Raises ``UnreadableFile`` if it has not.
     """
     if not 0 < size <= most:
-        raise Unknown("a size that cannot be")
+        raise UnreadableFile("a size that cannot be")
     block = packed
     if method == _LZ4:
         try:
             block = pa.Codec("lz4_raw").decompress(packed, size, asbytes=True)
         except OSError as error:
-            raise Unknown("a block that cannot be unpacked") from error
+            raise UnreadableFile("a block that cannot be unpacked") from error
     if len(block) != size or xxhash.xxh32_intdigest(block, _SEED) & _CHECKSUM_BITS != checksum:
-        raise Unknown("a block with another checksum")
+        raise UnreadableFile("a block with another checksum")
     return block

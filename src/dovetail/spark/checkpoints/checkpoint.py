@@ -26,7 +26,7 @@ from dovetail.plan.spark_sources import SparkSource, source_folder_numbers, spar
 from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
-from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION, NAME, described
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE, FORMAT_VERSION, stages_as_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ RUNS = "runs"
 REPARTITIONING = "repartitioning"
 """Key of a binding: the number of partitions to which its state is being repartitioned."""
 
-AT = "at"
+CHECKPOINT_PATH = "at"
 """Key of a binding: the checkpoint's own folder, to notice that it was moved."""
 TIMEZONE = "timezone"
 """Key of a binding: the session's time zone, in which the query's expressions are computed."""
@@ -91,7 +91,7 @@ def binding_of(
         "plan": describe(*nodes),
         "buckets": plan.buckets,
         "partitions": partitions,
-        "stages": described(plan.stages, partial(describe_input, nodes)),
+        "stages": stages_as_json(plan.stages, partial(describe_input, nodes)),
         "reads": [
             [
                 None if source.static else input_identity(describe_input(nodes, source)),
@@ -114,25 +114,25 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     On Spark Connect, which does not tell them, both are None for all other sources. A source that
     is not static must have a frame.
     """
-    remote = [not source.static and is_remote(_frame(source).sparkSession) for source in sources]
+    remote = [not source.static and is_remote(_frame_of(source).sparkSession) for source in sources]
     if any(remote):
         return [1 if source.static else None for source in sources], [None for _ in sources]
     # A static source is replaced by one source of its own.
     read = [
-        [SparkSource(source, "", {})] if source.static else spark_sources_of(_frame(source))
+        [SparkSource(source, "", {})] if source.static else spark_sources_of(_frame_of(source))
         for source in sources
     ]
     numbers: list[list[int] | None] = [*source_folder_numbers(read)]
     return [len(leaves) for leaves in read], numbers
 
 
-def _frame(source: Source) -> Any:
+def _frame_of(source: Source) -> Any:
     """Return the frame of a source, which must have one."""
     assert source.frame is not None
     return source.frame
 
 
-def refuse_unfit(
+def refuse_other_query(
     binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
 ) -> None:
     """Raise ``CheckpointError`` if the results ``nodes`` or the numbers ``asked`` differ from the
@@ -206,7 +206,7 @@ class CheckpointFile:
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
         self._session, self._files = session, files_of(session)
         self._root = checkpoint.rstrip("/")
-        self._path = f"{self._root}/{NAME}"
+        self._path = f"{self._root}/{BINDING_FILE}"
 
     def settings(self) -> dict[str, str]:
         """Return further settings of the query, for a local directory and a session without such
@@ -226,14 +226,14 @@ class CheckpointFile:
 
     def read(self, title: str) -> dict[str, Any] | None:
         """Return the binding; None if the checkpoint has not begun: no micro-batch is planned in
-        it. If it was moved, its paths are corrected first (``in_its_place``).
+        it. If it was moved, its paths are corrected first (``with_present_path``).
 
         Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with one
         that is unreadable or has another format. Also for a moved one on Spark Connect.
         """
         if not self._has_begun():
             return None
-        problem = f"the checkpoint {self._root} has no {NAME}, which says whose it is"
+        problem = f"the checkpoint {self._root} has no {BINDING_FILE}, which says whose it is"
         text = self._files.text(self._path)
         if text is not None:
             problem = f"{self._path} cannot be read"
@@ -242,7 +242,7 @@ class CheckpointFile:
             except ValueError:
                 binding = {}
             if binding.get("version") == FORMAT_VERSION:
-                return self.in_its_place(binding, title)
+                return self.with_present_path(binding, title)
             if "version" in binding:
                 problem = (
                     f"the checkpoint has format {binding['version']}, this version reads "
@@ -254,13 +254,13 @@ class CheckpointFile:
             "Run what wrote it (changelog() writes no such file), or start with a new checkpoint",
         )
 
-    def in_its_place(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
+    def with_present_path(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
         """Return the binding. If the checkpoint was moved, first correct its path there and in
         Spark's metadata of the state.
 
         Raises ``CheckpointError`` for a moved one on Spark Connect, which cannot write there.
         """
-        here, before = self._files.qualified(self._root), binding.get(AT)
+        here, before = self._files.qualified(self._root), binding.get(CHECKPOINT_PATH)
         if before in (None, here):
             return binding
         if is_remote(self._session):
@@ -277,25 +277,26 @@ class CheckpointFile:
                 mended = _STATE_SCHEMA.sub(lambda match: f'"{here}{match[1]}', text)
                 if mended != text:
                     self._files.put(f"{folder}/{name}", mended)
-        binding = {**binding, AT: here}
+        binding = {**binding, CHECKPOINT_PATH: here}
         self.write(binding)
         return binding
 
-    def place(self) -> str:
+    def full_path(self) -> str:
         """Return the full path of the checkpoint's folder, as a binding has it."""
         return self._files.qualified(self._root)
 
-    def at_rest(self, title: str) -> dict[str, Any]:
+    def binding_at_rest(self, title: str) -> dict[str, Any]:
         """Return the binding of a query that has begun and is not running.
 
-        Raises ``CheckpointError`` for a query that runs (``is_running``), and as ``begun`` does.
+        Raises ``CheckpointError`` for a query that runs (``is_running``), and as
+        ``binding_of_begun`` does.
         """
-        binding = self.begun(title)
+        binding = self.binding_of_begun(title)
         if self.is_running():
             raise CheckpointError(title, f"the query of {self._root} is running", "Stop it first")
         return binding
 
-    def begun(self, title: str) -> dict[str, Any]:
+    def binding_of_begun(self, title: str) -> dict[str, Any]:
         """Return the binding of a query that has begun. Raises ``CheckpointError`` for a folder
         without a planned micro-batch, and as ``read`` does.
         """
@@ -312,7 +313,7 @@ class CheckpointFile:
         Raise nothing once the checkpoint of that other query is gone.
         """
         successor = binding.get(SUCCESSOR)
-        if successor is not None and self._files.exists(f"{successor}/{NAME}"):
+        if successor is not None and self._files.exists(f"{successor}/{BINDING_FILE}"):
             raise TakenOverError(
                 title,
                 f"the query of {successor} has taken over from that of {self._root}",

@@ -18,8 +18,8 @@ from dovetail.base.columns import POSITION
 from dovetail.engine import store_contents
 from dovetail.errors import ConfigurationError
 from dovetail.physical.specs.law import Store
-from dovetail.spark.checkpoints.lookup_keys import columns_of
-from dovetail.spark.checkpoints.stores import CheckpointStores, Kept, runs_of
+from dovetail.spark.checkpoints.lookup_keys import key_columns
+from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore, runs_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.runs import Runs
 from dovetail.state.segment import Segment, SegmentCache, decode
@@ -57,7 +57,7 @@ class Selection(NamedTuple):
 
 def local_rows(
     stored: CheckpointStores,
-    stage_store: Kept,
+    stage_store: StageStore,
     *,
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
@@ -72,7 +72,7 @@ def local_rows(
     ``PlanError`` for a value that is no key. Raises ``StateError`` for segments of another version.
     Errors of files are those of ``StateFiles.segments``.
     """
-    store, asked, buckets, unread = selected(stored, stage_store, keys, columns)
+    store, asked, buckets, unread = select_parts(stored, stage_store, keys, columns)
     assert stored.batch is not None
     for label, bucket in buckets.items():
         segments = {segment.id: segment for segment in bucket.segments}
@@ -86,12 +86,12 @@ def local_rows(
             ):
                 cache.add(segments[name], decode(blob, unread))
             for table in store_contents.read_rows(store, *bucket, MemoryBlobs(), cache):
-                yield table if asked is None else _of_keys_here(table, store, asked)
+                yield table if asked is None else _rows_with_keys(table, store, asked)
 
 
-def selected(
+def select_parts(
     stored: CheckpointStores,
-    stage_store: Kept,
+    stage_store: StageStore,
     keys: Sequence[Any] | None,
     columns: Sequence[str] | None,
 ) -> Selection:
@@ -114,7 +114,7 @@ def selected(
                     f"It has {', '.join(column_names)}",
                 )
         store = store.with_columns(columns)
-    asked = None if keys is None else columns_of(stored.caller, store, keys)
+    asked = None if keys is None else key_columns(stored.caller, store, keys)
     # Records that wait lie by the time at which they are due.
     by_hash = store.hashed and store.kind != "queue"
     hashes = spark_hash(asked) if asked is not None and by_hash else None
@@ -126,12 +126,12 @@ def selected(
                 label, manifest.buckets
             )
             runs = runs.with_segments_around(np.sort(hashes[bucket_part]).tolist())
-        buckets[label] = _bucket(stage_store, label, runs)
+        buckets[label] = _parts_of_bucket(stage_store, label, runs)
     unread = {*stage_store.store.stored_columns}.difference(store.stored_columns)
     return Selection(store, asked, buckets, unread)
 
 
-def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
+def _rows_with_keys(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
     """Return the rows of ``table`` with one of the keys ``asked``, in their order. ``asked``: the
     key columns, one row per key.
     """
@@ -145,7 +145,7 @@ def _of_keys_here(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> p
     return table.take(rows_asked.combine_chunks().sort())
 
 
-def _bucket(stage_store: Kept, label: int, runs: Runs) -> BucketRuns:
+def _parts_of_bucket(stage_store: StageStore, label: int, runs: Runs) -> BucketRuns:
     """Return the parts of the bucket ``label`` that are read for ``runs`` of a store. The bucket
     must have state.
     """

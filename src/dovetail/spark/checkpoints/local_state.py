@@ -3,7 +3,7 @@
 A partition of Spark's state store is a snapshot and the changelog files that follow it. The
 snapshot is a RocksDB database: a ``.zip`` file, and files in ``SSTs``. The package rocksdict opens
 it; ``changelog_files`` reads the rest. This is a shortcut: files that are not as known raise
-``Unknown``, and the caller asks Spark instead. Nothing in the checkpoint is written.
+``UnreadableFile``, and the caller asks Spark instead. Nothing in the checkpoint is written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from zipfile import ZipFile
 
 from dovetail.arrays.bucket_labels import bucket_labels, bucket_number
-from dovetail.spark.checkpoints.changelog_files import Unknown, blob_of, changes
-from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_changes, blob_of
+from dovetail.spark.checkpoints.state_files import CommittedBatches, ManifestBlobs, StatefulOperator
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
@@ -60,30 +60,30 @@ class LocalFiles:
         """Return the time at which the file ``name`` was last written, in UTC. It must exist."""
         return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
-    def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
+    def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return the checkpoint's own file. Paths in Spark's metadata are not needed here."""
         return bound
 
-    def committed(self, caller: str) -> Committed | None:
+    def committed_batches(self, caller: str) -> CommittedBatches | None:
         """Return the operators with state, and the first and the last micro-batch whose commit is
         there. None if none is committed or no state is stored yet.
 
-        ``caller`` changes nothing. Raises ``Unknown`` for an operator in another format.
+        ``caller`` changes nothing. Raises ``UnreadableFile`` for an operator in another format.
         """
-        batches = _numbers(self._folder / "commits")
-        folders = _numbers(self._folder / "state")
+        batches = _numbers_in_folder(self._folder / "commits")
+        folders = _numbers_in_folder(self._folder / "state")
         if not batches or not folders:
             return None
-        operators = [self._operator(number, batches[-1]) for number in folders]
-        return Committed(operators, batches[0], batches[-1])
+        operators = [self._stateful_operator(number, batches[-1]) for number in folders]
+        return CommittedBatches(operators, batches[0], batches[-1])
 
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
-        operator, then by bucket label. A bucket without a manifest is absent. Raises ``Unknown``
-        for files that are missing or in another format, ``StateError`` for a manifest of another
-        version.
+        operator, then by bucket label. A bucket without a manifest is absent. Raises
+        ``UnreadableFile`` for files that are missing or in another format, ``StateError`` for a
+        manifest of another version.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
@@ -92,7 +92,7 @@ class LocalFiles:
                 labels[bucket % operator.partitions].append(label)
             of_operator: dict[int, MemoryBlobs] = {}
             for partition, there in enumerate(labels):
-                with self._partition(operator, partition, batch) as blobs:
+                with self._open_partition(operator, partition, batch) as blobs:
                     of_operator |= dict(blobs.manifests(there))
             read[operator] = of_operator
         return read
@@ -108,57 +108,57 @@ class LocalFiles:
         """Yield (name, blob) for each of ``names``, as they are after the micro-batch ``batch``.
 
         ``names``: the label of the bucket that has each segment. ``buckets``: the number of
-        buckets. Raises ``Unknown`` for a missing segment and for another format.
+        buckets. Raises ``UnreadableFile`` for a missing segment and for another format.
         """
         by_partition: dict[int, list[str]] = {}
         for name, label in names.items():
             partition = bucket_number(label, buckets) % operator.partitions
             by_partition.setdefault(partition, []).append(name)
         for partition, there in by_partition.items():
-            with self._partition(operator, partition, batch) as blobs:
+            with self._open_partition(operator, partition, batch) as blobs:
                 for name in there:
                     blob = blobs.get(names[name], name)
                     if blob is None:
-                        raise Unknown(f"no segment {name}")
+                        raise UnreadableFile(f"no segment {name}")
                     yield name, blob
 
-    def _operator(self, number: int, batch: int) -> StatefulOperator:
+    def _stateful_operator(self, number: int, batch: int) -> StatefulOperator:
         """Return operator ``number`` with the number of its partitions after the micro-batch
-        ``batch``. Raises ``Unknown`` for another format or another kind of operator.
+        ``batch``. Raises ``UnreadableFile`` for another format or another kind of operator.
         """
         folder = self._folder / f"state/{number}/_metadata/v2"
-        versions = [version for version in _numbers(folder) if version <= batch]
+        versions = [version for version in _numbers_in_folder(folder) if version <= batch]
         data = self.read(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
         head, _, body = (data or b"").decode().partition("\n")
         if head != "v2":
-            raise Unknown("metadata of another version")
+            raise UnreadableFile("metadata of another version")
         described = json.loads(body)
         (store,) = described["stateStoreInfo"]
         if described["operatorInfo"]["operatorName"] != _OPERATOR:
-            raise Unknown("another operator")
+            raise UnreadableFile("another operator")
         return StatefulOperator(number, store["numPartitions"])
 
     @contextmanager
-    def _partition(
+    def _open_partition(
         self, operator: StatefulOperator, partition: int, batch: int
     ) -> Iterator[_Partition]:
         """Open the state of a partition after a micro-batch, and close it after the block: the last
-        snapshot, then the changelogs up to ``batch``, inclusive. Raises ``Unknown`` if a file is
-        missing or in another format.
+        snapshot, then the changelogs up to ``batch``, inclusive. Raises ``UnreadableFile`` if a
+        file is missing or in another format.
         """
         folder = self._folder / f"state/{operator.number}/{partition}"
         version = batch + 1
-        snapshots = [n for n in _numbers(folder, ".zip") if n <= version]
+        snapshots = [n for n in _numbers_in_folder(folder, ".zip") if n <= version]
         first = snapshots[-1] if snapshots else 0
         written: dict[tuple[int, str], bytes | None] = {}
         for later in range(first + 1, version + 1):
             try:
                 file = (folder / f"{later}.changelog").read_bytes()
             except FileNotFoundError as error:
-                raise Unknown("no such file") from error
-            written.update(((label, name), blob) for label, name, blob in changes(file))
+                raise UnreadableFile("no such file") from error
+            written.update(((label, name), blob) for label, name, blob in blob_changes(file))
         with tempfile.TemporaryDirectory(prefix="dovetail-state-") as copy:
-            snapshot = _opened(folder, first, Path(copy)) if first else None
+            snapshot = _open_snapshot(folder, first, Path(copy)) if first else None
             try:
                 yield _Partition(snapshot, written)
             finally:
@@ -176,7 +176,8 @@ class _Partition:
 
     def get(self, label: int, name: str) -> bytes | None:
         """Return the blob ``name`` of the bucket with this label; None if there is none or if it
-        was deleted. Raises ``Unknown`` if RocksDB cannot read it, or for a value of another shape.
+        was deleted. Raises ``UnreadableFile`` if RocksDB cannot read it, or for a value of another
+        shape.
         """
         if (label, name) in self._written:
             return self._written[label, name]
@@ -184,34 +185,34 @@ class _Partition:
             return None
         database, family = self._snapshot
         try:
-            value = database.get(_key(family, label, name))
+            value = database.get(_rocksdb_key(family, label, name))
         except Exception as error:
             # rocksdict raises plain exceptions.
-            raise Unknown(str(error)) from error
+            raise UnreadableFile(str(error)) from error
         return None if value is None else blob_of(memoryview(value))
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
         """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
-        are those of the manifest and its pages alone. Raises ``Unknown`` if one cannot be read, and
-        ``StateError`` for a manifest of another version.
+        are those of the manifest and its pages alone. Raises ``UnreadableFile`` if one cannot be
+        read, and ``StateError`` for a manifest of another version.
         """
         for label in labels:
-            blobs = _Recording(self, label)
+            blobs = _RecordingBlobs(self, label)
             if blobs.get(manifests.NAME) is not None:
                 manifests.read(blobs)
                 yield label, MemoryBlobs(blobs.blobs)
 
 
-class _Recording(MemoryBlobs):
+class _RecordingBlobs(MemoryBlobs):
     """The blobs of a bucket that have been read, in memory."""
 
     def __init__(self, partition: _Partition, label: int) -> None:
         super().__init__()
-        self._partition, self._label = partition, label
+        self._open_partition, self._label = partition, label
 
     def get(self, name: str) -> bytes | None:
         """Return the blob of this name, None if there is none. Remember that it was read."""
-        blob = self._partition.get(self._label, name)
+        blob = self._open_partition.get(self._label, name)
         if blob is not None:
             self.put(name, blob)
         return blob
@@ -229,12 +230,12 @@ def local_files(checkpoint: str) -> LocalFiles | None:
     return LocalFiles(folder) if (folder / "dovetail.json").is_file() else None
 
 
-def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
+def _open_snapshot(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
     """Open the snapshot ``version`` in a partition's folder. Return the RocksDB database, read
     only, which the caller closes, and the number of the state variable with the blobs.
 
-    ``copy``: an empty folder for links to its files. Raises ``Unknown`` for a snapshot that is
-    missing or in another format.
+    ``copy``: an empty folder for links to its files. Raises ``UnreadableFile`` for a snapshot that
+    is missing or in another format.
     """
     from rocksdict import AccessType, Options, Rdict
 
@@ -244,7 +245,7 @@ def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
         text = (copy / "metadata").read_text()
         described = json.loads(text.removeprefix(_VERSION))
         if not text.startswith(_VERSION) or described.get("logFiles"):
-            raise Unknown("metadata of another version")
+            raise UnreadableFile("metadata of another version")
         for file in described["sstFiles"]:
             (copy / file["localFileName"]).symlink_to(
                 (folder / "SSTs" / file["dfsSstFileName"]).absolute()
@@ -253,29 +254,33 @@ def _opened(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
         database = Rdict(
             str(copy), options=Options(raw_mode=True), access_type=AccessType.read_only()
         )
-    except Unknown:
+    except UnreadableFile:
         raise
     except Exception as error:  # rocksdict raises plain exceptions
-        raise Unknown(str(error)) from error
+        raise UnreadableFile(str(error)) from error
     return database, family
 
 
-def _key(family: int, label: int, name: str) -> bytes:
+def _rocksdb_key(family: int, label: int, name: str) -> bytes:
     """Return the bytes under which RocksDB has a blob of the bucket ``label``. ``family``: the
     number of the state variable.
     """
-    row = _row(struct.pack("<qi4x", 0, label))
+    row = _unsafe_row(struct.pack("<qi4x", 0, label))
     return (
-        struct.pack("<hi", family, len(row) + 1) + b"\0" + row + b"\0" + _row(_row(name.encode()))
+        struct.pack("<hi", family, len(row) + 1)
+        + b"\0"
+        + row
+        + b"\0"
+        + _unsafe_row(_unsafe_row(name.encode()))
     )
 
 
-def _row(data: bytes) -> bytes:
+def _unsafe_row(data: bytes) -> bytes:
     """Return Spark's unsafe row with one value of variable length, padded to 8 bytes."""
     return struct.pack("<qii", 0, len(data), 16) + data + bytes(-len(data) % 8)
 
 
-def _numbers(folder: Path, suffix: str = "") -> list[int]:
+def _numbers_in_folder(folder: Path, suffix: str = "") -> list[int]:
     """Return the numbers that are names in a folder, before ``suffix``, ascending; empty for a
     missing folder.
     """

@@ -19,7 +19,7 @@ Keys: TypeAlias = Annotated[
 ]
 
 
-def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
+def key_columns(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
     """Return the columns of the store's ``own_key``, with a row for each of ``keys``, in order.
     Equal values have equal bits (``canonical_key``).
 
@@ -28,9 +28,9 @@ def columns_of(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]
     """
     fields = store.own_key
     names = [field.name for field in fields]
-    rows = [_row(caller, names, key) for key in keys]
+    rows = [_key_values(caller, names, key) for key in keys]
     return [
-        canonical_key(_column(caller, field, [row[index] for row in rows]))
+        canonical_key(_key_column(caller, field, [row[index] for row in rows]))
         for index, field in enumerate(fields)
     ]
 
@@ -48,16 +48,16 @@ def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
     another number of texts, and for a text that is no value of its column.
     """
     try:
-        return _key(store.own_key, texts)
+        return _parse_key(store.own_key, texts)
     except (ValueError, pa.ArrowException) as error:
-        raise no_key_of_texts(caller, [field.name for field in store.own_key], texts) from error
+        raise key_texts_error(caller, [field.name for field in store.own_key], texts) from error
 
 
-def no_key_of_texts(caller: str, names: Sequence[str], texts: Sequence[str]) -> PlanError:
+def key_texts_error(caller: str, names: Sequence[str], texts: Sequence[str]) -> PlanError:
     """Return the error for texts that are no key of the columns ``names``, one text per column."""
     shown = ", ".join(texts) or "nothing"
     remedy = "Give a value for each of its columns" if len(names) > 1 else "Give its value"
-    return _no_key(caller, names, shown, remedy)
+    return _key_error(caller, names, shown, remedy)
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
@@ -65,16 +65,16 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
     Raises ``PlanError`` if the text is no key.
     """
     try:
-        return _key(fields, _json_texts(text) if len(fields) > 1 else [text])
+        return _parse_key(fields, _json_texts(text) if len(fields) > 1 else [text])
     except (ValueError, pa.ArrowException) as error:
         remedy = "Give a JSON list of the values of its columns"
         names = [field.name for field in fields]
-        raise _no_key(
+        raise _key_error(
             caller, names, text, remedy if len(fields) > 1 else "Give its value"
         ) from error
 
 
-def _key(fields: Sequence[pa.Field], texts: Sequence[str]) -> Any:
+def _parse_key(fields: Sequence[pa.Field], texts: Sequence[str]) -> Any:
     """Return the key whose values in the columns ``fields`` the texts mean, as a tuple if there are
     several. Raises ``ValueError`` for another number of texts, and Arrow's errors for a text that
     is no value of its column.
@@ -102,12 +102,12 @@ def _json_texts(text: str) -> list[str]:
     return texts
 
 
-def _no_key(caller: str, names: Sequence[str], text: str, remedy: str) -> PlanError:
+def _key_error(caller: str, names: Sequence[str], text: str, remedy: str) -> PlanError:
     """Return the error for a text that is no key of the columns ``names``."""
     return PlanError(caller, f"{text} is no key, which is {', '.join(names)}", remedy)
 
 
-def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
+def _key_values(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
     """Return the values of a key in the order of its columns ``names``.
 
     ``key``: a mapping of all names; else a tuple or list of several values, or a single value.
@@ -126,7 +126,7 @@ def _row(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
     return row
 
 
-def _column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+def _key_column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     """Return a key column of the type of ``field`` with these values, empty for none. Raises
     ``PlanError`` for nulls and values of another type.
     """

@@ -21,10 +21,10 @@ from dovetail.provenance.explanation import RowExplanation
 from dovetail.provenance.key import KeyValue, key_of, key_of_named_texts
 from dovetail.provenance.stored_rows import in_microseconds, key_columns, matching
 from dovetail.provenance.walk import Walk
-from dovetail.spark.checkpoints.state_lookup import Lookups, at_once, index_of
+from dovetail.spark.checkpoints.state_lookup import Lookups, index_of, with_latest_state
 from dovetail.spark.checkpoints.state_reader import Topologies
 from dovetail.spark.checkpoints.state_results import result_named
-from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
+from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.execution.expressions import Evaluator
 
 
@@ -111,10 +111,10 @@ def explain_row(
     topologies = topology if isinstance(topology, Sequence) else [topology]
     nodes = [planned.plan for planned in topologies]
     spark = SparkSession.active()
-    return explained("explain_row", spark, fspath(checkpoint), nodes, key, result, members)
+    return explain_stored_row("explain_row", spark, fspath(checkpoint), nodes, key, result, members)
 
 
-def explained(
+def explain_stored_row(
     caller: str,
     spark: SparkSession,
     checkpoint: str,
@@ -134,20 +134,21 @@ def explained(
     expressions, and reads files that are not local.
 
     Raises ``PlanError`` for a key of other columns or types. Raises ``CheckpointError`` and
-    ``ConfigurationError`` as ``at_once`` and ``result_named`` do, and for an unknown ``result``.
+    ``ConfigurationError`` as ``with_latest_state`` and ``result_named`` do, and for an unknown
+    ``result``.
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
-        node, whole = _meant(stored, nodes, result)
+        node, whole = _find_node(stored, nodes, result)
         plan = plan_of([whole], buckets=stored.buckets, emit="change")
         state = CheckpointState(lookups, stored)
         columns = (key_of_named_texts if as_text else key_of)(caller, node, key)
         return Walk(plan.stages, state, Evaluator(spark), members).row(node, columns)
 
-    return at_once(caller, checkpoint, walk, spark)
+    return with_latest_state(caller, checkpoint, walk, spark)
 
 
-def _meant(
+def _find_node(
     stored: CheckpointStores, nodes: Sequence[Node], result: str | None
 ) -> tuple[Node, Node]:
     """Return the node that is called ``result``, and the query's result within which it is
@@ -182,7 +183,7 @@ class CheckpointState:
         The columns are those of ``store_contents.schema_of``, with times as ``in_microseconds``
         gives them.
         """
-        stage_store = self._kept(stage, store)
+        stage_store = self._find_store(stage, store)
         if stage_store is None:
             schema = store_contents.schema_of(stage.fragment.stores[store])
             return in_microseconds(schema.empty_table())
@@ -192,12 +193,12 @@ class CheckpointState:
             )
             time_us = END_OF_TIME if at_us is None else at_us
             return in_microseconds(
-                self._lookups.of_keys(self._stored, stage_store, columns, time_us)
+                self._lookups.rows_of_keys(self._stored, stage_store, columns, time_us)
             )
         tables = self._lookups.all_rows(self._stored, stage_store)
         return pa.concat_tables([matching(in_microseconds(table), match) for table in tables])
 
-    def _is_key(self, stage_store: Kept, match: Mapping[str, Any]) -> bool:
+    def _is_key(self, stage_store: StageStore, match: Mapping[str, Any]) -> bool:
         """Return True if ``match`` has just the key columns of a store, in order and without nulls,
         and the store finds rows by its key.
         """
@@ -222,7 +223,7 @@ class CheckpointState:
         none = (None,) * len(stage.fragment.sources)
         return latest_times(none, *(manifest.stream_time_us for manifest in manifests))
 
-    def _kept(self, stage: Stage, store: str) -> Kept | None:
+    def _find_store(self, stage: Stage, store: str) -> StageStore | None:
         """Return a store of a stage as the checkpoint has it, None before the stage has stored
         anything.
         """
@@ -233,6 +234,6 @@ class CheckpointState:
         )
 
 
-def _type_of(stage_store: Kept, name: str) -> pa.DataType:
+def _type_of(stage_store: StageStore, name: str) -> pa.DataType:
     """Return the Arrow type of the column ``name`` of a store, which must have it."""
     return next(field.type for field in stage_store.store.fields if field.name == name)

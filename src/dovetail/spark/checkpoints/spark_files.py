@@ -15,7 +15,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.platform.files import Folder, files_of
 from dovetail.platform.spark_errors import refused
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
-from dovetail.spark.checkpoints.state_files import Committed, ManifestBlobs, StatefulOperator
+from dovetail.spark.checkpoints.state_files import CommittedBatches, ManifestBlobs, StatefulOperator
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
@@ -51,13 +51,13 @@ class SparkFiles:
         """Return a file's bytes; None if there is no such file."""
         return self._files.read(name)
 
-    def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
+    def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return the checkpoint's own file, after Spark's metadata is mended in a moved one. Raises
         ``CheckpointError`` for a moved one on Spark Connect.
         """
-        return CheckpointFile(self.session, self.checkpoint).in_its_place(bound, caller)
+        return CheckpointFile(self.session, self.checkpoint).with_present_path(bound, caller)
 
-    def committed(self, caller: str) -> Committed | None:
+    def committed_batches(self, caller: str) -> CommittedBatches | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
         be read. None if none is committed or no state is stored yet.
 
@@ -72,7 +72,7 @@ class SparkFiles:
         first = max((row["minBatchId"] for row in rows), default=-1)
         last = min((row["maxBatchId"] for row in rows), default=-1)
         # Spark says -1 while the first micro-batch is planned and not committed.
-        return None if last < 0 else Committed(operators, first, last)
+        return None if last < 0 else CommittedBatches(operators, first, last)
 
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int

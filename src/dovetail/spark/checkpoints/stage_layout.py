@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dovetail.physical.stage import Stage
     from dovetail.plan.nodes import Entry
 
-NAME = "dovetail.json"
+BINDING_FILE = "dovetail.json"
 """The name of a checkpoint's own file."""
 FORMAT_VERSION = 3
 """The version of what that file says."""
@@ -74,7 +74,7 @@ class StageLayout:
     (``fingerprint.describe_input``)."""
 
 
-def described(
+def stages_as_json(
     stages: Iterable[Stage], describe: Callable[[Entry], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return stages as JSON data, one element each in the order given. A stage has its title, its
@@ -86,85 +86,89 @@ def described(
         {
             "title": stage.fragment.title,
             "topology": stage.fragment.topology,
-            "stores": {name: _store(store) for name, store in stage.fragment.stores.items()},
+            "stores": {
+                name: _store_as_json(store) for name, store in stage.fragment.stores.items()
+            },
             "inputs": {name: describe(entry) for name, entry in stage.inputs.items()},
         }
         for stage in stages
     ]
 
 
-def layout(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
-    """Yield the layout of each stage from the JSON data that ``described`` returned, in order.
+def stages_of_json(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
+    """Yield the layout of each stage from the JSON data that ``stages_as_json`` returned, in order.
     Numbers begin at 1. Stages without recorded inputs have none.
     """
     for stage_number, stage in enumerate(described, start=1):
-        stores = {name: _read(store) for name, store in stage["stores"].items()}
+        stores = {name: _store_of_json(store) for name, store in stage["stores"].items()}
         inputs = stage.get("inputs", {})
         yield StageLayout(stage_number, stage["title"], stage["topology"], stores, inputs)
 
 
-def _store(store: Store) -> dict[str, Any]:
+def _store_as_json(store: Store) -> dict[str, Any]:
     """Return a store as JSON data. Its aggregates are left out if its rows cannot be read back."""
     readable = store.kind is not None
     attributes = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [
-        {"kernel": _kernel(result.kernel), "lists": result.lists}
+        {"kernel": _kernel_as_json(result.kernel), "lists": result.lists}
         for result in store.results
         if readable
     ]
-    return {**attributes, "fields": _columns(store.fields), "results": results}
+    return {**attributes, "fields": _columns_as_json(store.fields), "results": results}
 
 
-def _read(store: Mapping[str, Any]) -> Store:
-    """Return the store that ``_store`` has made JSON data of. Attributes that older data lacks have
-    their defaults.
+def _store_of_json(store: Mapping[str, Any]) -> Store:
+    """Return the store that ``_store_as_json`` has made JSON data of. Attributes that older data
+    lacks have their defaults.
     """
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
-        AccumulatedColumn(_kernel_of(result["kernel"]), tuple(result["lists"]))
+        AccumulatedColumn(_kernel_of_json(result["kernel"]), tuple(result["lists"]))
         for result in store["results"]
     )
-    columns = _columns_of(store["fields"])
+    columns = _columns_of_json(store["fields"])
     return Store(**{**store, **lists, "fields": columns, "results": tuple(results)})
 
 
-def _kernel(kernel: Aggregate) -> dict[str, Any]:
+def _kernel_as_json(kernel: Aggregate) -> dict[str, Any]:
     """Return an aggregate as JSON data: the ``name`` of its class and the ``parameters`` of its
     constructor. Arrow types are Spark types as JSON data.
     """
     untyped: Any = kernel
     parameters = {field.name: getattr(kernel, field.name) for field in fields(untyped)}
     types = {
-        n: _columns([pa.field(n, v)]) for n, v in parameters.items() if isinstance(v, pa.DataType)
+        n: _columns_as_json([pa.field(n, v)])
+        for n, v in parameters.items()
+        if isinstance(v, pa.DataType)
     }
     return {"name": type(kernel).__name__, "parameters": parameters | types}
 
 
-def _kernel_of(kernel: Mapping[str, Any]) -> Aggregate:
-    """Return the aggregate from the JSON data that ``_kernel`` made of it. Its class must be among
-    ``_KERNELS``.
+def _kernel_of_json(kernel: Mapping[str, Any]) -> Aggregate:
+    """Return the aggregate from the JSON data that ``_kernel_as_json`` made of it. Its class must
+    be among ``_KERNELS``.
     """
     parameters = {
-        name: _columns_of(value)[0].type if isinstance(value, dict) else value
+        name: _columns_of_json(value)[0].type if isinstance(value, dict) else value
         for name, value in kernel["parameters"].items()
     }
     aggregate: Aggregate = _KERNELS[kernel["name"]](**parameters)
     return aggregate
 
 
-def _columns(columns: Sequence[pa.Field]) -> dict[str, Any]:
+def _columns_as_json(columns: Sequence[pa.Field]) -> dict[str, Any]:
     """Return columns as the JSON data of a Spark schema."""
     from dovetail.plan.types.arrow import spark_schema
 
     return spark_schema(pa.schema(columns)).jsonValue()
 
 
-def _columns_of(columns: Mapping[str, Any]) -> tuple[pa.Field, ...]:
+def _columns_of_json(columns: Mapping[str, Any]) -> tuple[pa.Field, ...]:
     """Return the columns of a Spark schema's JSON data, nullable at every depth."""
-    return tuple(pa.field(field["name"], _type_of(field["type"])) for field in columns["fields"])
+    return tuple(pa.field(field["name"], _arrow_type(field["type"])) for field in columns["fields"])
 
 
-def _type_of(type_: str | Mapping[str, Any]) -> pa.DataType:
+def _arrow_type(type_: str | Mapping[str, Any]) -> pa.DataType:
     """Return the Arrow type of a Spark type's JSON data: a name, or a mapping for an array, a map
     or a struct.
     """
@@ -172,16 +176,16 @@ def _type_of(type_: str | Mapping[str, Any]) -> pa.DataType:
         decimal = _DECIMAL.fullmatch(type_)
         if decimal is not None:
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
-        return _TYPES[type_] if type_ in _TYPES else _type_by_spark(type_)
+        return _TYPES[type_] if type_ in _TYPES else _rare_arrow_type(type_)
     if type_["type"] == "array":
-        return pa.list_(pa.field("element", _type_of(type_["elementType"])))
+        return pa.list_(pa.field("element", _arrow_type(type_["elementType"])))
     if type_["type"] == "map":
-        value = pa.field("value", _type_of(type_["valueType"]))
-        return pa.map_(pa.field("key", _type_of(type_["keyType"]), nullable=False), value)
-    return pa.struct(_columns_of(type_))
+        value = pa.field("value", _arrow_type(type_["valueType"]))
+        return pa.map_(pa.field("key", _arrow_type(type_["keyType"]), nullable=False), value)
+    return pa.struct(_columns_of_json(type_))
 
 
-def _type_by_spark(type_: str) -> pa.DataType:
+def _rare_arrow_type(type_: str) -> pa.DataType:
     """Return the Arrow type of a rare Spark type, such as an interval, by its name. It imports
     pyspark, which takes long.
     """

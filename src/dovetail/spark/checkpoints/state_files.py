@@ -19,7 +19,7 @@ class StatefulOperator(NamedTuple):
     partitions: int
 
 
-class Committed(NamedTuple):
+class CommittedBatches(NamedTuple):
     """The operators with state, and the first and the last micro-batch (both inclusive) that can be
     read.
     """
@@ -36,9 +36,9 @@ ManifestBlobs = Mapping[int, MemoryBlobs]
 class StateFiles(Protocol):
     """The files of one checkpoint.
 
-    Files on a local disk raise ``Unknown`` (``changelog_files``) where they are not as known. Files
-    that Spark reads raise ``ConfigurationError`` if it cannot, or Spark's own error if they have
-    been deleted.
+    Files on a local disk raise ``UnreadableFile`` (``changelog_files``) where they are not as
+    known. Files that Spark reads raise ``ConfigurationError`` if it cannot, or Spark's own error if
+    they have been deleted.
     """
 
     checkpoint: str
@@ -57,19 +57,19 @@ class StateFiles(Protocol):
         such file.
         """
 
-    def in_its_place(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
+    def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
         """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved and a
         reader needs that. ``caller``: the call in errors. Raises ``CheckpointError`` for a moved
         one on Spark Connect.
         """
 
-    def committed(self, caller: str) -> Committed | None:
+    def committed_batches(self, caller: str) -> CommittedBatches | None:
         """Return the operators with state, and the first and the last micro-batch whose state can
         be read. None if none is committed or no state is stored yet. ``caller``: the call in
         errors.
 
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, and ``Unknown`` for local
-        files in another format.
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, and ``UnreadableFile``
+        for local files in another format.
         """
 
     def manifests(
@@ -78,9 +78,9 @@ class StateFiles(Protocol):
         """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
         bucket label. A bucket without a manifest is absent.
 
-        ``batch`` must be one that ``committed`` spans. ``caller``: the call in errors. ``buckets``:
-        the number of buckets. Errors are those of the class, on a local disk ``StateError`` for a
-        manifest of another version, too.
+        ``batch`` must be one that ``committed_batches`` spans. ``caller``: the call in errors.
+        ``buckets``: the number of buckets. Errors are those of the class, on a local disk
+        ``StateError`` for a manifest of another version, too.
         """
 
     def segments(
@@ -95,8 +95,8 @@ class StateFiles(Protocol):
         ``batch``. ``names``: the label of the bucket that has each blob. ``buckets``: the number of
         buckets. ``caller``: the call in errors.
 
-        A missing blob raises ``Unknown`` on a local disk; Spark's reader leaves it out. Other
-        errors are those of the class, raised as blobs are read.
+        A missing blob raises ``UnreadableFile`` on a local disk; Spark's reader leaves it out.
+        Other errors are those of the class, raised as blobs are read.
         """
 
     has_frames: bool

@@ -30,16 +30,16 @@ from dovetail.engine import store_contents
 from dovetail.engine.store_contents import AskedKeys
 from dovetail.errors import ConfigurationError, DovetailError
 from dovetail.operators.job import END_OF_TIME
-from dovetail.spark.checkpoints.changelog_files import Unknown, changes
+from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_changes
 from dovetail.spark.checkpoints.local_state import local_files
-from dovetail.spark.checkpoints.lookup_keys import Keys, columns_of
+from dovetail.spark.checkpoints.lookup_keys import Keys, key_columns
 from dovetail.spark.checkpoints.spark_files import SparkFiles
 from dovetail.spark.checkpoints.state_files import StateFiles, StatefulOperator
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
     CheckpointStores,
-    Kept,
-    in_us,
+    StageStore,
+    microseconds_since_1970,
     refuse_other_times,
     runs_of,
 )
@@ -127,14 +127,14 @@ def lookup_state(
     >>> found.select(["id", "amount"]).to_pylist()
     [{'id': 1, 'amount': 10}]
     """
-    return at_once(
+    return with_latest_state(
         _CALLER,
         fspath(checkpoint),
         lambda lookups, stored: lookups.rows(stored, table, keys, as_of),
     )
 
 
-def at_once(
+def with_latest_state(
     caller: str,
     checkpoint: str,
     read: Callable[[Lookups, CheckpointStores], T],
@@ -153,37 +153,37 @@ def at_once(
     """
     here = local_files(checkpoint)
     if here is not None:
-        with suppress(Unknown):
-            return _lookups(("", checkpoint), lambda: here).at_once(caller, read)
+        with suppress(UnreadableFile):
+            return _cached_lookups(("", checkpoint), lambda: here).with_latest_state(caller, read)
     session = spark or SparkSession.active()
     session_key = str(session.conf.get("spark.app.id")), checkpoint
-    lookups = _lookups(session_key, lambda: SparkFiles(session, checkpoint))
-    return lookups.at_once(caller, read)
+    lookups = _cached_lookups(session_key, lambda: SparkFiles(session, checkpoint))
+    return lookups.with_latest_state(caller, read)
 
 
 _LOCK = Lock()
-_KNOWN: dict[tuple[str, str], Lookups] = {}
+_LOOKUPS: dict[tuple[str, str], Lookups] = {}
 """The checkpoints that have been looked up, that of the last call last."""
 
 
-def _lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
+def _cached_lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
     """Return the lookups of a checkpoint that are known under ``cache_key``, else new ones of
     ``files()``. At most ``_OPEN_MAX`` stay known; those used longest ago are forgotten.
 
     ``cache_key``: the Spark application, empty for files read without Spark; then the folder.
     """
     with _LOCK:
-        lookups = _KNOWN.pop(cache_key, None) or Lookups(files())
-        _KNOWN[cache_key] = lookups
-        while len(_KNOWN) > _OPEN_MAX:
-            del _KNOWN[next(iter(_KNOWN))]
+        lookups = _LOOKUPS.pop(cache_key, None) or Lookups(files())
+        _LOOKUPS[cache_key] = lookups
+        while len(_LOOKUPS) > _OPEN_MAX:
+            del _LOOKUPS[next(iter(_LOOKUPS))]
     return lookups
 
 
 class Lookups:
     """The stores of one checkpoint, as far as they have been read.
 
-    Threads share it by ``at_once`` alone: the other methods are for what that calls.
+    Threads share it by ``with_latest_state`` alone: the other methods are for what that calls.
 
     ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
     segments that are in this process, by id.
@@ -197,7 +197,7 @@ class Lookups:
         self._followed: set[tuple[int, str]] = set()
         self._held: dict[str, Segment] = {}
 
-    def at_once(self, caller: str, read: Callable[[Lookups, CheckpointStores], T]) -> T:
+    def with_latest_state(self, caller: str, read: Callable[[Lookups, CheckpointStores], T]) -> T:
         """Return what ``read`` makes of the lookups, and of the stores after the last committed
         micro-batch.
 
@@ -206,18 +206,18 @@ class Lookups:
         other threads wait.
 
         Raises ``CheckpointError`` if the folder is no checkpoint, and what the files raise if they
-        cannot be read (``StateFiles.committed``). Errors of ``read`` pass through.
+        cannot be read (``StateFiles.committed_batches``). Errors of ``read`` pass through.
         """
         with self._lock:
-            stored = self._current(caller)
+            stored = self._latest_stores(caller)
             try:
                 return read(self, stored)
-            except (PySparkException, ConfigurationError, Unknown) as error:
+            except (PySparkException, ConfigurationError, UnreadableFile) as error:
                 if isinstance(error, DovetailError) and error.__cause__ is None:
                     raise
                 # The files of this micro-batch have been deleted.
                 self._stored = None
-                return read(self, self._current(caller))
+                return read(self, self._latest_stores(caller))
 
     def rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
@@ -234,22 +234,22 @@ class Lookups:
         stage_store = stored.named(table)
         if as_of is not None:
             refuse_other_times(_CALLER, table, stage_store, as_of)
-        time_us = END_OF_TIME if as_of is None else in_us(as_of)
-        columns = _distinct(columns_of(_CALLER, stage_store.store, keys))
-        rows = self.of_keys(stored, stage_store, columns, time_us)
+        time_us = END_OF_TIME if as_of is None else microseconds_since_1970(as_of)
+        columns = _distinct_keys(key_columns(_CALLER, stage_store.store, keys))
+        rows = self.rows_of_keys(stored, stage_store, columns, time_us)
         return rows.drop_columns([CHANGE]) if stage_store.store.kind == "versions" else rows
 
-    def of_keys(
+    def rows_of_keys(
         self,
         stored: CheckpointStores,
-        stage_store: Kept,
+        stage_store: StageStore,
         columns: Sequence[pa.Array],
         time_us: int = END_OF_TIME,
     ) -> pa.Table:
         """Return the rows of a store with the distinct keys in ``columns``, as of ``time_us`` if it
         keeps versions. Keys without a row give none. Rows are in no particular order.
 
-        ``columns``: those of ``Store.own_key``, as ``columns_of`` makes them, without nulls. The
+        ``columns``: those of ``Store.own_key``, as ``key_columns`` makes them, without nulls. The
         result has the columns of ``store_contents.schema_of``.
 
         If the rows are stored by another key, that key is taken from the store that has it. Raises
@@ -258,7 +258,7 @@ class Lookups:
         store = stage_store.store
         if store.hashed and store.kind != "queue":
             hash_ = spark_hash(columns)
-            return self._found(stored, stage_store, AskedKeys(hash_, columns, time_us), hash_)
+            return self._find_rows(stored, stage_store, AskedKeys(hash_, columns, time_us), hash_)
         before = index_of(stored, stage_store)
         if before is None:
             raise ConfigurationError(
@@ -266,7 +266,7 @@ class Lookups:
                 f"the rows of {store.of or stage_store.name} do not lie by their key",
                 "Read them with read_state(keys=)",
             )
-        moved = self.of_keys(stored, before, columns)
+        moved = self.rows_of_keys(stored, before, columns)
         primary = [moved.column(field.name).combine_chunks() for field in before.store.own_key]
         count = len(store.key) - len(primary)
         foreign = [moved.column(foreign_name(n)).combine_chunks() for n in range(count)]
@@ -279,10 +279,10 @@ class Lookups:
         asked = AskedKeys(
             combine_hashes(route, lower_hash_bits(primary_hash)), [*foreign, *primary], time_us
         )
-        return self._found(stored, stage_store, asked, route)
+        return self._find_rows(stored, stage_store, asked, route)
 
-    def _found(
-        self, stored: CheckpointStores, stage_store: Kept, asked: AskedKeys, route: Ints
+    def _find_rows(
+        self, stored: CheckpointStores, stage_store: StageStore, asked: AskedKeys, route: Ints
     ) -> pa.Table:
         """Return the rows of a store for the keys in ``asked``: at most one per key, of records
         all. They are in the buckets to which the hashes ``route`` lead. Keys without a row give
@@ -310,7 +310,7 @@ class Lookups:
             if any(segment.id not in self._held for segment in needed):
                 if not self._files.reads_pieces:
                     needed = [s for runs in (whole, *beside.values()) for s in runs.segments]
-                self._fetch(stored, stage_store.operator, label, needed)
+                self._fetch_segments(stored, stage_store.operator, label, needed)
             horizon_us = store_contents.horizon_us(stage_store.store, manifest)
             none = MemoryBlobs()
             tables.append(
@@ -320,7 +320,7 @@ class Lookups:
             )
         return pa.concat_tables(tables)
 
-    def all_rows(self, stored: CheckpointStores, stage_store: Kept) -> Iterator[pa.Table]:
+    def all_rows(self, stored: CheckpointStores, stage_store: StageStore) -> Iterator[pa.Table]:
         """Yield all rows of a store as tables, an empty table first. Segments that are not at hand
         are fetched. Columns are those of ``store_contents.schema_of``; versions come with deletes.
         """
@@ -331,13 +331,13 @@ class Lookups:
             beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}
             needed = [s for store_runs in (runs, *beside.values()) for s in store_runs.segments]
             if any(segment.id not in self._held for segment in needed):
-                self._fetch(stored, stage_store.operator, label, needed)
+                self._fetch_segments(stored, stage_store.operator, label, needed)
             horizon_us = store_contents.horizon_us(stage_store.store, manifest)
             yield from store_contents.read_rows(
                 stage_store.store, runs, beside, horizon_us, MemoryBlobs(), self._cache
             )
 
-    def _fetch(
+    def _fetch_segments(
         self,
         stored: CheckpointStores,
         operator: StatefulOperator,
@@ -353,14 +353,14 @@ class Lookups:
         for name, blob in self._files.segments(
             _CALLER, operator, stored.batch, stored.buckets, names
         ):
-            self._add(missing[name], blob)
+            self._cache_segment(missing[name], blob)
 
-    def _add(self, segment: Segment, blob: bytes) -> None:
+    def _cache_segment(self, segment: Segment, blob: bytes) -> None:
         """Store a segment's columns in this process. Raises ``StateError`` for another format."""
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
-    def _current(self, caller: str) -> CheckpointStores:
+    def _latest_stores(self, caller: str) -> CheckpointStores:
         """Return the stores after the last committed micro-batch. ``caller``: the function that
         errors name.
 
@@ -370,25 +370,25 @@ class Lookups:
         stored, steps = self._stored, 0
         if stored is not None and not stored.operators:
             stored = None
-        while stored is not None and self._files.has(f"commits/{_next(stored)}"):
+        while stored is not None and self._files.has(f"commits/{_next_batch(stored)}"):
             steps += 1
             try:
-                stored = self._advanced(stored) if steps <= _STEPS_MAX else None
-            except Unknown:
+                stored = self._next_stores(stored) if steps <= _STEPS_MAX else None
+            except UnreadableFile:
                 stored = None
         if stored is None:
             stored = CheckpointStores.read(caller, self._files, None)
         if stored is not self._stored:
             self._stored = stored
-            self._forget(stored)
+            self._drop_unused_segments(stored)
         return replace(stored, caller=caller)
 
-    def _advanced(self, stored: CheckpointStores) -> CheckpointStores:
+    def _next_stores(self, stored: CheckpointStores) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files, and cache the new
-        segments of the followed stores. Raises ``Unknown`` if a file is missing or in another
-        format.
+        segments of the followed stores. Raises ``UnreadableFile`` if a file is missing or in
+        another format.
         """
-        batch = _next(stored)
+        batch = _next_batch(stored)
         written: dict[str, bytes] = {}
         operators: dict[StatefulOperator, Mapping[int, MemoryBlobs]] = {}
         for operator, before in stored.operators.items():
@@ -401,8 +401,8 @@ class Lookups:
                     f"state/{operator.number}/{partition}/{batch + 1}.changelog"
                 )
                 if file is None:
-                    raise Unknown("no such file")
-                for label, name, blob in changes(file):
+                    raise UnreadableFile("no such file")
+                for label, name, blob in blob_changes(file):
                     if name != manifests.NAME and not name.startswith(manifests.PAGE):
                         if blob is not None:
                             written[name] = blob
@@ -412,12 +412,12 @@ class Lookups:
                         buckets.setdefault(label, MemoryBlobs()).put(name, blob)
             operators[operator] = buckets
         after = replace(stored, batch=batch, operators=operators)
-        for segment in self._of_followed(after):
+        for segment in self._followed_segments(after):
             if segment.id in written and segment.id not in self._held:
-                self._add(segment, written[segment.id])
+                self._cache_segment(segment, written[segment.id])
         return after
 
-    def _of_followed(self, stored: CheckpointStores) -> list[Segment]:
+    def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
         """Return the segments, in all buckets, of the stores that a lookup has asked so far, and of
         those that are read beside them.
         """
@@ -430,14 +430,14 @@ class Lookups:
             for segment in runs_of(manifest, name).segments
         ]
 
-    def _forget(self, stored: CheckpointStores) -> None:
+    def _drop_unused_segments(self, stored: CheckpointStores) -> None:
         """Drop the segments at hand that no followed store has in ``stored``."""
-        live = {segment.id for segment in self._of_followed(stored)}
+        live = {segment.id for segment in self._followed_segments(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))
 
 
-def index_of(stored: CheckpointStores, stage_store: Kept) -> Kept | None:
+def index_of(stored: CheckpointStores, stage_store: StageStore) -> StageStore | None:
     """Return the store that maps a row's own key to the key by which ``stage_store`` has it: the
     nearest one of an earlier stage. None if there is none.
     """
@@ -449,13 +449,13 @@ def index_of(stored: CheckpointStores, stage_store: Kept) -> Kept | None:
     return before[-1] if before else None
 
 
-def _next(stored: CheckpointStores) -> int:
+def _next_batch(stored: CheckpointStores) -> int:
     """Return the number of the micro-batch after the last committed one, which must exist."""
     assert stored.batch is not None
     return stored.batch + 1
 
 
-def _distinct(columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+def _distinct_keys(columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
     """Return canonical key columns with each key once, in the order of hashes."""
     if not columns:
         return columns

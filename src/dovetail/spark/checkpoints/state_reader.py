@@ -23,9 +23,9 @@ from dovetail.errors import ConfigurationError
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.lookup_keys import Keys
-from dovetail.spark.checkpoints.state_results import result, result_named
-from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import CheckpointStores, listing, refuse_other_times
+from dovetail.spark.checkpoints.state_results import result_named, rows_of_result
+from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
+from dovetail.spark.checkpoints.stores import CheckpointStores, list_stores, refuse_other_times
 
 Moment: TypeAlias = Annotated[
     datetime, Rule("a datetime with its time zone", lambda t: t.tzinfo is not None)
@@ -140,7 +140,7 @@ def read_state(
     - ``store``: the name of the store;
     - ``table``: the table whose rows it has, null if it only helps another store;
     - ``holds``: its content in words;
-    - ``rows``: the number of stored rows, including rows that newer ones replace;
+    - ``rows_of_store``: the number of stored rows, including rows that newer ones replace;
     - ``bytes``: the size before compression;
     - ``segments``: the number of pieces;
     - ``buckets``: the number of buckets that have any rows;
@@ -189,19 +189,21 @@ def read_state(
         meant = result_named(stored, [planned.plan for planned in topologies], table)
         if meant is not None:
             node, whole = meant
-            _refuse_for("a stored table", {"as_of": as_of, "keys": keys})
-            return _only(result(stored, whole, node), names)
+            _refuse_arguments("a stored table", {"as_of": as_of, "keys": keys})
+            return _select_columns(rows_of_result(stored, whole, node), names)
     if table is None:
-        _refuse_for("a table", {"as_of": as_of, "keys": keys, "columns": columns})
-        return spark.createDataFrame([tuple(row.values()) for row in listing(stored)], _LISTING)
+        _refuse_arguments("a table", {"as_of": as_of, "keys": keys, "columns": columns})
+        return spark.createDataFrame([tuple(row.values()) for row in list_stores(stored)], _LISTING)
     stage_store = stored.named(table)
     if as_of is not None:
         refuse_other_times("read_state", table, stage_store, as_of)
-    frame = rows(stored, stage_store, keys=keys, columns=names)
-    return _only(frame if as_of is None else last_versions(frame, stage_store, as_of), names)
+    frame = rows_of_store(stored, stage_store, keys=keys, columns=names)
+    return _select_columns(
+        frame if as_of is None else last_versions(frame, stage_store, as_of), names
+    )
 
 
-def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+def _select_columns(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     """Return these columns of a frame, in the order given; all for None. Raises
     ``ConfigurationError`` for unknown ones.
     """
@@ -214,7 +216,7 @@ def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
     return frame.select([quoted(name) for name in columns])
 
 
-def _refuse_for(what: str, arguments: Mapping[str, Any]) -> None:
+def _refuse_arguments(what: str, arguments: Mapping[str, Any]) -> None:
     """Raise ``ConfigurationError`` if an argument that needs ``what`` is not None. ``arguments``:
     their values by name.
     """

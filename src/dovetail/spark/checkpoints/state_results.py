@@ -22,7 +22,7 @@ from dovetail.plan.fingerprint import (
 from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
-from dovetail.spark.checkpoints.store_rows import last_versions, rows
+from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution import static_frames
 
@@ -60,7 +60,7 @@ def result_named(
     return next(((node, parts[node]) for node in matches), None)
 
 
-def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
+def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     """Return the table of ``node``, a part of the topology, after the micro-batch.
 
     Columns: key, values and ``_timestamp``; one row per key, in no order. It is the result of a
@@ -69,10 +69,10 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the
     rows that it needs are not stored (yet).
     """
-    _refuse_timed(stored, node)
+    _refuse_uncomputable(stored, node)
     if isinstance(node, Aggregation):
         made_by = fingerprint(node)
-        return rows(
+        return rows_of_store(
             stored,
             stored.named(
                 node.name, lambda stage_store: stage_store.stage.topology.startswith(made_by)
@@ -81,7 +81,7 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     plan = plan_of([topology], buckets=1, emit="change")
     stages = [stage for stage in plan.stages if stage.computes(node)]
     if isinstance(node, Entry):  # a view whose rows a stage stores
-        frame = _stored(stored, stages, node).frame
+        frame = _stored_input(stored, stages, node).frame
         assert frame is not None
         return frame
     within = {part for stage in stages for part in stage.within}
@@ -92,7 +92,7 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
             if isinstance(part, Derived) and part.node in within:
                 replaced[part] = replace(part, node=over_stored(part.node))
             elif isinstance(part, Entry):
-                replaced[part] = _stored(stored, stages, part)
+                replaced[part] = _stored_input(stored, stages, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
                 inputs = {n: over_stored(v) for n, v in values.items() if isinstance(v, Node)}
@@ -103,7 +103,7 @@ def result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
 
 
-def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
+def _stored_input(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
     """Return the input ``entry`` as a static table of its stored rows: of versions, each key's last
     one. ``stages``: those that may store it. Raises ``ConfigurationError`` if none does, or none
     has stored anything yet.
@@ -127,7 +127,7 @@ def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Sour
     ]
     # There are two stores if the table refers to itself.
     stage_store = min(stage_stores, key=lambda stage_store: not stage_store.store.whole)
-    frame = rows(stored, stage_store)
+    frame = rows_of_store(stored, stage_store)
     if stage_store.store.kind == "versions":
         frame = last_versions(frame, stage_store)
     columns = [quoted(column) for column in (*entry.row.names, TIMESTAMP)]
@@ -140,7 +140,7 @@ def _stored(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Sour
     )
 
 
-def _refuse_timed(stored: CheckpointStores, node: Node) -> None:
+def _refuse_uncomputable(stored: CheckpointStores, node: Node) -> None:
     """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone.
 
     It is a stream, an eventual lookup, a correction of the past, or has rows of windows.

@@ -17,19 +17,19 @@ from dovetail.base.columns import CHANGE, TIMESTAMP, UPSERT, key_name, quoted
 from dovetail.engine import store_contents
 from dovetail.physical.specs.law import Store
 from dovetail.plan.types.arrow import spark_schema
-from dovetail.spark.checkpoints.local_rows import BucketRuns, selected
+from dovetail.spark.checkpoints.local_rows import BucketRuns, select_parts
 from dovetail.spark.checkpoints.spark_files import MANIFESTS
-from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
-from dovetail.spark.task import BatchFunction, mapping
+from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
+from dovetail.spark.task import BatchFunction, freezing_imports
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache, decode
 
 _NAMES_MAX = 10_000
 
 
-def rows(
+def rows_of_store(
     stored: CheckpointStores,
-    stage_store: Kept,
+    stage_store: StageStore,
     *,
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
@@ -42,7 +42,7 @@ def rows(
     Raises ``ConfigurationError`` for unknown columns, and if Spark cannot read the checkpoint.
     Raises ``PlanError`` for a value that is no key.
     """
-    selection = selected(stored, stage_store, keys, columns)
+    selection = select_parts(stored, stage_store, keys, columns)
     store, buckets = selection.store, selection.buckets
     names = [segment.id for bucket_part in buckets.values() for segment in bucket_part.segments]
     blobs = stored.blobs(stage_store.operator)
@@ -50,11 +50,11 @@ def rows(
         F.col("name").isin(names) if len(names) <= _NAMES_MAX else f"NOT ({MANIFESTS})"
     )
     schema = spark_schema(store_contents.schema_of(store))
-    frame = blobs.mapInArrow(_reading(store, buckets, selection.unread), schema)
-    return frame if selection.asked is None else _of_keys(frame, store, selection.asked)
+    frame = blobs.mapInArrow(_segments_reader(store, buckets, selection.unread), schema)
+    return frame if selection.asked is None else _rows_with_keys(frame, store, selection.asked)
 
 
-def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
+def _rows_with_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
     """Return the rows of ``frame`` with one of the keys ``asked``, each once. ``asked``: the key
     columns, one row per key. A key with a null has no rows.
     """
@@ -67,7 +67,7 @@ def _of_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataF
     return frame.join(F.broadcast(keys), reduce(Column.__and__, same), "left_semi")
 
 
-def _reading(
+def _segments_reader(
     store: Store, buckets: Mapping[int, BucketRuns], unread: Collection[str]
 ) -> BatchFunction:
     """Return the ``mapInArrow`` function from the segments of buckets to a store's rows.
@@ -78,7 +78,7 @@ def _reading(
     ``StateError``.
     """
 
-    @mapping
+    @freezing_imports
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         segments_by_bucket = {
             label: {segment.id: segment for segment in bucket.segments}
@@ -101,7 +101,9 @@ def _reading(
     return read
 
 
-def last_versions(frame: DataFrame, stage_store: Kept, as_of: datetime | None = None) -> DataFrame:
+def last_versions(
+    frame: DataFrame, stage_store: StageStore, as_of: datetime | None = None
+) -> DataFrame:
     """Return each key's last version of a versioned table, or the one at the time ``as_of``: the
     last at or before it.
 

@@ -18,7 +18,12 @@ from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine.store_contents import horizon_us
 from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.physical.specs.law import Store
-from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION, NAME, StageLayout, layout
+from dovetail.spark.checkpoints.stage_layout import (
+    BINDING_FILE,
+    FORMAT_VERSION,
+    StageLayout,
+    stages_of_json,
+)
 from dovetail.spark.checkpoints.state_files import ManifestBlobs, StateFiles, StatefulOperator
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
@@ -41,7 +46,7 @@ def runs_of(manifest: Manifest, store: str) -> Runs:
     return Runs(manifest.stores.get(store, Runs()).runs)
 
 
-class Kept(NamedTuple):
+class StageStore(NamedTuple):
     """A store of a stage, and the manifests of the buckets that have it, by their labels."""
 
     stage: StageLayout
@@ -100,17 +105,17 @@ class CheckpointStores:
 
         If nothing is stored yet, they have no operators. ``caller``: the call in errors. Raises
         ``CheckpointError`` if the folder is no checkpoint, or does not have the micro-batch.
-        Further errors are those of ``StateFiles.committed`` and ``StateFiles.manifests``.
+        Further errors are those of ``StateFiles.committed_batches`` and ``StateFiles.manifests``.
         """
-        bound = _bound(caller, files)
-        operators, after = _operators(caller, files, batch)
+        bound = _read_binding(caller, files)
+        operators, after = _operators_after(caller, files, batch)
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
         if after is not None:
             stored = files.manifests(caller, operators, after, bound["buckets"])
-        return replace(cls.bare(caller, files, bound, after), operators=stored)
+        return replace(cls.without_state(caller, files, bound, after), operators=stored)
 
     @classmethod
-    def bare(
+    def without_state(
         cls, caller: str, files: StateFiles, bound: Mapping[str, Any], batch: int | None
     ) -> CheckpointStores:
         """Return the description of the stores after a micro-batch, without any state.
@@ -124,7 +129,7 @@ class CheckpointStores:
             batch=batch,
             topology=(bound["topology"], bound["plan"]),
             buckets=bound["buckets"],
-            stages={stage.topology: stage for stage in layout(bound["stages"])},
+            stages={stage.topology: stage for stage in stages_of_json(bound["stages"])},
             reads=[
                 (source_identity, leaves, *(folders or [None]))
                 for source_identity, leaves, *folders in bound.get("reads", ())
@@ -160,47 +165,51 @@ class CheckpointStores:
     @property
     def spark(self) -> SparkSession:
         """The session that reads the stores. They must be read by Spark (``has_frames``)."""
-        return self._by_spark.session
+        return self._spark_files.session
 
     @property
-    def _by_spark(self) -> SparkFiles:
+    def _spark_files(self) -> SparkFiles:
         """The stores' files as Spark reads them. They must be read by Spark."""
         assert self.has_frames
         return cast("SparkFiles", self.files)
 
     @cached_property
-    def _buckets(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
+    def _buckets_by_stage(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
         """The operator of each stage, by its fingerprint, with the manifests of its buckets by
         label. A bucket that has had no rows, and a stage without any, are absent.
         """
         by_topology = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
-            buckets = {label: _whole(bucket_blobs) for label, bucket_blobs in blobs.items()}
+            buckets = {label: _read_manifest(bucket_blobs) for label, bucket_blobs in blobs.items()}
             for topology in {manifest.topology for manifest in buckets.values()}:
                 by_topology[topology] = operator, buckets
         return by_topology
 
     @cached_property
-    def stores(self) -> Sequence[Kept]:
+    def stores(self) -> Sequence[StageStore]:
         """The stores of all stages that have state, in the order of stages; none if nothing is
         stored yet. They include those whose rows cannot be read back. Raises ``StateError`` for
         manifests of another version.
         """
         stage_stores = []
-        for topology, (operator, buckets) in self._buckets.items():
+        for topology, (operator, buckets) in self._buckets_by_stage.items():
             stage = self.stages[topology]
             stage_stores += [
-                Kept(stage, name, store, operator, buckets) for name, store in stage.stores.items()
+                StageStore(stage, name, store, operator, buckets)
+                for name, store in stage.stores.items()
             ]
         return sorted(stage_stores, key=lambda stage_store: stage_store.stage.number)
 
-    def states(self) -> dict[str, DataFrame]:
+    def blobs_by_stage(self) -> dict[str, DataFrame]:
         """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
         store. A stage without state is absent. Spark must read the files; see ``blobs``.
         """
-        return {topology: self.blobs(operator) for topology, (operator, _) in self._buckets.items()}
+        return {
+            topology: self.blobs(operator)
+            for topology, (operator, _) in self._buckets_by_stage.items()
+        }
 
-    def named(self, table: str, among: Callable[[Kept], bool] = lambda _: True) -> Kept:
+    def named(self, table: str, among: Callable[[StageStore], bool] = lambda _: True) -> StageStore:
         """Return the store of a table, else the store with that name. Of several stores of a table,
         prefer its rows to records that wait, then the first stage.
 
@@ -245,21 +254,21 @@ class CheckpointStores:
 
         Spark must read the files (``has_frames``), and ``batch`` must not be None.
         """
-        return self._by_spark.frame(self.caller, operator, self.batch)
+        return self._spark_files.frame(self.caller, operator, self.batch)
 
 
-def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
+def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
     no JSON or of another version. Also, on Spark Connect, if the checkpoint was moved.
 
     Raises ``ConfigurationError`` if Spark cannot read it.
     """
-    path = f"{files.checkpoint}/{NAME}"
-    text = files.text(caller, NAME)
+    path = f"{files.checkpoint}/{BINDING_FILE}"
+    text = files.text(caller, BINDING_FILE)
     if text is None:
         raise CheckpointError(
             caller,
-            f"{files.checkpoint} has no {NAME}",
+            f"{files.checkpoint} has no {BINDING_FILE}",
             "Give the checkpoint= of a query that was started with write_stream",
         )
     try:
@@ -273,10 +282,10 @@ def _bound(caller: str, files: StateFiles) -> dict[str, Any]:
             f"{path} has format {bound.get('version')}, this version reads {FORMAT_VERSION}",
             "Read it with the version that wrote it",
         )
-    return files.in_its_place(bound, caller)
+    return files.with_present_path(bound, caller)
 
 
-def _whole(blobs: MemoryBlobs) -> Manifest:
+def _read_manifest(blobs: MemoryBlobs) -> Manifest:
     """Return the manifest of a bucket with its pages. ``blobs`` must have the manifest. Raises
     ``StateError`` for a manifest of another version.
     """
@@ -285,16 +294,17 @@ def _whole(blobs: MemoryBlobs) -> Manifest:
     return manifest
 
 
-def _operators(
+def _operators_after(
     caller: str, files: StateFiles, batch: int | None
 ) -> tuple[list[StatefulOperator], int | None]:
     """Return the operators with state, and the number of the micro-batch after which they are read.
 
     ``batch``: the wanted number, None for the last committed micro-batch. Return an empty list and
     None if nothing is stored yet, whatever ``batch`` is. Raises ``CheckpointError`` for a number
-    that Spark no longer or not yet has. Further errors are those of ``StateFiles.committed``.
+    that Spark no longer or not yet has. Further errors are those of
+    ``StateFiles.committed_batches``.
     """
-    committed = files.committed(caller)
+    committed = files.committed_batches(caller)
     if committed is None:
         return [], None
     if batch is not None and not committed.first <= batch <= committed.last:
@@ -306,7 +316,7 @@ def _operators(
     return committed.operators, committed.last if batch is None else batch
 
 
-def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: datetime) -> None:
+def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: datetime) -> None:
     """Raise ``ConfigurationError`` if ``as_of`` lies before the stored history of a table, or if
     the table is not versioned.
 
@@ -323,28 +333,28 @@ def refuse_other_times(caller: str, table: str, stage_store: Kept, as_of: dateti
         horizon_us(stage_store.store, manifest) for manifest in stage_store.buckets.values()
     )
     begin_us = max(horizons, default=NO_TIME)
-    if begin_us != NO_TIME and as_of < moment(begin_us):
+    if begin_us != NO_TIME and as_of < utc_datetime(begin_us):
         raise ConfigurationError(
             caller,
             f"as_of={as_of} lies before the history of {stage_store.store.of}, which begins at "
-            f"{moment(begin_us)}",
+            f"{utc_datetime(begin_us)}",
             "Ask for a later time",
         )
 
 
-def moment(us: int) -> datetime:
+def utc_datetime(us: int) -> datetime:
     """Return a time in microseconds since 1970 as a ``datetime`` in UTC; later ones than the year
     9999 become its last day. Raises ``OverflowError`` before the year 1, as for ``NO_TIME``.
     """
     return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
 
 
-def in_us(time: datetime) -> int:
+def microseconds_since_1970(time: datetime) -> int:
     """Return a ``datetime`` with a time zone in microseconds since 1970, rounded down."""
-    return (time - moment(0)) // timedelta(microseconds=1)
+    return (time - utc_datetime(0)) // timedelta(microseconds=1)
 
 
-def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
+def list_stores(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
     """Yield a row for each store, by the names of the columns that ``read_state`` describes, in the
     order of stages. Yield nothing before anything is stored.
     """
@@ -370,7 +380,7 @@ def listing(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
             "bytes": sum(segment.size_bytes for segment in segments),
             "segments": len(segments),
             "buckets": sum(bool(bucket_part.runs) for bucket_part in runs),
-            "stream_time": max((moment(t) for t in times if t is not None), default=None),
+            "stream_time": max((utc_datetime(t) for t in times if t is not None), default=None),
             "batch": stored.batch,
             "offsets": offsets,
         }

@@ -27,7 +27,7 @@ from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import PACKED, PackedRow, pack_heartbeat, unpack_piece
 from dovetail.physical.fragment import Fragment
 from dovetail.spark import task
-from dovetail.spark.execution.emission import Emission, Rows, in_pandas
+from dovetail.spark.execution.emission import Emission, Rows, as_pandas
 from dovetail.state.segment import SegmentCache
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ class StageWork:
         Few rows that pass come out in one frame with the first changes: Spark takes longer for a
         frame than for what is in it.
         """
-        spool, now_us = Spool(task.directory("dovetail-spool"), SLICE_BYTES), 0
+        spool, now_us = Spool(task.temporary_directory("dovetail-spool"), SLICE_BYTES), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
         passing = PACKED.empty_table()
         for frame in rows:
             stage_rows = PackedRow.all_of(frame)
             if self.passes:
-                stage_rows, others = parted(frame, self.number)
+                stage_rows, others = split_passing(frame, self.number)
                 passing = pa.concat_tables([passing, others])
                 if passing.nbytes > _PASSING_BYTES_MAX:
                     left_ns = perf_counter_ns()
-                    yield in_pandas(passing)
+                    yield as_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
                     passing = PACKED.empty_table()
             for row in stage_rows:
@@ -89,8 +89,8 @@ class StageWork:
         if spool.pieces:
             emitted = self.batch(label, spool.pieces, now_us, state, handle, receive_us)
         if len(passing):
-            emitted = _behind(passing, emitted)
-        yield from map(in_pandas, emitted)
+            emitted = _prepend_passing(passing, emitted)
+        yield from map(as_pandas, emitted)
 
     def batch(
         self,
@@ -117,7 +117,7 @@ class StageWork:
             done.report.add_times(began_us, receive_us, [piece.time for piece in pieces])
         done = replace(done, changes=_with_state_time(done, blobs))
         if self.timers and done.again_us is not None:
-            _call_again(handle, now_us // 1000, done.again_us // 1000 + 1)
+            _register_timer(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.rows(done, label, high_time_us(pieces))
         if done.time is not None:
             for reader, source_index in self.beats:
@@ -127,7 +127,7 @@ class StageWork:
                 yield pack_heartbeat(reader, label, heard)
 
 
-def _behind(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
+def _prepend_passing(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
     """Yield the ``passing`` rows of ``PACKED`` together with the first of ``emitted``, then the
     rest of ``emitted``. Without emitted rows, yield the passing ones alone.
     """
@@ -148,7 +148,7 @@ def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table
         done.report.state_us, done.report.state_calls = blobs.elapsed_ns // 1000, blobs.calls
 
 
-def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
+def _register_timer(handle: Any, now_ms: int, at_ms: int) -> None:
     """Register a timer for ``at_ms``, unless one is due after ``now_ms`` and not after ``at_ms``.
     An earlier timer suffices, because it asks again. One that is due at ``now_ms`` does not count.
     """
@@ -156,7 +156,7 @@ def _call_again(handle: Any, now_ms: int, at_ms: int) -> None:
         handle.registerTimer(at_ms)
 
 
-def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
+def split_passing(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
     """Split a frame of ``PACKED`` rows: return the rows for the stage ``stage_number``, and a table
     of those for other stages. Both keep their order and may be empty. Further columns of the frame
     are dropped.
@@ -177,7 +177,7 @@ def parted(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow],
 
 
 @lru_cache(maxsize=64)
-def work_of(pickled: bytes) -> StageWork:
+def unpickle_work(pickled: bytes) -> StageWork:
     """Unpickle a stage's work; all its buckets in one worker share it."""
     work: StageWork = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
     return work
@@ -227,7 +227,7 @@ def segment_cache() -> SegmentCache:
     """Return this worker process's cache of open segments. Its limit of mapped bytes is that in the
     environment; without one there is none.
     """
-    directory = task.directory("dovetail-segments")
+    directory = task.temporary_directory("dovetail-segments")
     if directory not in _CACHES:
         mapped_bytes_max = float(os.environ.get(task.MAPPED_BYTES_MAX, "inf"))
         _CACHES[directory] = SegmentCache(directory, mapped_bytes_max)

@@ -23,7 +23,7 @@ from dovetail.engine.batches.pieces import batch_of, high_time_us
 from dovetail.engine.error_context import locate_errors
 from dovetail.engine.pack import PackedRow, Tag, pack_table, unpack_piece
 from dovetail.errors import ConfigurationError, DovetailError, PlanError
-from dovetail.lookup_sources.pool import opened
+from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found
 from dovetail.operators.joins.delta_join import join_batch, last_rows
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
@@ -35,13 +35,13 @@ from dovetail.physical.specs.lookup import stage_lookups, store_lookup
 from dovetail.plan.select import SIDES
 from dovetail.spark import task
 from dovetail.spark.execution.emission import PACKED_COLUMNS
-from dovetail.spark.execution.passthrough import letting_pass, with_passing
+from dovetail.spark.execution.passthrough import let_rows_pass, with_passing_column
 from dovetail.spark.workers import answer_of_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_GIVEN = (CLOCK, ORDER, FILE, LOG_PARTITION)
+_ARRIVAL_COLUMNS = (CLOCK, ORDER, FILE, LOG_PARTITION)
 _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "unfit")]
 
 
@@ -52,7 +52,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     are those of the error here. Without such stores, no worker is asked.
     """
     asked = [
-        (side.lookup, side.index.columns, _carried(operator, side_index))
+        (side.lookup, side.index.columns, _returned_columns(operator, side_index))
         for operator in (stage.fragment.last for stage in plan.stages)
         if isinstance(operator.law, DeltaJoinLaw)
         for side_index, side in enumerate(operator.law.sides)
@@ -74,7 +74,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
         raise ConfigurationError(*json.loads(answer))
 
 
-def by_primary_key(
+def last_by_primary_key(
     rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
     """Return the last change per primary key of a stage's input, as rows of ``PACKED`` partitioned
@@ -90,22 +90,24 @@ def by_primary_key(
     assert isinstance(law, SettleLaw)
     reader, source_index = reading.reader, reading.number
 
-    @task.mapping
-    @_placed(fragment)
+    @task.freezing_imports
+    @_name_join_in_errors(fragment)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces = [unpack_piece(row) for batch in batches for row in PackedRow.all_of(batch)]
         batch = batch_of(source, pieces, 0)
-        clocked = batch.rows.drop_columns([n for n in _GIVEN if n in batch.rows.schema.names])
+        clocked = batch.rows.drop_columns(
+            [n for n in _ARRIVAL_COLUMNS if n in batch.rows.schema.names]
+        )
         batch = replace(batch, rows=clocked.append_column(CLOCK, pa.array(batch.clock_us)))
         table = last_rows(source, law.primary, batch).select(list(law.columns))
         tag = Tag(reader, source_index, task.partition(), 0, high_time_us(pieces))
         yield pack_table(table, labels, tag, by=HASH)
 
-    function = letting_pass(settle, step.number, None) if step.passes else settle
+    function = let_rows_pass(settle, step.number, None) if step.passes else settle
     return rows.repartition(partitions, "bucket").mapInArrow(function, PACKED_COLUMNS)
 
 
-def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
+def _name_join_in_errors(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunction]:
     """Return a decorator for ``mapInArrow`` functions. It names the fragment's join and its tables
     in failures. An error that is not the library's becomes a ``BatchError``.
     """
@@ -121,7 +123,7 @@ def _placed(fragment: Fragment) -> Callable[[task.BatchFunction], task.BatchFunc
     return placed
 
 
-def joined(
+def joined_rows(
     rows: DataFrame,
     step: RouteStep,
     output: Output,
@@ -150,26 +152,28 @@ def joined(
             "Use emit='change', which gives each key at most one change per micro-batch",
         )
 
-    @task.mapping
-    @_placed(fragment)
+    @task.freezing_imports
+    @_name_join_in_errors(fragment)
     def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         heard = [row for batch in batches for row in PackedRow.all_of(batch)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
-        asking = Asking(operator, query, buckets) if live else None
+        asking = TaskStores(operator, query, buckets) if live else None
         own = [
             batch_of(source, pieces, source_index) for source_index, source in enumerate(sources)
         ]
-        caches = _empty(operator) if asking is None else asking.caches()
+        caches = _empty_caches(operator) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
         done = join_batch(operator, own, caches, ask, batch)
         for table in done.changes:
-            sent = output.rows_of_changes(table if live else _upserts(table)).cast(schema)
+            sent = output.rows_of_changes(table if live else _without_tombstones(table)).cast(
+                schema
+            )
             yield from _with_counts(sent, None).to_batches()
         counts = [count for of_side in done.counts for count in of_side]
-        yield from _with_counts(_blank(schema, output.columns), counts).to_batches()
+        yield from _with_counts(_blank_row(schema, output.columns), counts).to_batches()
         if asking is not None:
-            asking.leave(done.caches)
+            asking.store_caches(done.caches)
 
     counted = StructType(
         [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
@@ -178,7 +182,7 @@ def joined(
     function: task.BatchFunction = changes
     if passes:
         arrow = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in _COUNTS)])
-        function, counted = letting_pass(changes, step.number, arrow), with_passing(counted)
+        function, counted = let_rows_pass(changes, step.number, arrow), with_passing_column(counted)
         names = [*names, PASSING]
     out = rows.repartition(partitions, "bucket").mapInArrow(function, counted)
     if live:
@@ -188,7 +192,7 @@ def joined(
     return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
 
 
-class Asking:
+class TaskStores:
     """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
 
     The task's ``buckets`` name its caches, because the same buckets meet in one task in each
@@ -202,14 +206,14 @@ class Asking:
         self._operator = operator
         self._sides = operator.law.sides
         self.batch = task.micro_batch()
-        name = f"{query}-{task.run()}-{min(buckets, default=None)}"
-        self._file = CacheFile(task.directory("dovetail-lookups"), name)
+        name = f"{query}-{task.run_id()}-{min(buckets, default=None)}"
+        self._file = CacheFile(task.temporary_directory("dovetail-lookups"), name)
         self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
         """Return the caches that the batch before left on this machine, else empty ones."""
         left = self._file.read(self.batch) if self._caching else None
-        return _empty(self._operator) if left is None else left
+        return _empty_caches(self._operator) if left is None else left
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         """Return the rows of a side that have one of ``keys`` in the columns ``by``, as its store
@@ -218,9 +222,11 @@ class Asking:
         ``side``: 0 for the left, 1 for the right. ``keys``: distinct, in columns named ``by``. The
         store raises its own errors.
         """
-        return opened(self._sides[side].lookup, _carried(self._operator, side)).rows(by, keys)
+        return open_reader(self._sides[side].lookup, _returned_columns(self._operator, side)).rows(
+            by, keys
+        )
 
-    def leave(self, caches: Sequence[SideCache]) -> None:
+    def store_caches(self, caches: Sequence[SideCache]) -> None:
         """Write the caches to this machine's disk for the next micro-batch. Without caching, do
         nothing.
         """
@@ -228,7 +234,7 @@ class Asking:
             self._file.write(self.batch, caches)
 
 
-def _carried(operator: Operator, side: int) -> pa.Schema:
+def _returned_columns(operator: Operator, side: int) -> pa.Schema:
     """Return the Arrow columns of the rows that a side's store returns. ``side``: 0 for the left, 1
     for the right.
     """
@@ -236,12 +242,12 @@ def _carried(operator: Operator, side: int) -> pa.Schema:
     return pa.schema(source.shape.user_fields)
 
 
-def _empty(operator: Operator) -> list[SideCache]:
+def _empty_caches(operator: Operator) -> list[SideCache]:
     """Return a cache without entries for the left side and one for the right side."""
-    return [SideCache.empty(_carried(operator, side), operator.keys) for side in (0, 1)]
+    return [SideCache.empty(_returned_columns(operator, side), operator.keys) for side in (0, 1)]
 
 
-def _upserts(table: pa.Table) -> pa.Table:
+def _without_tombstones(table: pa.Table) -> pa.Table:
     """Return the upserts alone. Nothing is taken back from a static result, which had no rows
     before.
     """
@@ -258,7 +264,7 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
     return table
 
 
-def _blank(schema: pa.Schema, columns: StructType) -> pa.Table:
+def _blank_row(schema: pa.Schema, columns: StructType) -> pa.Table:
     """Return one row that stands for no change, which carries the counts: null, or zero where a
     column may not be null.
     """

@@ -75,8 +75,8 @@ class FlatEmission(Emission):
         JSON. That row has a table of its own where copying the last changes would cost more.
         ``bucket`` and ``high_time_us`` are not used.
         """
-        last = self._nothing
-        for rows in _parts(done.changes):
+        last = self._empty_output
+        for rows in _split_changes(done.changes):
             if len(last):
                 yield last
             table = self.output.rows_of_changes(rows)
@@ -84,20 +84,20 @@ class FlatEmission(Emission):
         if done.report is not None:
             if len(last) > _COPIED_ROWS_MAX:
                 yield last
-                last = self._nothing
+                last = self._empty_output
             text = pa.array([counted_text(done.counts, self.counts, done.report)])
-            counted = pa.table([*self._no_change, text], schema=self._nothing.schema)
+            counted = pa.table([*self._blank_row, text], schema=self._empty_output.schema)
             last = pa.concat_tables([last, counted]).combine_chunks()
         if len(last):
             yield last
 
     @cached_property
-    def _nothing(self) -> pa.Table:
+    def _empty_output(self) -> pa.Table:
         """An output table without rows."""
         return self.output.schema.append(_COUNTED).empty_table()
 
     @cached_property
-    def _no_change(self) -> list[pa.Array]:
+    def _blank_row(self) -> list[pa.Array]:
         """The columns of one output row that is no change: null, or zero where null is not
         allowed.
         """
@@ -112,7 +112,7 @@ _ZERO = pa.array([0])
 """A value for columns without nulls, in a row that is dropped."""
 
 
-def in_pandas(rows: Rows) -> pd.DataFrame:
+def as_pandas(rows: Rows) -> pd.DataFrame:
     """Return rows as a frame with pandas columns of Arrow types.
 
     Its columns have no names, and so Spark takes them as they come. For names it would copy them.
@@ -149,7 +149,7 @@ class BlobEmission(Emission):
         counts and report, nothing is yielded.
         """
         tag, last = Tag(self.reader, 0, bucket, 0), None
-        for rows in _parts(done.changes):
+        for rows in _split_changes(done.changes):
             if last is not None:
                 yield pack_whole_table(last, bucket, tag)
                 tag = replace(tag, number=tag.number + 1)
@@ -188,7 +188,7 @@ class ToBuckets(Emission):
         """
         tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
         last = None
-        for rows in _parts(done.changes):
+        for rows in _split_changes(done.changes):
             if last is not None:
                 yield pack_table(last, self.labels, tag, by=self.by)
                 tag = replace(tag, number=tag.number + 1)
@@ -197,7 +197,7 @@ class ToBuckets(Emission):
         yield pack_table(last, self.labels, replace(tag, counted=counted), by=self.by)
 
 
-def _parts(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _split_changes(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield all changes in order, in tables of at most ``_OUTPUT_ROWS_MAX`` rows and about
     ``_OUTPUT_BYTES_MAX`` bytes.
     """

@@ -30,7 +30,7 @@ from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.view_rows import InputRows, as_json, unmet_rows, viewed
+from dovetail.spark.execution.view_rows import InputRows, as_json, rows_of_view, unmet_rows
 from dovetail.spark.execution.wire import with_foreign_key
 
 
@@ -56,7 +56,7 @@ class Evaluator:
         frame, parts, fails = with_foreign_key(frame, items, F.col(DELETED), foreign_key_name(0))
         failure = F.when(fails, as_json(input_.source))
         named = (column.alias(f"_{n}") for n, column in enumerate([*parts, failure]))
-        return [column.combine_chunks() for column in _table(frame.select(*named)).columns]
+        return [column.combine_chunks() for column in _collect_table(frame.select(*named)).columns]
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """Return a stage's changes under the columns of its node, one row each in the same order,
@@ -66,7 +66,7 @@ class Evaluator:
         ``Fragment.output_schema``.
         """
         frame = self._frame(changes, output_of(stage).columns)
-        rows = _table(projection.changelog(frame, stage))
+        rows = _collect_table(projection.changelog(frame, stage))
         rows = rows.append_column(EVENT_TIME, rows.column(TIMESTAMP).cast(pa.int64()))
         deleted = pc.equal(rows.column(CHANGE), DELETE)
         return rows.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
@@ -85,12 +85,15 @@ class Evaluator:
         columns = StructType([*view.node.row, StructField(DELETED, BooleanType()), *numbers])
         time = F.timestamp_micros(F.col(EVENT_TIME))
         read = InputRows(self._frame(input_rows, columns), time, F.col(DELETED), [F.col(ROW)])
-        view_rows = viewed(view, read, reports=view.letters is not None)
+        view_rows = rows_of_view(view, read, reports=view.letters is not None)
         (row,) = view_rows.positions
         names = [*(F.col(quoted(name)) for name in view.row.names), F.col(DELETED), row.alias(ROW)]
         fields = [] if view.letters is None else DEAD_LETTERS.names
         failed = [F.col(FAILED)[field].alias(f"{FAILED}_{field}") for field in fields]
-        table, letters = _table(view_rows.frame.select(*names, *failed)), DEAD_LETTERS.empty_table()
+        table, letters = (
+            _collect_table(view_rows.frame.select(*names, *failed)),
+            DEAD_LETTERS.empty_table(),
+        )
         if failed:
             parts = table.select(range(len(names), table.num_columns))
             left_out = parts.column(0).is_valid()
@@ -107,7 +110,11 @@ class Evaluator:
         frame = self._frame(rows, StructType([*columns, *timed]))
         frame = frame.withColumn(TIMESTAMP, F.timestamp_micros(F.col(EVENT_TIME)))
         frame, unmet = unmet_rows(frame, view)
-        return _table(frame.select(F.when(unmet, as_json(view.node)))).column(0).combine_chunks()
+        return (
+            _collect_table(frame.select(F.when(unmet, as_json(view.node))))
+            .column(0)
+            .combine_chunks()
+        )
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
         """Return rows as a Spark frame with the given columns, all nullable. Other columns of
@@ -118,6 +125,6 @@ class Evaluator:
         return self.session.createDataFrame(whole, columns.toNullable())
 
 
-def _table(frame: DataFrame) -> pa.Table:
+def _collect_table(frame: DataFrame) -> pa.Table:
     """Collect a frame as a table with Arrow types as plans have them."""
     return frame.toArrow().cast(arrow_schema(frame.schema))

@@ -64,10 +64,10 @@ from dovetail.spark.execution.emission import (
     payloads,
 )
 from dovetail.spark.execution.observations import Observations
-from dovetail.spark.execution.passthrough import letting_pass, parted, with_passing
+from dovetail.spark.execution.passthrough import let_rows_pass, split_passing, with_passing_column
 from dovetail.spark.execution.processor import BucketProcessor
 from dovetail.spark.execution.view_rows import InputRows
-from dovetail.spark.execution.wire import Shared, Wire, read_of
+from dovetail.spark.execution.wire import SharedSource, Wire, rows_of_input
 
 _FLAT_TYPES = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampType)
 
@@ -90,7 +90,7 @@ class Frames(Flow[DataFrame, DataFrame]):
     """True if flat rows may leave a stage without packing."""
 
     @abstractmethod
-    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
+    def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows that a stage with state emits for its packed inputs, in the form
         ``emission``.
         """
@@ -104,22 +104,24 @@ class Frames(Flow[DataFrame, DataFrame]):
         for reading in step.readings:
             assert reading.port.input is not None
             source = reading.port.input.source
-            entry = replacements.setdefault(source, self.in_place(source))
+            entry = replacements.setdefault(source, self.source_in_place(source))
             by_base[entry.base][entry].append(reading)
         frames = list[DataFrame]()
         for base, readings in by_base.items():
             assert isinstance(base, Source)
             self.bases.append(base)
-            frames.append(self._read(step, base, readings, unread=step.unread and not frames))
+            frames.append(self._read_base(step, base, readings, unread=step.unread and not frames))
         return _union(frames)
 
-    def in_place(self, entry: Entry) -> Entry:
+    def source_in_place(self, entry: Entry) -> Entry:
         """Return the source that is read in place of an entry, or of a node below its views."""
         if entry in self.sources:
             return self.sources[entry]
-        return replace(entry, node=self.in_place(entry.node)) if isinstance(entry, View) else entry
+        if isinstance(entry, View):
+            return replace(entry, node=self.source_in_place(entry.node))
+        return entry
 
-    def _read(
+    def _read_base(
         self,
         step: RouteStep,
         base: Source,
@@ -133,23 +135,23 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
-            read = read_of(
+            read = rows_of_input(
                 entry,
                 None,
                 unread=unread,
                 reported=edges[0].reported,
                 observations=self.observations,
             )
-            wire = Wire(_sound(step, read))
+            wire = Wire(_without_reported_rows(step, read))
             packings = self._packings(step, edges, wire, unread=unread)
-            return self._pack(step, wire.frame(), packings)
-        shared, packings = Shared(base, unread=unread), []
+            return self._pack_frame(step, wire.frame(), packings)
+        shared, packings = SharedSource(base, unread=unread), []
         for entry, edges in readings.items():
             read = shared.read(entry, reported=edges[0].reported, observations=self.observations)
-            wire = shared.wire(_sound(step, read))
+            wire = shared.wire(_without_reported_rows(step, read))
             packings += self._packings(step, edges, wire, unread=unread and not packings)
-            shared.add(wire)
-        return self._pack(step, shared.frame, packings)
+            shared.keep_columns(wire)
+        return self._pack_frame(step, shared.frame, packings)
 
     def pack_rows(self, step: RouteStep, rows: DataFrame) -> DataFrame:
         """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that read,
@@ -160,18 +162,18 @@ class Frames(Flow[DataFrame, DataFrame]):
             columns_by_reader[step.result] = changelog_schema(step.stage.node)
         readings = step.readings
         reported = readings[0].reported if readings else 0
-        read = read_of(step.entry, rows, reported=reported, observations=self.observations)
-        wire = Wire(_sound(step, read))
+        read = rows_of_input(step.entry, rows, reported=reported, observations=self.observations)
+        wire = Wire(_without_reported_rows(step, read))
         packings = self._packings(step, readings, wire)
         for to, columns in columns_by_reader.items():
-            places = wire.own(columns.names)
+            places = wire.place_columns(columns.names)
             packings.append(Carrier(to, arrow_schema(columns), self.labels, places))
-        passing_index = wire.own([PASSING])[0] if step.passes else None
-        return self._pack(step, wire.frame(), packings, passing_index)
+        passing_index = wire.place_columns([PASSING])[0] if step.passes else None
+        return self._pack_frame(step, wire.frame(), packings, passing_index)
 
     def relayed_rows(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog, and the passing rows in a column beside it."""
-        return unpacked(_union(inputs), Output(changelog_columns(step.stage), {}), step)
+        return unpack_rows(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
     def _packings(
         self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
@@ -182,15 +184,17 @@ class Frames(Flow[DataFrame, DataFrame]):
         ``unread``: add the dead letters of records that cannot be read.
         """
         packings = [
-            packing for reading in readings for packing in self._of(reading, wire, step.letters)
+            packing
+            for reading in readings
+            for packing in self._packings_of_input(reading, wire, step.letters)
         ]
-        letters = None if step.letters is None else wire.letters(unread=unread)
+        letters = None if step.letters is None else wire.place_letters(unread=unread)
         if letters is not None:
             assert step.letters is not None
             packings.append(Strays(step.letters, DEAD_LETTERS, self.labels, [letters]))
         return packings
 
-    def _pack(
+    def _pack_frame(
         self,
         step: RouteStep,
         frame: DataFrame,
@@ -205,14 +209,16 @@ class Frames(Flow[DataFrame, DataFrame]):
         keys as ``<name>.failed``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
-        packed = frame.mapInArrow(packing(packings, title, passing_index), PACKED_COLUMNS)
+        packed = frame.mapInArrow(packing_function(packings, title, passing_index), PACKED_COLUMNS)
         for reading in step.readings:
-            packed = self.observations.of_input(
+            packed = self.observations.observe_input(
                 packed, reading.metric_names, reading.reader, reading.number
             )
         return packed
 
-    def _of(self, reading: InputEdge, wire: Wire, letters: int | None) -> Iterator[Packing]:
+    def _packings_of_input(
+        self, reading: InputEdge, wire: Wire, letters: int | None
+    ) -> Iterator[Packing]:
         """Yield the packing of the input ``reading``, and register its columns in ``wire``. If dead
         letters are wanted and the foreign key may fail, also yield that of the failing rows.
 
@@ -220,14 +226,15 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         port, source = reading.port, reading.port.source
         assert port.input is not None
-        places, out = wire.input(port.input, source, letters=letters is not None), wire.out()
+        places = wire.place_input(port.input, source, letters=letters is not None)
+        out = wire.place_absence()
         yield Packer(reading.reader, reading.number, source, self.labels, port.by, places, out)
         if letters is not None and reading.fails:
             yield Letters(
                 letters,
                 DEAD_LETTERS,
                 self.labels,
-                [wire.time(), places[-1]],
+                [wire.place_time(), places[-1]],
                 out,
                 operator=reading.stage.fragment.title,
                 problem=reading.failure_text,
@@ -241,7 +248,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert reading is not None
         assert reading.port.hash_column is not None
         if isinstance(fragment.last.law, SettleLaw):
-            return delta_join.by_primary_key(packed, step, self.labels, self.partitions)
+            return delta_join.last_by_primary_key(packed, step, self.labels, self.partitions)
         emission = ToBuckets(
             self.labels,
             reading.port.hash_column,
@@ -249,8 +256,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             reading.number,
             fragment.metric_names,
         )
-        rows = self.staged(packed, step, emission)
-        return self.observations.of_stage(rows, step, reading.reader, reading.number)
+        rows = self.run_on_buckets(packed, step, emission)
+        return self.observations.observe_stage(rows, step, reading.reader, reading.number)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its packed ``inputs``.
@@ -260,21 +267,21 @@ class Frames(Flow[DataFrame, DataFrame]):
         assert result is not None
         if fragment.stateful:
             output = output_of(step.stage)
-            rows = self.staged(
+            rows = self.run_on_buckets(
                 _union(inputs), step, BlobEmission(output, fragment.metric_names, result)
             )
-            return self.observations.of_stage(rows, step, result, 0)
+            return self.observations.observe_stage(rows, step, result, 0)
         law, packed = fragment.last.law, _union(inputs)
         if isinstance(law, InOrderLaw):
             packed = packed.repartition(self.partitions, "bucket")
-            function = merging(step, law, _carried(self.labels, result))
+            function = merging_function(step, law, _result_packer(self.labels, result))
             return packed.mapInArrow(
-                letting_pass(function, step.number, None) if step.passes else function,
+                let_rows_pass(function, step.number, None) if step.passes else function,
                 PACKED_COLUMNS,
             )
-        return self._carrying(step, self._stateless(step, packed), passes=step.passes)
+        return self._pack_result(step, self._run_stateless(step, packed), passes=step.passes)
 
-    def _carrying(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
+    def _pack_result(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
         """Return rows of ``PACKED`` that carry the flat rows of the step's result. ``passes``: one
         more column, the last, holds the rows that pass the step.
         """
@@ -284,7 +291,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         carrier = Carrier(step.result, schema, self.labels, range(len(schema)))
         passing_index = len(schema) if passes else None
         return plain.mapInArrow(
-            packing([carrier], step.stage.fragment.title, passing_index), PACKED_COLUMNS
+            packing_function([carrier], step.stage.fragment.title, passing_index), PACKED_COLUMNS
         )
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
@@ -293,12 +300,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
-        rows = self._stateful(step, packed) if stateful else self._stateless(step, packed)
+        rows = self._run_stateful(step, packed) if stateful else self._run_stateless(step, packed)
         if output_of(stage).held is not None:
             return rows
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
-    def _stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
+    def _run_stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
         """Return the flat rows that a fragment without state makes of the ``packed`` input. It is a
         delta join, or it puts the results of a foreign-key join in order. Rows that pass are in a
         column beside them.
@@ -306,19 +313,19 @@ class Frames(Flow[DataFrame, DataFrame]):
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
         if isinstance(law, DeltaJoinLaw):
-            return delta_join.joined(
+            return delta_join.joined_rows(
                 packed,
                 step,
                 output,
                 schema,
                 partitions=self.partitions,
-                metric=self.observations.named(metric_name(law.name, "lookups")),
+                metric=self.observations.unique_name(metric_name(law.name, "lookups")),
             )
         assert isinstance(law, InOrderLaw)
-        rows = merging(step, law, lambda tables: _flat(tables, schema))
-        return _mapped(packed.repartition(self.partitions, "bucket"), rows, step, output)
+        rows = merging_function(step, law, lambda tables: _record_batches(tables, schema))
+        return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
-    def _stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
+    def _run_stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
         """Return the flat rows that a fragment with state makes of the ``packed`` input.
 
         Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
@@ -327,14 +334,16 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
-            rows = self.staged(packed, step, FlatEmission(output, fragment.metric_names))
-            return self.observations.of_flat_stage(rows, step)
-        blobs = self.staged(packed, step, BlobEmission(output, fragment.metric_names, step.number))
-        blobs = self.observations.of_stage(blobs, step, step.number, 0)
-        return unpacked(blobs, output, step)
+            rows = self.run_on_buckets(packed, step, FlatEmission(output, fragment.metric_names))
+            return self.observations.observe_flat_stage(rows, step)
+        blobs = self.run_on_buckets(
+            packed, step, BlobEmission(output, fragment.metric_names, step.number)
+        )
+        blobs = self.observations.observe_stage(blobs, step, step.number, 0)
+        return unpack_rows(blobs, output, step)
 
 
-def _sound(step: RouteStep, read: InputRows) -> InputRows:
+def _without_reported_rows(step: RouteStep, read: InputRows) -> InputRows:
     """Return the read rows without those that their views report as dead letters.
 
     They stay if dead letters are wanted, or if other views share the rows.
@@ -352,7 +361,7 @@ class Streaming(Frames):
     timers: bool
     """True if stages that may wait for another source have timers. A timer releases waiting rows
     without new data, and lets stream time go on by ``idle``. A query with timers runs micro-batches
-    without end, except with ``writer.TO_END``."""
+    without end, except with ``writer.SETTINGS_TO_END``."""
     initial: Mapping[str, DataFrame] = field(default_factory=dict, kw_only=True)
     """By a stage's fingerprint: the blobs with which its buckets begin (``bucket``, ``name``,
     ``blob``). The first micro-batch takes them over."""
@@ -369,7 +378,7 @@ class Streaming(Frames):
 
     flat = True
 
-    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
+    def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``transformWithState``, in the form of
         ``emission``. ``packed``: the stage's input, rows of ``PACKED``. As a side effect, count the
         stage in ``stateful``.
@@ -380,7 +389,9 @@ class Streaming(Frames):
         idle = None if self.idle is None else replace(self.idle, hears=step.hears)
         if self.closing:
             # A shuffle gives all partitions, also those without rows.
-            function = ending(step.number, len(fragment.sources), self.labels, self.partitions)
+            function = end_of_input_function(
+                step.number, len(fragment.sources), self.labels, self.partitions
+            )
             packed = packed.repartition(self.partitions, "bucket")
             packed = packed.mapInArrow(function, PACKED_COLUMNS)
         if fragment.align_us is not None or idle is not None:
@@ -400,7 +411,7 @@ class Streaming(Frames):
         )
 
 
-def packing(
+def packing_function(
     packings: Sequence[Packing], title: str, passing_index: int | None
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that reads flat rows once and packs them for all readers,
@@ -411,7 +422,7 @@ def packing(
     library's becomes a ``BatchError``.
     """
 
-    @task.mapping
+    @task.freezing_imports
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         others: list[pa.RecordBatch] = []
         timer = PackTimer()
@@ -420,7 +431,7 @@ def packing(
             for batch in timer.time_reading(batches):
                 rows = batch
                 if passing_index is not None:
-                    rows, passing = parted(rows, passing_index)
+                    rows, passing = split_passing(rows, passing_index)
                     others.append(passing.rename_columns(PACKED.names))
                 yield rows
 
@@ -434,7 +445,9 @@ def packing(
     return pack_all
 
 
-def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) -> task.BatchFunction:
+def end_of_input_function(
+    reader: int, sources: int, labels: Sequence[int], partitions: int
+) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that tells the buckets of the stage ``reader`` that all
     their ``sources`` (a number) have ended.
 
@@ -442,7 +455,7 @@ def ending(reader: int, sources: int, labels: Sequence[int], partitions: int) ->
     tasks, the number of the input's partitions.
     """
 
-    @task.mapping
+    @task.freezing_imports
     def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         task_labels = labels[task.partition() :: partitions]
@@ -462,20 +475,20 @@ def _is_flat(output: Output) -> bool:
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
-def unpacked(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
+def unpack_rows(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
     """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. With
     ``step``, rows for other steps pass in a column beside them.
     """
     schema = _in_session_timezone(packed, output)
 
-    @task.mapping
+    @task.freezing_imports
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _flat(payloads(batches), schema)
+        yield from _record_batches(payloads(batches), schema)
 
-    return _mapped(packed, rows, step, output)
+    return _map_to_flat_rows(packed, rows, step, output)
 
 
-def merging(
+def merging_function(
     step: RouteStep,
     law: InOrderLaw,
     leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
@@ -488,7 +501,7 @@ def merging(
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
 
-    @task.mapping
+    @task.freezing_imports
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with locate_errors(fragment.title, lambda _: title):
             tables = merge_buckets(payloads(batches), law, columns, task.micro_batch())
@@ -497,13 +510,13 @@ def merging(
     return rows
 
 
-def _flat(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _record_batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all tables as record batches of the schema, in order."""
     for table in tables:
         yield from table.cast(schema).to_batches()
 
 
-def _carried(
+def _result_packer(
     labels: Sequence[int], result: int
 ) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
     """Return a function from tables to rows of ``PACKED`` for the result with the address
@@ -519,7 +532,7 @@ def _carried(
     return carried
 
 
-def _mapped(
+def _map_to_flat_rows(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
     """Return the flat rows, in the columns of ``output``, that ``function`` makes of packed rows.
@@ -528,7 +541,10 @@ def _mapped(
     columns = output.columns
     if step is not None and step.passes:
         schema = _in_session_timezone(packed, output)
-        function, columns = letting_pass(function, step.number, schema), with_passing(columns)
+        function, columns = (
+            let_rows_pass(function, step.number, schema),
+            with_passing_column(columns),
+        )
     return packed.mapInArrow(function, columns)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CACHES: Caches = {}
 
 
-def answered(
+def lookup_results(
     frame: DataFrame, view: Lookup, law: StoreLookup, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
     """Return the results of the lookup ``view``: its key and value columns, then the carried
@@ -60,13 +60,13 @@ def answered(
     frame_columns = frame.columns
     blank = in_timezone(arrow_schema(plain_schema), timezone)
 
-    @task.mapping
+    @task.freezing_imports
     def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answering = TaskLookups(law, _CACHES, _now_us)
         with locate_errors(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
             for batch in batches:
                 rows = pa.Table.from_batches([batch]).rename_columns(frame_columns)
-                there = _there(rows, beside)
+                there = _has_no_record(rows, beside)
                 live = ~there & ~rows.column(DELETED).to_numpy(zero_copy_only=False).astype(bool)
                 for records, values in answering.join_records(
                     rows.filter(pa.array(~there)), live[~there]
@@ -97,7 +97,7 @@ def answered(
     )
 
 
-def _there(rows: pa.Table, beside: Sequence[str]) -> Mask:
+def _has_no_record(rows: pa.Table, beside: Sequence[str]) -> Mask:
     """Return whether rows have something else in place of a record: bool[n]. That is a value in a
     column ``beside``.
     """

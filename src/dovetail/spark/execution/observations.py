@@ -26,54 +26,56 @@ class Observations:
     """The metric with the reports of each stage with state, by the stage's number in the line."""
     _names: Counter[str] = field(default_factory=Counter)
 
-    def named(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return a name for a metric that is unique in the query: ``name``, later ``name#2`` and so
         on.
         """
         self._names[name] += 1
         return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
 
-    def counting(self, rows: DataFrame, name: str, count: Column, example: Column) -> DataFrame:
+    def observe_counter(
+        self, rows: DataFrame, name: str, count: Column, example: Column
+    ) -> DataFrame:
         """Return the rows, with a counter as a metric: the fields ``records``, the sum, and
         ``example``, the smallest text.
 
         ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
         """
         total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
-        return rows.observe(self.named(name), total, F.min(example).alias("example"))
+        return rows.observe(self.unique_name(name), total, F.min(example).alias("example"))
 
-    def of_input(
+    def observe_input(
         self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
     ) -> DataFrame:
         """Return the packed rows. Their counts for input ``source_index`` of ``reader``, one per
         name in ``metrics``, become metrics, each with an example.
         """
-        return self._counting(rows, metrics, _counted(reader, source_index))
+        return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
-    def of_stage(
+    def observe_stage(
         self, rows: DataFrame, step: RouteStep, reader: int, source_index: int
     ) -> DataFrame:
         """Return the rows that a stage emits, packed for input ``source_index`` of ``reader``. Its
         counts and the reports of its buckets become metrics.
         """
-        return self._of_step(rows, step, _counted(reader, source_index))
+        return self._observe_step(rows, step, _counts_in_packed_rows(reader, source_index))
 
-    def of_flat_stage(self, rows: DataFrame, step: RouteStep) -> DataFrame:
+    def observe_flat_stage(self, rows: DataFrame, step: RouteStep) -> DataFrame:
         """Return the changes among rows of ``FlatEmission``. The counts and reports in the other
         rows become metrics.
         """
-        rows = self._of_step(rows, step, COUNTED)
+        rows = self._observe_step(rows, step, COUNTED)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
-    def _of_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
+    def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
         """Return a stage's rows, of which Spark observes the counts and reports in ``counted`` as
         metrics.
         """
         metrics = step.stage.fragment.metric_names
         report = f"get_json_object({counted}, '$[{len(metrics)}]')"
-        return self._counting(self._reporting(rows, step, report), metrics, counted)
+        return self._observe_counts(self._observe_reports(rows, step, report), metrics, counted)
 
-    def _counting(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
+    def _observe_counts(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
         """Return the rows with the counts in ``counted`` as metrics, each with an example.
 
         ``counted``: an expression in SQL for the text of ``pack.counted_text``, null for none. Each
@@ -84,16 +86,16 @@ class Observations:
                 f"get_json_object({counted}, '$[{metric_index}][{part}]')" for part in (0, 1)
             )
             total = F.expr(f"coalesce(sum(cast({count} as bigint)), 0L) as records")
-            rows = rows.observe(self.named(name), total, F.expr(f"min({example}) as example"))
+            rows = rows.observe(self.unique_name(name), total, F.expr(f"min({example}) as example"))
         return rows
 
-    def _reporting(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
+    def _observe_reports(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
         """Return the rows, with the reports of a stage's buckets as metric ``<title>.stage``.
 
         ``report``: an expression in SQL for a text, null for none. The metric's name is noted in
         ``reports``.
         """
-        name = self.named(metric_name(step.stage.fragment.title, "stage"))
+        name = self.unique_name(metric_name(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
         return rows.observe(name, F.expr(f"collect_list({report}) as buckets"))
 
@@ -112,7 +114,7 @@ def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[in
     }
 
 
-def _counted(reader: int, source_index: int) -> str:
+def _counts_in_packed_rows(reader: int, source_index: int) -> str:
     """Return an expression in SQL for the counts in packed rows for input ``source_index`` of
     ``reader``. It is null in other rows.
     """

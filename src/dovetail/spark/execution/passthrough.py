@@ -20,13 +20,13 @@ from dovetail.spark.task import BatchFunction
 _STRUCT = pa.struct([*PACKED])
 
 
-def with_passing(columns: StructType) -> StructType:
+def with_passing_column(columns: StructType) -> StructType:
     """Return a stage's columns, all nullable, and the column for passing rows."""
     fields = [StructField(field.name, field.dataType) for field in columns]
     return StructType([*fields, StructField(PASSING, PACKED_COLUMNS)])
 
 
-def letting_pass(
+def let_rows_pass(
     function: BatchFunction, stage_number: int, schema: pa.Schema | None
 ) -> BatchFunction:
     """Return a function that applies ``function`` to the rows of ``PACKED`` for the stage
@@ -50,17 +50,19 @@ def letting_pass(
             yield (
                 output_batch
                 if schema is None
-                else _beside(
+                else _with_passing_rows(
                     [*output_batch.columns, pa.nulls(output_batch.num_rows, _STRUCT)], schema
                 )
             )
-            yield from _passing(others, schema)
-        yield from _passing(others, schema)
+            yield from _take_passing(others, schema)
+        yield from _take_passing(others, schema)
 
     return mapped
 
 
-def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def split_passing(
+    batch: pa.RecordBatch, passing_index: int
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return the rows with a null in column number ``passing_index``, with all columns, and the
     structs of the others there, a field each column.
     """
@@ -68,7 +70,9 @@ def parted(batch: pa.RecordBatch, passing_index: int) -> tuple[pa.RecordBatch, p
     return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())
 
 
-def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+def _take_passing(
+    others: list[pa.RecordBatch], schema: pa.Schema | None
+) -> Iterator[pa.RecordBatch]:
     """Yield the passing rows in ``others``, then clear that list. Each is in one more column beside
     nulls of ``schema``, or unchanged if that is None.
     """
@@ -77,11 +81,11 @@ def _passing(others: list[pa.RecordBatch], schema: pa.Schema | None) -> Iterator
             yield rows
         elif rows.num_rows:
             none = [pa.nulls(rows.num_rows, field.type) for field in schema]
-            yield _beside([*none, rows.to_struct_array().cast(_STRUCT)], schema)
+            yield _with_passing_rows([*none, rows.to_struct_array().cast(_STRUCT)], schema)
     others.clear()
 
 
-def _beside(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+def _with_passing_rows(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of a stage's columns, of which the last has the passing rows.
 
     ``columns``: those of ``schema``, in its order, and then the column of passing rows. ``schema``:

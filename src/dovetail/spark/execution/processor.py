@@ -73,7 +73,7 @@ class BucketProcessor(StatefulProcessor):
         """
         from dovetail.spark.execution import buckets
 
-        work = buckets.work_of(self._work)
+        work = buckets.unpickle_work(self._work)
         yield from work.rows(key[0], rows, self._blobs, self._handle)
 
     def handleExpiredTimer(  # noqa: N802
@@ -87,11 +87,11 @@ class BucketProcessor(StatefulProcessor):
         ``timerValues``.
         """
         from dovetail.spark.execution import buckets
-        from dovetail.spark.execution.emission import in_pandas
+        from dovetail.spark.execution.emission import as_pandas
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
-        work = buckets.work_of(self._work)
-        yield from map(in_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
+        work = buckets.unpickle_work(self._work)
+        yield from map(as_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
 
     def close(self) -> None:
         """Release nothing: open files belong to the worker process. Only freeze the imports, if a

@@ -40,7 +40,7 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
     """
     node = stage.node
     if isinstance(node, Unwindowed):
-        frame, output_columns = _unwindowed(changes, stage, node, beside)
+        frame, output_columns = _windowed_columns(changes, stage, node, beside)
     else:
         frame, columns = _project(changes, stage, node, first_leaf=0)
         output_columns = [F.col(quoted(columns[n])) for n in node.row.names]
@@ -54,11 +54,11 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
     )
 
 
-def viewed(changes: DataFrame, view: View) -> DataFrame:
+def changelog_of_view(changes: DataFrame, view: View) -> DataFrame:
     """Return the changelog of a view from that of its node (``plan.nodes.changelog_schema``). Rows
     that the view leaves out are gone, or deletes of a table. Further columns are dropped.
     """
-    read = view_rows.viewed(
+    read = view_rows.rows_of_view(
         view,
         view_rows.InputRows(changes, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, [F.col(POSITION)]),
     )
@@ -71,7 +71,7 @@ def viewed(changes: DataFrame, view: View) -> DataFrame:
     )
 
 
-def _unwindowed(
+def _windowed_columns(
     changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
     """Return the changes with a windowed table's columns by name, and the expressions of the node's
@@ -89,7 +89,7 @@ def _unwindowed(
         *(F.col(name) for name in carried),
     )
     computed = [
-        F.col(quoted(c)) if isinstance(c, str) else view_rows.fitted(c, field.dataType)
+        F.col(quoted(c)) if isinstance(c, str) else view_rows.cast_to_plan_type(c, field.dataType)
         for c, field in zip(node.columns, node.row, strict=True)
     ]
     keys = len(node.key)
@@ -122,9 +122,9 @@ def _project(
         frame = row.select(
             *(F.col(quoted(name)) for name in frame_columns),
             *(
-                F.when(present, view_rows.fitted(s.column, node.fields[s.name].dataType)).alias(
-                    names[s.name]
-                )
+                F.when(
+                    present, view_rows.cast_to_plan_type(s.column, node.fields[s.name].dataType)
+                ).alias(names[s.name])
                 for s in computed
                 if s.column is not None
             ),

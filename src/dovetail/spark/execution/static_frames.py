@@ -20,8 +20,8 @@ from dovetail.physical.stage import Port
 from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.buckets import parted
-from dovetail.spark.execution.emission import Emission, in_pandas
+from dovetail.spark.execution.buckets import split_passing
+from dovetail.spark.execution.emission import Emission, as_pandas
 from dovetail.spark.execution.frames import Frames, session_of
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.segment import SegmentCache
@@ -60,7 +60,7 @@ def changelog(
         waiting=frozenset(sources_that_wait(node)),
     )
     changes = flow.run_single_result(plan, static)
-    return reduce(projection.viewed, result.views, changes)
+    return reduce(projection.changelog_of_view, result.views, changes)
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Static(Frames):
 
     flat = False
 
-    def staged(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
+    def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows of a stage with state, by ``applyInPandas``, in the form of ``emission``.
         ``packed``: the stage's whole input, rows of ``PACKED``.
         """
@@ -81,7 +81,7 @@ class Static(Frames):
             for source_index, port in enumerate(step.stage.ports)
             if not self.waiting.isdisjoint(_origins(port))
         ]
-        run = _bucket(step.stage.fragment, emission, step.number, held)
+        run = _bucket_function(step.stage.fragment, emission, step.number, held)
         return packed.groupBy("bucket").applyInPandas(run, emission.columns)
 
 
@@ -96,7 +96,7 @@ def _origins(port: Port) -> Iterator[Source]:
             yield from _origins(before)
 
 
-def _bucket(
+def _bucket_function(
     fragment: Fragment, emission: Emission, stage_number: int, later_inputs: Sequence[int]
 ) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
@@ -109,7 +109,7 @@ def _bucket(
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        stage_rows, others = parted(rows, stage_number)
+        stage_rows, others = split_passing(rows, stage_number)
         pieces = [*map(unpack_piece, stage_rows)]
         first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
         rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
@@ -123,6 +123,6 @@ def _bucket(
                 tables.append(pa.Table.from_batches(batches, emitted.schema))
         if len(others):
             tables.append(others)
-        return in_pandas(pa.concat_tables(tables)) if tables else pd.DataFrame()
+        return as_pandas(pa.concat_tables(tables)) if tables else pd.DataFrame()
 
     return run

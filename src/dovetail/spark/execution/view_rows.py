@@ -39,7 +39,7 @@ from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import ColumnItem, column_of, item_as_text
 from dovetail.plan.views import View
 from dovetail.platform.sessions import attempted
-from dovetail.spark.execution.lookup import answered
+from dovetail.spark.execution.lookup import lookup_results
 from dovetail.spark.execution.observations import Observations
 
 
@@ -59,7 +59,7 @@ class InputRows:
     """The names of further columns, which stay as they are."""
 
 
-def viewed(
+def rows_of_view(
     view: View,
     read: InputRows,
     *,
@@ -77,35 +77,37 @@ def viewed(
     ``FAILED``. If the rows are shared with other views (``LEFT_OUT``), rows that are left out stay,
     marked as such.
     """
-    frame, position_names, beside = _plain(read, view.node.row.names)
+    frame, position_names, beside = _plain_rows(read, view.node.row.names)
     carried = [*read.carried, *beside]
     gone, condition, columns = F.col(DELETED), view.condition, view.columns
     if view.letters is not None:
-        frame, results_by_item, problems = _attempted(frame, view, beside)
+        frame, results_by_item, problems = _with_results(frame, view, beside)
         failed = reduce(Column.__or__, (problem.isNotNull() for problem in problems))
         condition = results_by_item.get(0, condition)
         columns = tuple(results_by_item.get(n, item) for n, item in enumerate(columns, start=1))
         if not reports:
-            frame = _without(frame, failed)
+            frame = _leave_out(frame, failed)
         else:
-            letter = F.when(failed, _letter(view, F.concat_ws("; ", *problems)))
-            frame = _counted(frame, observations, metric_name(view.name, "failed"), failed, view)
+            letter = F.when(failed, _dead_letter(view, F.concat_ws("; ", *problems)))
+            frame = _count_left_out(
+                frame, observations, metric_name(view.name, "failed"), failed, view
+            )
             frame = _with_letter(frame, letter)
             beside, carried = (list(dict.fromkeys([*names, FAILED])) for names in (beside, carried))
     if condition is not None:
         met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
-        stays = reduce(Column.__or__, are_there(beside), met)
+        stays = reduce(Column.__or__, presence_conditions(beside), met)
         if view.stream:
-            frame = _without(frame, ~stays)
+            frame = _leave_out(frame, ~stays)
         else:
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
-    row_columns, keys = [*map(_fitted, columns, view.row)], len(view.key)
+    row_columns, keys = [*map(_nullable_column, columns, view.row)], len(view.key)
     row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
-    for there in are_there(beside):
+    for there in presence_conditions(beside):
         row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
     if view.exploded is not None:
         items = row_columns[view.exploded]
-        for there in are_there(beside):
+        for there in presence_conditions(beside):
             items = F.when(there, F.array(F.lit(None))).otherwise(items)
         row_columns[view.exploded] = F.explode(items)
     frame = frame.select(
@@ -118,7 +120,7 @@ def viewed(
     return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def _without(frame: DataFrame, left_out_rows: Column) -> DataFrame:
+def _leave_out(frame: DataFrame, left_out_rows: Column) -> DataFrame:
     """Return the frame without the rows for which ``left_out_rows``, which is never null, is true.
 
     If the rows are shared with other views, they stay, marked as left out, and as deleted so that
@@ -130,7 +132,7 @@ def _without(frame: DataFrame, left_out_rows: Column) -> DataFrame:
     return frame.withColumns({LEFT_OUT: left_out, DELETED: F.col(DELETED) | left_out_rows})
 
 
-def checked(
+def rows_of_expectation(
     view: Expectation,
     read: InputRows,
     *,
@@ -143,18 +145,18 @@ def checked(
     If it ``reports``, they are counted in ``observations``. Their dead letters, if the expectation
     makes any, are then in ``FAILED``.
     """
-    frame, position_names, beside = _plain(read, view.row.names)
+    frame, position_names, beside = _plain_rows(read, view.row.names)
     carried = [*read.carried, *beside]
     frame, unmet = unmet_rows(frame, view)
     if view.on_fail == "fail":
-        frame = frame.filter(F.when(unmet, _refusal(view)).otherwise(F.lit(True)))
+        frame = frame.filter(F.when(unmet, _failing_expression(view)).otherwise(F.lit(True)))
     elif reports:
-        frame = _counted(frame, observations, view.counter, unmet, view)
+        frame = _count_left_out(frame, observations, view.counter, unmet, view)
     if view.on_fail == "dead_letter" and reports:
-        frame = _with_letter(frame, F.when(unmet, _letter(view, F.lit(view.problem))))
+        frame = _with_letter(frame, F.when(unmet, _dead_letter(view, F.lit(view.problem))))
         carried = list(dict.fromkeys([*carried, FAILED]))
     elif view.drops:
-        frame = _without(frame, unmet)
+        frame = _leave_out(frame, unmet)
     names = (F.col(quoted(name)) for name in view.row.names)
     frame = frame.select(*names, *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)))
     deleted = None if read.deleted is None and LEFT_OUT not in beside else F.col(DELETED)
@@ -177,14 +179,14 @@ def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
     return frame, there & ~F.coalesce(met, F.lit(False))
 
 
-def _refusal(view: Expectation) -> Column:
+def _failing_expression(view: Expectation) -> Column:
     """Return an expression of type boolean that fails, with a row as an example."""
     problem = F.lit(f"expect of {view.name}: {view.problem} by the row ")
     text = F.concat(problem, as_json(view.node), F.lit(f". {view.remedy}."))
     return F.raise_error(text).cast("boolean")
 
 
-def _counted(
+def _count_left_out(
     frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
 ) -> DataFrame:
     """Return the frame, with a count of the rows ``left_out`` (a condition) as a metric, if there
@@ -193,7 +195,7 @@ def _counted(
     if observations is None:
         return frame
     count, example = (F.when(left_out, c) for c in (F.lit(1), as_json(view.node)))
-    return observations.counting(frame, name, count, example)
+    return observations.observe_counter(frame, name, count, example)
 
 
 def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
@@ -202,7 +204,7 @@ def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
     return frame.withColumn(FAILED, F.coalesce(*former, letter))
 
 
-def looked_up(
+def rows_of_lookup(
     view: Lookup, read: InputRows, *, observations: Observations | None = None
 ) -> InputRows:
     """Return the stream's records in ``read``, each beside every row that a store has for it. A
@@ -212,16 +214,16 @@ def looked_up(
     ``observations``: takes the counts of requests; None counts none.
     """
     law = store_lookup(view)
-    frame, position_names, beside = _plain(read, law.needed)
+    frame, position_names, beside = _plain_rows(read, law.needed)
     counter = metric_name(view.label or view.name, "lookups")
-    name = None if observations is None else observations.named(counter)
-    answers = answered(frame, view, law, beside, name)
+    name = None if observations is None else observations.unique_name(counter)
+    answers = lookup_results(frame, view, law, beside, name)
     positions = [F.col(position) for position in position_names]
     deleted = None if read.deleted is None else F.col(DELETED)
     return InputRows(answers, F.col(TIMESTAMP), deleted, positions, read.carried)
 
 
-def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
+def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
     """Return the rows of ``read`` as a frame of the columns ``names``, with ``_timestamp``,
     ``_deleted``, the positions and what is carried along.
 
@@ -237,7 +239,7 @@ def _plain(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str],
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in names),
         read.timestamp.alias(TIMESTAMP),
-        reduce(Column.__or__, are_there(beside), gone).alias(DELETED),
+        reduce(Column.__or__, presence_conditions(beside), gone).alias(DELETED),
         *positions,
         *map(F.col, (*read.carried, *beside)),
     )
@@ -249,12 +251,12 @@ def columns_beside(frame: DataFrame) -> list[str]:
     return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
 
 
-def are_there(beside: Sequence[str]) -> list[Column]:
+def presence_conditions(beside: Sequence[str]) -> list[Column]:
     """Return a condition for each of these columns: it has something in place of a row."""
     return [F.col(name).isNotNull() for name in beside]
 
 
-def _attempted(
+def _with_results(
     frame: DataFrame, view: View, beside: Sequence[str]
 ) -> tuple[DataFrame, dict[int, Column], list[Column]]:
     """Return the frame with the result of each expression of ``view`` in a column of its own, null
@@ -265,7 +267,7 @@ def _attempted(
     ``beside``: the columns with something in place of rows, for which no key is computed.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
-    absent = reduce(Column.__or__, are_there(beside), F.lit(False))
+    absent = reduce(Column.__or__, presence_conditions(beside), F.lit(False))
     attempts: dict[str, Column] = {}
     results_by_item: dict[int, Column] = {}
     problems: list[Column] = []
@@ -280,7 +282,7 @@ def _attempted(
     return frame.withColumns(attempts), results_by_item, problems
 
 
-def _letter(view: View, problem: Column) -> Column:
+def _dead_letter(view: View, problem: Column) -> Column:
     """Return the dead letter of a row that a view leaves out: a struct of the operator, the
     problem, the row of the viewed node as JSON, and its time in microseconds. ``problem``: a text
     column.
@@ -293,14 +295,14 @@ def _letter(view: View, problem: Column) -> Column:
     )
 
 
-def _fitted(item: ColumnItem, field: StructField) -> Column:
+def _nullable_column(item: ColumnItem, field: StructField) -> Column:
     """Return a column of the node, or a computed one in the field's type, nullable at every
     depth.
     """
-    return fitted(item, field.dataType) if isinstance(item, Column) else column_of(item)
+    return cast_to_plan_type(item, field.dataType) if isinstance(item, Column) else column_of(item)
 
 
-def fitted(column: Column, type_: DataType) -> Column:
+def cast_to_plan_type(column: Column, type_: DataType) -> Column:
     """Return a computed column in a plan's type, whose nested values may be null."""
     return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
 

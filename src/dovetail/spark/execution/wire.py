@@ -49,12 +49,12 @@ from dovetail.platform.sessions import attempted
 from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.view_rows import (
     InputRows,
-    are_there,
     as_json,
-    checked,
     columns_beside,
-    looked_up,
-    viewed,
+    presence_conditions,
+    rows_of_expectation,
+    rows_of_lookup,
+    rows_of_view,
 )
 
 
@@ -84,13 +84,13 @@ class Wire:
         numbered = (column.alias(wire_name(column_index)) for column_index, column in columns)
         return self._frame.select(*carried, *numbered)
 
-    def own(self, names: Iterable[str]) -> list[int]:
+    def place_columns(self, names: Iterable[str]) -> list[int]:
         """Place the columns ``names`` of the rows, unchanged, and return their numbers in that
         order. A column that is placed already keeps its number.
         """
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
-    def input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
+    def place_input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
         """Return the places of an input's columns of ``SourceSpec.travel_schema``.
 
         ``_deleted`` is absent if there are no tombstones. If the foreign key may fail, there is one
@@ -106,7 +106,7 @@ class Wire:
         hash_ = F.xxhash64(*keys)
         if spread:
             hash_ = F.when(_any_null(keys), F.xxhash64(read.timestamp)).otherwise(hash_)
-        places = [self._place(("hash", input_.key, spread), hash_), self.time()]
+        places = [self._place(("hash", input_.key, spread), hash_), self.place_time()]
         if read.deleted is not None:
             places.append(self._place("deleted", read.deleted))
         places += [self._canonical(field) for field in input_.key_fields]
@@ -133,7 +133,7 @@ class Wire:
             places += [self._place((reference, part), column) for part, column in columns]
         for field in () if input_.references else input_.value_fields:
             own_key = field.name in input_.source.key.names
-            places += [self._canonical(field)] if own_key else self.own([field.name])
+            places += [self._canonical(field)] if own_key else self.place_columns([field.name])
         positions = enumerate(read.positions)
         places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
         if spec.arrival.by_file:
@@ -143,7 +143,7 @@ class Wire:
             places += [self._place(part, file[part]) for part in parts]
         return places + failed
 
-    def out(self) -> int | None:
+    def place_absence(self) -> int | None:
         """Place a column that is null for rows and not null for all else; return its number. Return
         None if everything is a row.
 
@@ -152,9 +152,11 @@ class Wire:
         beside = [name for name in columns_beside(self._read.frame) if name != PASSING]
         if not beside:
             return None
-        return self._place("out", F.when(reduce(Column.__or__, are_there(beside)), F.lit(True)))
+        return self._place(
+            "out", F.when(reduce(Column.__or__, presence_conditions(beside)), F.lit(True))
+        )
 
-    def letters(self, *, unread: bool) -> int | None:
+    def place_letters(self, *, unread: bool) -> int | None:
         """Place the column of dead letters and return its number; None if there are none.
 
         ``unread``: True to add those of records that cannot be read.
@@ -163,7 +165,7 @@ class Wire:
         letters = [F.col(name) for name in names if name in self._read.frame.columns]
         return self._place("letters", F.coalesce(*letters)) if letters else None
 
-    def time(self) -> int:
+    def place_time(self) -> int:
         """Place the event time, in microseconds, and return its number."""
         return self._place("time", F.unix_micros(self._read.timestamp))
 
@@ -182,7 +184,7 @@ class Wire:
         return self._first + [*self._columns].index(what)
 
 
-class Shared:
+class SharedSource:
     """A source's rows, read once, from which several views are made one after the other.
 
     The travelling columns of each view are beside the source's columns. A view makes at most one
@@ -190,7 +192,7 @@ class Shared:
     """
 
     def __init__(self, source: Source, *, unread: bool) -> None:
-        read = _from_outside(source, unread=unread)
+        read = _rows_of_source(source, unread=unread)
         columns: dict[str, Column] = {name: F.col(quoted(name)) for name in source.row.names}
         columns[TIMESTAMP] = read.timestamp
         if read.deleted is not None:
@@ -199,8 +201,8 @@ class Shared:
         columns |= zip(self._positions, read.positions, strict=True)
         columns |= {name: F.col(name) for name in (*read.carried, *columns_beside(read.frame))}
         self._names, self._carried = [*columns], read.carried
-        self._kept = [shared_name(column_index) for column_index in range(len(columns))]
-        named_columns = zip(columns.values(), self._kept, strict=True)
+        self._shared_names = [shared_name(column_index) for column_index in range(len(columns))]
+        named_columns = zip(columns.values(), self._shared_names, strict=True)
         self._frame = read.frame.select(*(column.alias(name) for column, name in named_columns))
         self._width = 0
 
@@ -212,17 +214,17 @@ class Shared:
         ``observations``: takes the counts of the other views, None to drop them. The column
         ``LEFT_OUT`` is not null for rows that the view leaves out.
         """
-        name_pairs = zip(self._kept, self._names, strict=True)
+        name_pairs = zip(self._shared_names, self._names, strict=True)
         frame = self._frame.select(
-            *self._held,
+            *self._frame_columns,
             *(F.col(shared).alias(name) for shared, name in name_pairs),
             F.lit(None).cast("boolean").alias(LEFT_OUT),
         )
         positions = [*map(F.col, self._positions)]
         deleted = F.col(DELETED) if DELETED in self._names else None
-        carried = (*self._held, *self._carried)
+        carried = (*self._frame_columns, *self._carried)
         read = InputRows(frame, F.col(TIMESTAMP), deleted, positions, carried)
-        return _as_viewed(entry, read, reported=reported, observations=observations)
+        return _rows_of_views(entry, read, reported=reported, observations=observations)
 
     def wire(self, read: InputRows) -> Wire:
         """Return an empty set of travelling columns for ``read``, the rows that were read last.
@@ -230,17 +232,17 @@ class Shared:
         """
         return Wire(read, self._width)
 
-    def add(self, wire: Wire) -> None:
+    def keep_columns(self, wire: Wire) -> None:
         """Keep the travelling columns of ``wire`` beside those of earlier reads. It must be the
         last one that ``wire()`` returned, with all its columns placed.
         """
-        self._frame = wire.frame(*self._held)
+        self._frame = wire.frame(*self._frame_columns)
         self._width += len(wire)
 
     @property
-    def _held(self) -> list[str]:
+    def _frame_columns(self) -> list[str]:
         """The names of the source's columns and of the travelling columns so far, in the frame."""
-        return [*self._kept, *map(wire_name, range(self._width))]
+        return [*self._shared_names, *map(wire_name, range(self._width))]
 
     @property
     def frame(self) -> DataFrame:
@@ -250,7 +252,7 @@ class Shared:
         return self._frame.select(*map(wire_name, range(self._width)))
 
 
-def read_of(
+def rows_of_input(
     source: Entry,
     upstream: DataFrame | None,
     *,
@@ -269,16 +271,16 @@ def read_of(
     """
     base = source.base
     if isinstance(base, Source):
-        read = _from_outside(base, unread=unread)
+        read = _rows_of_source(base, unread=unread)
     else:
         assert upstream is not None
         brought = (SEQUENCE, CLOCK, ORDER, TIE, STREAM_TIME)
         positions = [F.col(name) for name in brought if name in upstream.columns]
         read = InputRows(upstream, F.col(TIMESTAMP), F.col(CHANGE) == DELETE, positions)
-    return _as_viewed(source, read, reported=reported, observations=observations)
+    return _rows_of_views(source, read, reported=reported, observations=observations)
 
 
-def _from_outside(source: Source, *, unread: bool) -> InputRows:
+def _rows_of_source(source: Source, *, unread: bool) -> InputRows:
     """Return the rows of a source's frame, which it must have, with an event time. ``unread``: with
     its unreadable records, which it must keep, and which count as deleted. A null in ``deleted``
     counts as not deleted. A row without a position in its log fails the query as it is read, unless
@@ -308,7 +310,7 @@ def _from_outside(source: Source, *, unread: bool) -> InputRows:
     return InputRows(source.with_unread, source.timestamp, deleted, positions, carried)
 
 
-def _as_viewed(
+def _rows_of_views(
     entry: Entry, read: InputRows, *, reported: int, observations: Observations | None
 ) -> InputRows:
     """Return the rows of an entry: ``read``, the rows of its base, after the entry's views,
@@ -321,11 +323,11 @@ def _as_viewed(
     for view_index, view in enumerate(views_of(entry)):
         reports = view_index >= reported
         if isinstance(view, Lookup):
-            read = looked_up(view, read, observations=observations)
+            read = rows_of_lookup(view, read, observations=observations)
         elif isinstance(view, Expectation):
-            read = checked(view, read, reports=reports, observations=observations)
+            read = rows_of_expectation(view, read, reports=reports, observations=observations)
         else:
-            read = viewed(view, read, reports=reports, observations=observations)
+            read = rows_of_view(view, read, reports=reports, observations=observations)
     return read
 
 

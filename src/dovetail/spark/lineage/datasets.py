@@ -66,12 +66,12 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     """
     nodes = [o.node for o in outcomes if not isinstance(o.node, DeadLetters)]
     sources = list(dict.fromkeys(source for node in nodes for source in node.origins))
-    places = {source: _read(source, namespace) for source in sources}
+    places = {source: _datasets_of_input(source, namespace) for source in sources}
     uses = {node: (column_origins(node), row_origins(node)) for node in nodes}
     stores = {
         origin.source: StructType()
         for columns, rows in uses.values()
-        for origin in sorted({*rows, *(o for of in columns.values() for o in of)}, key=_order)
+        for origin in sorted({*rows, *(o for of in columns.values() for o in of)}, key=_sort_key)
         if not isinstance(origin.source, Source)
     }
     inputs = [InputDatasets(source.name, places[source], source.row) for source in sources]
@@ -100,7 +100,7 @@ def _uses(
     """
     return tuple(
         ColumnUse(dataset, origin.column, origin.use)
-        for origin in sorted(origins, key=_order)
+        for origin in sorted(origins, key=_sort_key)
         for dataset in (
             places[origin.source]
             if isinstance(origin.source, Source)
@@ -109,22 +109,22 @@ def _uses(
     )
 
 
-def _order(origin: Origin) -> tuple[str, str, str]:
+def _sort_key(origin: Origin) -> tuple[str, str, str]:
     """Return the texts by which origins of columns are sorted."""
     name = origin.source.name if isinstance(origin.source, Source) else origin.source.title
     return name, origin.column, origin.use
 
 
-def _read(source: Source, namespace: str) -> tuple[Dataset, ...]:
+def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
     """Return the datasets that an input reads, or its name in ``namespace`` if their kind is not
     known.
     """
     streams = [] if source.frame is None or source.static else spark_sources_of(source.frame)
-    datasets = chain.from_iterable(map(_of_leaf, streams))
+    datasets = chain.from_iterable(map(_datasets_of_leaf, streams))
     return tuple(dict.fromkeys(datasets)) or (Dataset(namespace, source.name),)
 
 
-def _of_leaf(leaf: SparkSource) -> list[Dataset]:
+def _datasets_of_leaf(leaf: SparkSource) -> list[Dataset]:
     """Return the datasets of ``leaf``, one of Spark's sources: its topics in the order given, or
     its folder. A pattern of topics counts as a name. The list is empty if its kind is not known.
     """

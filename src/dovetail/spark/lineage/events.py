@@ -68,12 +68,12 @@ class RunOfQuery:
             eventType=RunState[state],
             run=Run(self.run_id, run_facets),
             job=Job(self.namespace, self.job, job_facets),
-            inputs=[item for of in self.datasets.inputs for item in _input(of, rows)],
-            outputs=[_output(of) for of in self.datasets.outputs],
+            inputs=[item for of in self.datasets.inputs for item in _input_datasets(of, rows)],
+            outputs=[_output_dataset(of) for of in self.datasets.outputs],
         )
 
 
-def _input(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
+def _input_datasets(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
     """Yield the datasets of an input. The rows are those of all its datasets together, so only an
     input of one dataset has them.
     """
@@ -88,11 +88,14 @@ def _input(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputData
             )
             facets["inputStatistics"] = count
         yield InputDataset(
-            dataset.namespace, dataset.name, facets, facets={"schema": _schema(input_.columns)}
+            dataset.namespace,
+            dataset.name,
+            facets,
+            facets={"schema": _schema_facet(input_.columns)},
         )
 
 
-def _output(output: OutputDataset) -> OutputEvent:
+def _output_dataset(output: OutputDataset) -> OutputEvent:
     """Return the dataset of a sink, with its schema and the lineage of its columns. A column
     without origins has an empty list.
     """
@@ -100,16 +103,16 @@ def _output(output: OutputDataset) -> OutputEvent:
     from openlineage.client.facet_v2 import column_lineage_dataset
 
     fields = {
-        name: column_lineage_dataset.Fields([_field(use, "DIRECT", _DIRECT) for use in uses])
+        name: column_lineage_dataset.Fields([_input_field(use, "DIRECT", _DIRECT) for use in uses])
         for name, uses in output.made_of.items()
     }
-    decided = [_field(use, "INDIRECT", _INDIRECT) for use in output.decided_by]
+    decided = [_input_field(use, "INDIRECT", _INDIRECT) for use in output.decided_by]
     lineage = column_lineage_dataset.ColumnLineageDatasetFacet(fields, decided)
-    facets = {"schema": _schema(output.columns), "columnLineage": lineage}
+    facets = {"schema": _schema_facet(output.columns), "columnLineage": lineage}
     return OutputDataset(output.dataset.namespace, output.dataset.name, facets=facets)
 
 
-def _field(
+def _input_field(
     use: ColumnUse, kind: str, subtypes: Mapping[str, str]
 ) -> column_lineage_dataset.InputField:
     """Return the entry for an input's column in an event, with its kind of use. ``kind``:
@@ -121,7 +124,7 @@ def _field(
     return lineage.InputField(use.dataset.namespace, use.dataset.name, use.column, [how])
 
 
-def _schema(columns: StructType) -> Any:
+def _schema_facet(columns: StructType) -> Any:
     """Return the facet with the name and Spark's type of each column, in order."""
     from openlineage.client.facet_v2 import schema_dataset
 

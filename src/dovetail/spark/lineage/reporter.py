@@ -13,13 +13,13 @@ from dovetail.base.validation import Rule, Seconds, Text, validated
 from dovetail.spark.lineage.datasets import datasets_of
 from dovetail.spark.lineage.events import PRODUCER, RunOfQuery, State
 from dovetail.spark.metrics.progress import AQuery, ProgressFollower
-from dovetail.spark.metrics.serving import optional
+from dovetail.spark.metrics.serving import import_optional
 from dovetail.spark.query.topology_query import TopologyQuery
 
 AClient = Annotated[
     object, Rule("an OpenLineageClient", lambda c: callable(getattr(c, "emit", None)))
 ]
-_LOOK_S = 1.0
+_POLL_S = 1.0
 """The time between two looks at the query."""
 _LOG = logging.getLogger("dovetail.lineage")
 
@@ -41,8 +41,8 @@ class Lineage:
     def __init__(
         self, query: TopologyQuery, client: Any, namespace: str, job: str | None, every: float
     ) -> None:
-        package = optional("lineage", "openlineage.client", "lineage")
-        optional("lineage", "openlineage.client.facet_v2", "lineage").set_producer(PRODUCER)
+        package = import_optional("lineage", "openlineage.client", "lineage")
+        import_optional("lineage", "openlineage.client.facet_v2", "lineage").set_producer(PRODUCER)
         self._client = package.OpenLineageClient() if client is None else client
         self._query, self._every, self._stopping = query, every, Event()
         self._follower, self._rows = ProgressFollower(query), Counter[str]()
@@ -53,7 +53,7 @@ class Lineage:
             datasets_of(query.parts.outcomes, namespace),
             version("dovetail"),
         )
-        self._emit("START")
+        self._emit_event("START")
         self._reporting = Thread(target=self._report, name="dovetail-lineage", daemon=True)
         self._reporting.start()
 
@@ -79,24 +79,24 @@ class Lineage:
         """
         reported_s = monotonic()
         while self._query.isActive:
-            if self._stopping.wait(_LOOK_S):
+            if self._stopping.wait(_POLL_S):
                 if self._query.isActive:
                     return
                 break
-            self._follow()
+            self._count_rows()
             if self._rows and monotonic() - reported_s >= self._every:
                 reported_s = monotonic()
-                self._emit("RUNNING")
-        self._follow()
+                self._emit_event("RUNNING")
+        self._count_rows()
         failure = self._query.exception()
-        self._emit("COMPLETE" if failure is None else "FAIL", failure)
+        self._emit_event("COMPLETE" if failure is None else "FAIL", failure)
 
-    def _follow(self) -> None:
+    def _count_rows(self) -> None:
         """Add the rows that new micro-batches have read to the totals."""
         for progress in self._follower.new():
             self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
 
-    def _emit(self, state: State, failure: BaseException | None = None) -> None:
+    def _emit_event(self, state: State, failure: BaseException | None = None) -> None:
         """Send an event of this state, with the rows read since the last one, and reset these.
         ``failure``: the query's, None for none. A failing transport is logged, and the query goes
         on.

@@ -20,7 +20,7 @@ Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Kind:
+class MetricKind:
     """A kind of metric."""
 
     text: str
@@ -31,35 +31,37 @@ class Kind:
     """Its unit, in the notation of UCUM."""
 
 
-COUNTERS: Mapping[str, Kind] = {
-    "batches": Kind("Micro-batches that have ended."),
-    "rows": Kind("Rows read.", ("input",)),
-    "stage_rows": Kind("Rows that came to a stage.", ("stage", "input")),
-    "tombstones": Kind("Tombstones among the rows that came to a stage.", ("stage", "input")),
-    "matched": Kind("Records that found rows on all other sides of a join.", ("stage", "input")),
-    "unmatched": Kind("Records that did not.", ("stage", "input")),
-    "changes": Kind("Changes that a stage emitted, deletes among them.", ("stage",)),
-    "deletes": Kind("Deletes that a stage emitted.", ("stage",)),
-    "work_seconds": Kind("Time of a stage's operators in all buckets.", ("stage",), "s"),
-    "state_seconds": Kind("Of it, time of calls of the state store.", ("stage",), "s"),
-    "phase_seconds": Kind("Time of each phase of micro-batches.", ("phase",), "s"),
-    "step_seconds": Kind("Time of each step of the phase work.", ("step",), "s"),
-    "unused_rows": Kind("Rows without use, by counter.", ("counter",)),
-    "lookups": Kind("Requests of delta joins and lookups.", ("counter", "kind")),
+COUNTERS: Mapping[str, MetricKind] = {
+    "batches": MetricKind("Micro-batches that have ended."),
+    "rows": MetricKind("Rows read.", ("input",)),
+    "stage_rows": MetricKind("Rows that came to a stage.", ("stage", "input")),
+    "tombstones": MetricKind("Tombstones among the rows that came to a stage.", ("stage", "input")),
+    "matched": MetricKind(
+        "Records that found rows on all other sides of a join.", ("stage", "input")
+    ),
+    "unmatched": MetricKind("Records that did not.", ("stage", "input")),
+    "changes": MetricKind("Changes that a stage emitted, deletes among them.", ("stage",)),
+    "deletes": MetricKind("Deletes that a stage emitted.", ("stage",)),
+    "work_seconds": MetricKind("Time of a stage's operators in all buckets.", ("stage",), "s"),
+    "state_seconds": MetricKind("Of it, time of calls of the state store.", ("stage",), "s"),
+    "phase_seconds": MetricKind("Time of each phase of micro-batches.", ("phase",), "s"),
+    "step_seconds": MetricKind("Time of each step of the phase work.", ("step",), "s"),
+    "unused_rows": MetricKind("Rows without use, by counter.", ("counter",)),
+    "lookups": MetricKind("Requests of delta joins and lookups.", ("counter", "kind")),
 }
 """The metrics that are added up over micro-batches."""
-GAUGES: Mapping[str, Kind] = {
-    "active": Kind("1 while the query runs, else 0."),
-    "batch_seconds": Kind("Duration of the last micro-batch.", (), "s"),
-    "behind": Kind("How far a source is behind, by its own measure.", ("input", "measure")),
-    "lag_seconds": Kind("How far an input is behind in event time.", ("input",), "s"),
-    "stream_time_seconds": Kind("Stream time since 1970.", ("stage", "input"), "s"),
-    "slowest_bucket_seconds": Kind("Time of a stage's slowest bucket.", ("stage",), "s"),
-    "waiting_rows": Kind("Stored rows that wait, by input and reason.", ("stage", "reason")),
-    "stored_rows": Kind("Stored rows.", ("stage",)),
-    "stored_bytes": Kind("Size of the stored rows in memory.", ("stage",), "By"),
-    "state_bytes": Kind("Size of the state's files.", ("stage",), "By"),
-    "memory_bytes": Kind("Memory that the state store uses.", ("stage",), "By"),
+GAUGES: Mapping[str, MetricKind] = {
+    "active": MetricKind("1 while the query runs, else 0."),
+    "batch_seconds": MetricKind("Duration of the last micro-batch.", (), "s"),
+    "behind": MetricKind("How far a source is behind, by its own measure.", ("input", "measure")),
+    "lag_seconds": MetricKind("How far an input is behind in event time.", ("input",), "s"),
+    "stream_time_seconds": MetricKind("Stream time since 1970.", ("stage", "input"), "s"),
+    "slowest_bucket_seconds": MetricKind("Time of a stage's slowest bucket.", ("stage",), "s"),
+    "waiting_rows": MetricKind("Stored rows that wait, by input and reason.", ("stage", "reason")),
+    "stored_rows": MetricKind("Stored rows.", ("stage",)),
+    "stored_bytes": MetricKind("Size of the stored rows in memory.", ("stage",), "By"),
+    "state_bytes": MetricKind("Size of the state's files.", ("stage",), "By"),
+    "memory_bytes": MetricKind("Memory that the state store uses.", ("stage",), "By"),
 }
 """The metrics of the last micro-batch."""
 
@@ -96,7 +98,7 @@ class MetricValues:
             values = {name: dict(totals) for name, totals in self._totals.items()}
             values |= {name: {} for name in GAUGES}
             values["active"][()] = float(bool(self._query.isActive))
-            for name, labels, value in () if self._last is None else _measured(self._last):
+            for name, labels, value in () if self._last is None else _gauge_values(self._last):
                 values[name][labels] = value
         return values
 
@@ -110,11 +112,11 @@ class MetricValues:
         """Add the counts of all micro-batches that have ended since the last call to the totals."""
         for progress in self._follower.new():
             self._last = progress
-            for name, labels, value in _counted(progress):
+            for name, labels, value in _counter_increments(progress):
                 self._totals[name][labels] += value
 
 
-def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
+def _counter_increments(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
     """Yield (metric, labels, increment) for each counter that a micro-batch adds to. Labels are the
     values of the metric's label names, in their order.
     """
@@ -147,7 +149,7 @@ def _counted(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
             yield "lookups", (counter, kind), requests
 
 
-def _measured(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
+def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
     """Yield (metric, labels, value) for each gauge after a micro-batch. An input that Spark tells
     no lag of has none.
     """

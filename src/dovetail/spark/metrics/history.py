@@ -105,10 +105,10 @@ class Recorder:
 
         Raises ``ConfigurationError`` if the file cannot be written; then nothing is added.
         """
-        with _opened("record", self.path) as file:
+        with _open_database("record", self.path) as file:
             file.execute(_TABLE)
             file.execute(f"PRAGMA user_version = {_VERSION}")
-            rows = [(json.dumps(as_json(batch)),) for batch in batches]
+            rows = [(json.dumps(progress_as_json(batch)),) for batch in batches]
             file.executemany("INSERT INTO progress (figures) VALUES (?)", rows)
             file.execute(
                 "DELETE FROM progress WHERE id <= (SELECT max(id) FROM progress) - ?",
@@ -191,7 +191,7 @@ def recorded(path: Path) -> list[Progress]:
     dovetail.errors.ConfigurationError: recorded: /nowhere is not there...
     """
     batches = recorded_after("recorded", fspath(path), 0, None)
-    return [of_json(json.loads(text)) for _, text in batches]
+    return [progress_of_json(json.loads(text)) for _, text in batches]
 
 
 def recorded_after(caller: str, path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
@@ -203,14 +203,14 @@ def recorded_after(caller: str, path: str, number: int, limit: int | None) -> li
     """
     if not FilePath(path).is_file():
         raise ConfigurationError(caller, f"{path} is not there", "Give a file of record()")
-    with _opened(caller, path) as file:
+    with _open_database(caller, path) as file:
         last = "SELECT id, figures FROM progress WHERE id > ? ORDER BY id DESC LIMIT ?"
         rows = file.execute(last, (number, -1 if limit is None else limit)).fetchall()
     return rows[::-1]
 
 
 @contextmanager
-def _opened(caller: str, path: str) -> Iterator[sqlite3.Connection]:
+def _open_database(caller: str, path: str) -> Iterator[sqlite3.Connection]:
     """Open the SQLite file ``path``, created if missing, and commit at the end of the block. An
     error in the block rolls back.
 
@@ -230,7 +230,7 @@ def _opened(caller: str, path: str) -> Iterator[sqlite3.Connection]:
         raise ConfigurationError(caller, problem, remedy) from error
 
 
-def as_json(progress: Progress) -> dict[str, Any]:
+def progress_as_json(progress: Progress) -> dict[str, Any]:
     """Return a micro-batch's figures as JSON data, by the fields of ``Progress``; times are ISO
     texts.
     """
@@ -242,8 +242,8 @@ def as_json(progress: Progress) -> dict[str, Any]:
     return figures
 
 
-def of_json(figures: Mapping[str, Any]) -> Progress:
-    """Return the ``Progress`` of which ``as_json`` made this JSON data."""
+def progress_of_json(figures: Mapping[str, Any]) -> Progress:
+    """Return the ``Progress`` of which ``progress_as_json`` made this JSON data."""
     stages = []
     for stage in figures["stages"]:
         times = stage["stream_time"].items()

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from dovetail.base.validation import Rule, validated
 from dovetail.spark.metrics.figures import COUNTERS, GAUGES, MetricValues
 from dovetail.spark.metrics.progress import AQuery
-from dovetail.spark.metrics.serving import optional
+from dovetail.spark.metrics.serving import import_optional
 from dovetail.spark.query.topology_query import TopologyQuery
 
 MeterProvider = Annotated[
@@ -35,12 +35,12 @@ class Instruments:
     """
 
     def __init__(self, query: TopologyQuery, provider: Any) -> None:
-        api = optional("opentelemetry", "opentelemetry.metrics", "opentelemetry")
+        api = import_optional("opentelemetry", "opentelemetry.metrics", "opentelemetry")
         provider = api.get_meter_provider() if provider is None else provider
         self._figures = MetricValues(query)
         if provider not in _EXPORTED:
             _EXPORTED[provider] = []
-            _declare(provider.get_meter("dovetail"), _EXPORTED[provider])
+            _declare_instruments(provider.get_meter("dovetail"), _EXPORTED[provider])
         self._exported = _EXPORTED[provider]
         self._exported.append(self._figures)
 
@@ -62,7 +62,7 @@ class Instruments:
             self._figures.stop()
 
 
-def _declare(meter: Any, exported: list[MetricValues]) -> None:
+def _declare_instruments(meter: Any, exported: list[MetricValues]) -> None:
     """Make an instrument of ``meter`` for each metric. It observes all queries in ``exported``,
     also those added later.
     """
@@ -71,11 +71,13 @@ def _declare(meter: Any, exported: list[MetricValues]) -> None:
         **dict.fromkeys(GAUGES, meter.create_observable_gauge),
     }
     for name, kind in {**COUNTERS, **GAUGES}.items():
-        observe: Callable[[Any], Iterator[Any]] = partial(_observed, exported, name, kind.labels)
+        observe: Callable[[Any], Iterator[Any]] = partial(
+            _observations_of, exported, name, kind.labels
+        )
         kinds[name](f"dovetail.{name}", [observe], unit=kind.unit, description=kind.text)
 
 
-def _observed(
+def _observations_of(
     exported: list[MetricValues], name: str, labels: tuple[str, ...], *_: Any
 ) -> Iterator[Any]:
     """Yield an observation for each query in ``exported`` and each combination of label values of

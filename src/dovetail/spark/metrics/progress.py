@@ -272,7 +272,7 @@ class Progress:
         return sum(input_.rows for input_ in self.inputs)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        return "\n".join(_text_lines(self))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escaped(str(self))}</pre>"
@@ -325,9 +325,9 @@ def progress(query: AQuery) -> Progress | None:
     >>> folder.cleanup()
     """
     last = query.lastProgress
-    if last is not None and not _ran(last):
+    if last is not None and not _has_run(last):
         last = next(reversed(_micro_batches(query)), None)
-    return None if last is None else read(last, query.parts)
+    return None if last is None else progress_of_spark(last, query.parts)
 
 
 @validated
@@ -377,10 +377,10 @@ def recent(query: AQuery) -> list[Progress]:
     [0]
     >>> folder.cleanup()
     """
-    return [read(progress, query.parts) for progress in _micro_batches(query)]
+    return [progress_of_spark(progress, query.parts) for progress in _micro_batches(query)]
 
 
-def _ran(spark_progress: StreamingQueryProgress) -> bool:
+def _has_run(spark_progress: StreamingQueryProgress) -> bool:
     """Say whether a micro-batch ran. Spark also reports that a query waits for data, under the
     number of the micro-batch that is to come.
     """
@@ -389,7 +389,7 @@ def _ran(spark_progress: StreamingQueryProgress) -> bool:
 
 def _micro_batches(query: TopologyQuery) -> list[StreamingQueryProgress]:
     """Return Spark's progress of the micro-batches that it still has, the oldest first."""
-    return [progress for progress in query.recentProgress if _ran(progress)]
+    return [progress for progress in query.recentProgress if _has_run(progress)]
 
 
 class ProgressFollower:
@@ -408,10 +408,12 @@ class ProgressFollower:
         reports = self._query.progress_since(self._latest)
         if reports:
             self._latest = reports[-1].timestamp
-        return [read(report, self._query.parts) for report in reports if _ran(report)]
+        return [
+            progress_of_spark(report, self._query.parts) for report in reports if _has_run(report)
+        ]
 
 
-def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
+def progress_of_spark(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
     """Return Spark's progress of a micro-batch, which must have run, as a ``Progress``. ``parts``:
     the query's inputs and stages. Figures that Spark does not tell are 0.
     """
@@ -431,23 +433,28 @@ def read(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
         for name, row in observed.items()
         if metric_name("", "lookups") in name
     }
-    started, total_ms = _time(spark_progress.timestamp), int(durations.get("triggerExecution", 0))
-    stages = sorted(_stages(spark_progress, parts, observed, started), key=lambda s: s.number)
+    started, total_ms = (
+        _parse_time(spark_progress.timestamp),
+        int(durations.get("triggerExecution", 0)),
+    )
+    stages = sorted(
+        _stage_figures(spark_progress, parts, observed, started), key=lambda s: s.number
+    )
     ended = started + timedelta(milliseconds=total_ms)
     return Progress(
         batch=spark_progress.batchId,
         started=started,
         total_ms=total_ms,
         phases_ms=phases,
-        inputs=tuple(_inputs(spark_progress, parts, stages, ended)),
+        inputs=tuple(_input_figures(spark_progress, parts, stages, ended)),
         stages=tuple(stages),
         unused=unused,
         lookups=lookups,
-        steps_ms=_steps(stages, total_ms - phases.get("log", 0)),
+        steps_ms=_step_times_ms(stages, total_ms - phases.get("log", 0)),
     )
 
 
-def _steps(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
+def _step_times_ms(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
     """Return the milliseconds of each step of the phase ``work``, by step. A step is the sum over
     all ``stages``. ``"sink"`` is missing if no stage has told its end.
 
@@ -469,7 +476,7 @@ def _steps(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
     return {step: round(ms, 3) for step, ms in steps.items()}
 
 
-def _inputs(
+def _input_figures(
     spark_progress: StreamingQueryProgress,
     parts: QueryParts,
     stages: Sequence[StageProgress],
@@ -493,13 +500,13 @@ def _inputs(
     ]
     for index, source in enumerate(sources):
         name = parts.inputs[index] if known else ""
-        behind = _numbers(source.metrics or {})
+        behind = _numeric_metrics(source.metrics or {})
         latest = max((time for of, time in times if of == name), default=None)
         lag_s = None if latest is None else (ended - latest).total_seconds()
         yield InputProgress(name, source.description, source.numInputRows, behind, lag_s)
 
 
-def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:
+def _numeric_metrics(metrics: Mapping[str, str]) -> dict[str, float]:
     """Return those of a source's metrics that are numbers, by name; empty if none is."""
     numbers = {}
     for name, text in metrics.items():
@@ -508,7 +515,7 @@ def _numbers(metrics: Mapping[str, str]) -> dict[str, float]:
     return numbers
 
 
-def _stages(
+def _stage_figures(
     spark_progress: StreamingQueryProgress,
     parts: QueryParts,
     observed: Mapping[str, Any],
@@ -528,7 +535,7 @@ def _stages(
     for index, part in enumerate(parts.stages):
         texts = observed.get(part.report, {}).get("buckets") or []
         reports = [BucketReport.from_text(text) for text in texts]
-        progress = _work(part, reports, started)
+        progress = _figures_of_reports(part, reports, started)
         if known:
             operator = operators[index]
             progress = replace(
@@ -541,7 +548,9 @@ def _stages(
         yield progress
 
 
-def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -> StageProgress:
+def _figures_of_reports(
+    part: StagePart, reports: Sequence[BucketReport], started: datetime
+) -> StageProgress:
     """Return a stage's figures from the ``reports`` of its buckets, without those of Spark's state
     store. Without reports all figures are 0. ``started``: the start of the micro-batch.
     """
@@ -558,7 +567,7 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
     return StageProgress(
         part.number,
         part.title,
-        rows=_added(names, [report.rows for report in reports]),
+        rows=_sums_by_name(names, [report.rows for report in reports]),
         changes=sum(report.changes for report in reports),
         deletes=sum(report.deletes for report in reports),
         stream_time={
@@ -570,10 +579,10 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
         state_ms=sum(report.state_us for report in reports) / 1000,
         slowest_ms=max(report.work_us for report in reports) / 1000,
         buckets=len(reports),
-        tombstones=_added(names, [report.tombstones for report in reports]),
-        matched=_added(part.pairs, [report.matched for report in reports]),
-        unmatched=_added(part.pairs, [report.unmatched for report in reports]),
-        waiting=_added(part.waits, [report.waiting for report in reports]),
+        tombstones=_sums_by_name(names, [report.tombstones for report in reports]),
+        matched=_sums_by_name(part.pairs, [report.matched for report in reports]),
+        unmatched=_sums_by_name(part.pairs, [report.unmatched for report in reports]),
+        waiting=_sums_by_name(part.waits, [report.waiting for report in reports]),
         stored_rows=sum(report.stored_rows for report in reports),
         stored_bytes=sum(report.stored_bytes for report in reports),
         read_ms=sum(report.read_us for report in reports) / 1000,
@@ -585,7 +594,7 @@ def _work(part: StagePart, reports: Sequence[BucketReport], started: datetime) -
     )
 
 
-def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
+def _sums_by_name(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
     """Return the sum of each name's numbers, by name; 0 without buckets. ``lists``: for each bucket
     a number per name, in their order. ``names`` must be distinct.
     """
@@ -596,12 +605,12 @@ def _added(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, in
     return sums
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     """Return the time in a text of Spark, such as ``2024-05-01T10:00:00.000Z``, in UTC."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def _lines(progress: Progress) -> Iterator[str]:
+def _text_lines(progress: Progress) -> Iterator[str]:
     """Yield a micro-batch's figures as lines of text: the micro-batch, then each input, each stage
     with its details, and each counter of unused rows.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dovetail.base.validation import Text, validated
 from dovetail.spark.metrics.figures import COUNTERS, GAUGES, MetricValues
 from dovetail.spark.metrics.progress import AQuery
-from dovetail.spark.metrics.serving import Port, binding, optional
+from dovetail.spark.metrics.serving import Port, address_errors, import_optional
 from dovetail.spark.query.topology_query import TopologyQuery
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Exporter:
     url: str
 
     def __init__(self, query: TopologyQuery, host: str, port: int) -> None:
-        client = optional("prometheus", "prometheus_client", "prometheus")
+        client = import_optional("prometheus", "prometheus_client", "prometheus")
         registry = client.CollectorRegistry()
         self._figures = MetricValues(query)
         registry.register(_Collector(self._figures))
@@ -133,5 +133,5 @@ def prometheus(query: AQuery, *, port: Port = 9464, host: Text = "127.0.0.1") ->
         ...
     dovetail.errors.PlanError: prometheus: query= is 'orders'. Give what write_stream ...
     """
-    with binding("prometheus", host, port):
+    with address_errors("prometheus", host, port):
         return Exporter(query, host, port)

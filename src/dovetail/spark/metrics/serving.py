@@ -14,7 +14,7 @@ Port: TypeAlias = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n
 
 
 @contextmanager
-def binding(operator: str, host: str, port: int) -> Iterator[None]:
+def address_errors(operator: str, host: str, port: int) -> Iterator[None]:
     """Turn an ``OSError`` of the block into a ``ConfigurationError``, which names ``host`` and
     ``port``: they cannot be bound.
     """
@@ -28,7 +28,7 @@ def binding(operator: str, host: str, port: int) -> Iterator[None]:
         ) from error
 
 
-def optional(operator: str, module: str, extras: str) -> Any:
+def import_optional(operator: str, module: str, extras: str) -> Any:
     """Return a module that comes with these ``extras``. Raises ``ConfigurationError`` if its
     package is missing.
     """

@@ -66,27 +66,33 @@ class CarriedOver:
         """
         if self.checkpoint is None or not self.stages:
             return {}
-        states = CheckpointStores.of(operator, session, self.checkpoint, self.batch).states()
+        states = CheckpointStores.of(
+            operator, session, self.checkpoint, self.batch
+        ).blobs_by_stage()
         topologies = [stage.fragment.topology for stage in self.stages_of(plan)]
         return {topology: states[topology] for topology in topologies if topology in states}
 
 
-def carried_over(stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]) -> CarriedOver:
+def find_carried_over(
+    stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]
+) -> CarriedOver:
     """Return what a query carries over: where its sources go on, and the stages whose state is
     taken over. Without ``stored``, all sources begin anew and no stage is taken over.
 
     ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
-    Errors are those of ``positions``.
+    Errors are those of ``source_positions``.
     """
     if stored is None:
         leaves, _ = reads_of(plan.source_reads)
         return CarriedOver([None] * sum(count or 0 for count in leaves), [])
-    offsets, sources = positions(stored, plan, nodes)
-    stages = [index for index, stage in enumerate(plan.stages) if _is_same(stored, plan, stage)]
+    offsets, sources = source_positions(stored, plan, nodes)
+    stages = [
+        index for index, stage in enumerate(plan.stages) if _has_same_state(stored, plan, stage)
+    ]
     return CarriedOver(offsets, sources, stored.checkpoint, stored.batch, stages)
 
 
-def _is_same(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
+def _has_same_state(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
     """Return True if the other query's checkpoint has the state of this very stage: the same
     fingerprint and number of buckets.
     """
@@ -94,7 +100,7 @@ def _is_same(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
     return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
 
 
-def positions(
+def source_positions(
     stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
     """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
@@ -106,7 +112,7 @@ def positions(
     Raises ``CheckpointError`` for sources whose positions contradict each other, and for an input
     that has another number of Spark's sources now. Also for an old query of Spark Connect.
     """
-    old_inputs = _places(stored)
+    old_inputs = _inputs_with_offsets(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
     taken: dict[str, int] = {}
     for source, count, numbers in zip(plan.source_reads, *reads_of(plan.source_reads), strict=True):
@@ -121,14 +127,14 @@ def positions(
         if not before:
             new_offsets += [None] * leaves
             for folder in folders:
-                _settle(stored, source, same, folder, (None, None))
+                _enter_position(stored, source, same, folder, (None, None))
             continue
         alike = (
             len(list(groupby([[offset for _, offset in positions] for positions in before]))) == 1
         )
         again = sum(candidate is source for candidate in plan.source_reads)
         if not alike and len(before) != again:
-            raise refusal(
+            raise migration_error(
                 stored,
                 f"has read {source.name} in {len(before)} places, up to different ones",
                 "Start it once more with trigger={'availableNow': True} while nothing comes, then "
@@ -136,17 +142,19 @@ def positions(
             )
         positions = before[0 if alike else occurrence]
         if len(positions) != leaves:
-            raise refusal(
+            raise migration_error(
                 stored,
                 f"has read {source.name} from {len(positions)} sources, and now there are {leaves}",
             )
         for folder, position in zip(folders, positions, strict=True):
-            _settle(stored, source, same, folder, position)
+            _enter_position(stored, source, same, folder, position)
             new_offsets.append(position[1])
     return new_offsets, [(old, new) for new, (old, _) in same.items() if old is not None]
 
 
-def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | None]]]]:
+def _inputs_with_offsets(
+    stored: CheckpointStores,
+) -> list[tuple[Any, list[tuple[int, str | None]]]]:
     """Return the inputs of the old query, each with (folder, offset) of its sources; an offset is
     None before the first rows. Raises ``CheckpointError`` for a query of Spark Connect.
     """
@@ -154,7 +162,9 @@ def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | N
     old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
     for source_id, leaves, numbers in stored.reads:
         if leaves is None:
-            raise refusal(stored, "was started on Spark Connect, which does not say what it reads")
+            raise migration_error(
+                stored, "was started on Spark Connect, which does not say what it reads"
+            )
         positions = list(islice(old_offsets, leaves))
         if numbers is not None:
             positions = [(n, offset) for n, (_, offset) in zip(numbers, positions, strict=True)]
@@ -162,7 +172,7 @@ def _places(stored: CheckpointStores) -> list[tuple[Any, list[tuple[int, str | N
     return old_inputs
 
 
-def _settle(
+def _enter_position(
     stored: CheckpointStores,
     source: Source,
     same: dict[int, tuple[int | None, str | None]],
@@ -177,14 +187,16 @@ def _settle(
     """
     before = same.setdefault(folder, position)
     if (before[0] is None) != (position[0] is None) or before[1] != position[1]:
-        raise refusal(
+        raise migration_error(
             stored,
             f"has not read {source.name} as far as another input of the same frame",
             f"Give {source.name} a frame of its own: read it once more with spark.readStream",
         )
 
 
-def refusal(stored: CheckpointStores, problem: str, remedy: str = _START) -> CheckpointError:
+def migration_error(
+    stored: CheckpointStores, problem: str, remedy: str = _START
+) -> CheckpointError:
     """Return the error for a checkpoint from which a query cannot go on.
 
     ``problem``: words that follow the checkpoint's path. ``remedy``: by default a new start.

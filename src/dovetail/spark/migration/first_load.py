@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _FOLDER = "waiting"
 
 
-def entry(nodes: Sequence[Node]) -> dict[str, Any]:
+def loading_entry(nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the entry of a new checkpoint's binding that says that tables are to be loaded first.
     It is empty unless a stream waits and another source that is not static is read. Raises
     ``PlanError`` if a stream that waits also feeds a table that is loaded first.
@@ -74,7 +74,9 @@ def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
         )
 
 
-def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> dict[Entry, Source]:
+def held_back_sources(
+    session: SparkSession, checkpoint: str, nodes: Sequence[Node]
+) -> dict[Entry, Source]:
     """Return for each stream that waits a source without rows, which is read in its place.
 
     Writes an empty folder into the checkpoint.
@@ -82,10 +84,12 @@ def held_back(session: SparkSession, checkpoint: str, nodes: Sequence[Node]) -> 
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
     # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
     files_of(session).put(f"{path}/_empty", "")
-    return {source: _empty(session, path, source) for source in sources_that_wait(*nodes)}
+    return {
+        source: _source_without_rows(session, path, source) for source in sources_that_wait(*nodes)
+    }
 
 
-def _empty(session: SparkSession, path: str, source: Source) -> Source:
+def _source_without_rows(session: SparkSession, path: str, source: Source) -> Source:
     """Return the source over as many of Spark's streaming sources as it has, all of them without
     rows. ``path``: an empty folder of Parquet files.
     """
@@ -102,7 +106,7 @@ def _empty(session: SparkSession, path: str, source: Source) -> Source:
     )
 
 
-def held_in_words(nodes: Sequence[Node]) -> str:
+def describe_held_sources(nodes: Sequence[Node]) -> str:
     """Return a clause for the log: the sources that are read first, then those that wait, each by
     name. At least one must wait.
     """
@@ -112,7 +116,7 @@ def held_in_words(nodes: Sequence[Node]) -> str:
     return f"it reads {', '.join(read)} to the present end, while {held_names} wait"
 
 
-def finish(run: StartRequest) -> dict[str, Any] | None:
+def note_loaded(run: StartRequest) -> dict[str, Any] | None:
     """Note in the binding that all tables are loaded. Return the binding that holds from then on;
     None if the checkpoint has not begun, as Spark has read nothing. Raises ``CheckpointError`` for
     a binding that cannot be read.

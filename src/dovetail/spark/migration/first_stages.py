@@ -53,7 +53,7 @@ class FirstStages(Streaming):
         changelog = super().run_to_changelog(step, inputs)
         if step.stage not in self.results:
             return changelog
-        return changelog.unionByName(self._result(step.stage), allowMissingColumns=True)
+        return changelog.unionByName(self._carried_result(step.stage), allowMissingColumns=True)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. For a carried
@@ -63,10 +63,10 @@ class FirstStages(Streaming):
         if step.stage not in self.results:
             return packed
         names = output_of(step.stage).columns.names
-        rows = self._result(step.stage).select(*map(quoted, names))
-        return packed.union(self._carrying(step, rows, passes=False))
+        rows = self._carried_result(step.stage).select(*map(quoted, names))
+        return packed.union(self._pack_result(step, rows, passes=False))
 
-    def _result(self, stage: Stage) -> DataFrame:
+    def _carried_result(self, stage: Stage) -> DataFrame:
         """Return the rows of a carried stage's result as changes before all others, each caused by
         a record of its own. Positions begin at -2**62.
         """

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from dovetail.physical.routing import Plan
 from dovetail.physical.stage import Stage
-from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
+from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration.carried_over import CarriedOver
 
 ROWS_PER_CORE_S: Final = 120_000
@@ -43,7 +43,7 @@ def forecast(
         if stage in carried_stages:
             topology = stage.fragment.topology
             stores = [store for store in stored.stores if store.stage.topology == topology]
-            rows, size_bytes = map(sum, zip((0, 0), *map(_size, stores), strict=True))
+            rows, size_bytes = map(sum, zip((0, 0), *map(_size_of_store, stores), strict=True))
             seconds = size_bytes / BYTES_PER_CORE_S
         else:
             rows = sum(_rows_of_inputs(stored, stage)) if how != "empty" else 0
@@ -62,10 +62,10 @@ def _rows_of_inputs(stored: CheckpointStores, stage: Stage) -> Iterator[int]:
         names = {entry.name, *(source.name for source in entry.origins)}
         stores = (store for store in stored.stores if store.store.of in names)
         if not entry.stream:
-            yield max((_size(store)[0] for store in stores), default=0)
+            yield max((_size_of_store(store)[0] for store in stores), default=0)
 
 
-def _size(store: Kept) -> tuple[int, int]:
+def _size_of_store(store: StageStore) -> tuple[int, int]:
     """Return the number of rows of a store in all buckets, and their bytes. Rows that newer ones
     hide count, too. It is (0, 0) for an empty store.
     """

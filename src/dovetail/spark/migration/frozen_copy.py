@@ -24,13 +24,18 @@ from pyspark.sql import SparkSession
 
 from dovetail.errors import CheckpointError
 from dovetail.platform.files import Files, files_of
-from dovetail.spark.checkpoints.stage_layout import NAME
-from dovetail.spark.migration.state_versions import WHOLE, operators, partitions, versions
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
+from dovetail.spark.migration.state_versions import (
+    SNAPSHOT_SUFFIXES,
+    files_by_version,
+    operator_folders,
+    partition_folders,
+)
 
 TRIES = 5
 
 
-def freeze(operator: str, session: SparkSession, checkpoint: str, folder: str) -> None:
+def copy_checkpoint(operator: str, session: SparkSession, checkpoint: str, folder: str) -> None:
     """Copy the checkpoint of a running query, as it is after its last micro-batch, to a folder.
 
     The folder's former files are removed. The query must have committed a micro-batch.
@@ -41,8 +46,8 @@ def freeze(operator: str, session: SparkSession, checkpoint: str, folder: str) -
     for _ in range(TRIES):
         files.clear(folder)
         batch = max(files.numbers(f"{root}/commits"))
-        for path in _paths(files, root, batch):
-            _copy(files, f"{root}/{path}", f"{folder}/{path}")
+        for path in _paths_to_copy(files, root, batch):
+            _copy_file(files, f"{root}/{path}", f"{folder}/{path}")
         if files.exists(f"{root}/commits/{batch}"):
             # Another id, so the copy is not taken for the query that runs.
             files.put(f"{folder}/metadata", json.dumps({"id": str(uuid4())}))
@@ -73,8 +78,10 @@ def copy_sources(
         copied = list[str]()
         for before, now in pairs:
             folder = f"sources/{before}"
-            for path in _below(files, root, folder):
-                _copy(files, f"{root}/{path}", f"{target}/sources/{now}{path.removeprefix(folder)}")
+            for path in _paths_below(files, root, folder):
+                _copy_file(
+                    files, f"{root}/{path}", f"{target}/sources/{now}{path.removeprefix(folder)}"
+                )
                 copied.append(path)
         if all(files.exists(f"{root}/{path}") for path in copied):
             return
@@ -85,27 +92,29 @@ def copy_sources(
     )
 
 
-def _paths(files: Files, root: str, batch: int) -> Iterator[str]:
+def _paths_to_copy(files: Files, root: str, batch: int) -> Iterator[str]:
     """Yield the paths, relative to the checkpoint ``root``, of all files that a query needs to go
     on after micro-batch ``batch``.
     """
-    yield from (NAME, f"offsets/{batch}", f"commits/{batch}")
-    yield from _below(files, root, "sources")
-    for operator in operators(files, root):
+    yield from (BINDING_FILE, f"offsets/{batch}", f"commits/{batch}")
+    yield from _paths_below(files, root, "sources")
+    for operator in operator_folders(files, root):
         for folder in ("_metadata", "_stateSchema"):
-            yield from _below(files, root, f"{operator.removeprefix(f'{root}/')}/{folder}")
-    for partition in partitions(files, root):
+            yield from _paths_below(files, root, f"{operator.removeprefix(f'{root}/')}/{folder}")
+    for partition in partition_folders(files, root):
         folder = partition.removeprefix(f"{root}/")
-        named = versions(files, partition)
-        whole = (v for v, names in named.items() if any(n.endswith(WHOLE) for n in names))
+        named = files_by_version(files, partition)
+        whole = (
+            v for v, names in named.items() if any(n.endswith(SNAPSHOT_SUFFIXES) for n in names)
+        )
         first = max((version for version in whole if version <= batch + 1), default=0)
         for version, names in named.items():
             if first <= version <= batch + 1:
                 yield from (f"{folder}/{name}" for name in names)
-        yield from _below(files, root, f"{folder}/SSTs")
+        yield from _paths_below(files, root, f"{folder}/SSTs")
 
 
-def _below(files: Files, root: str, folder: str) -> Iterator[str]:
+def _paths_below(files: Files, root: str, folder: str) -> Iterator[str]:
     """Yield the paths, relative to ``root``, of all files in ``folder`` at any depth. Files whose
     names begin with a dot are not yet complete and are left out. A missing folder yields none.
     """
@@ -114,12 +123,12 @@ def _below(files: Files, root: str, folder: str) -> Iterator[str]:
             continue
         path = f"{folder}/{name}"
         if files.is_folder(f"{root}/{path}"):
-            yield from _below(files, root, path)
+            yield from _paths_below(files, root, path)
         else:
             yield path
 
 
-def _copy(files: Files, path: str, new_path: str) -> None:
+def _copy_file(files: Files, path: str, new_path: str) -> None:
     """Copy the file ``path`` to ``new_path``; do nothing if it is gone. Raises Spark's error if it
     is there and cannot be copied.
     """

@@ -89,7 +89,7 @@ class RowFrames:
     """As in ``InitialRows``."""
 
 
-def of_stores(
+def rows_of_stores(
     stored: CheckpointStores,
     plan: Plan,
     nodes: Sequence[Node],
@@ -110,11 +110,11 @@ def of_stores(
     static = static_rows(sources_of(nodes))
     read_first = {table: rows for table, rows in static.items() if table not in stored_tables}
     tables = {*stored_tables, *static}
-    begins = [_begin_of(stage, carried_stages, tables) for stage in plan.stages]
+    begins = [_beginning_in_words(stage, carried_stages, tables) for stage in plan.stages]
     return RowFrames({**read_first, **inputs}, result_rows, begins)
 
 
-def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
+def _beginning_in_words(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
     """Return the way in which a stage begins, in words: carried over, with rows of tables, or
     empty. ``tables``: the sources with rows.
     """
@@ -127,7 +127,9 @@ def _begin_of(stage: Stage, carried: Collection[Stage], tables: Collection[Entry
     return f"with the rows of {', '.join(dict.fromkeys(names))}" if names else "empty"
 
 
-def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames) -> InitialRows:
+def write_rows(
+    session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames
+) -> InitialRows:
     """Write the initial rows ``frames`` to files below ``checkpoint``. Return which file is read by
     which input or result. Inputs without rows get empty files. Spark's own errors pass.
     """
@@ -136,10 +138,10 @@ def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames)
         next((p for p in views_to_base(node) if p in rows), node.base) for node in plan.entries
     ]
     inputs = [
-        rows[part] if part in rows else row_files.empty(session, part)
+        rows[part] if part in rows else row_files.empty_frame(session, part)
         for part in dict.fromkeys(parts_read)
     ]
-    row_files.write(session, checkpoint, [*inputs, *frames.results.values()])
+    row_files.write_files(session, checkpoint, [*inputs, *frames.results.values()])
     entries_and_parts = zip(plan.entries, parts_read, strict=True)
     return InitialRows(
         parts=[views_to_base(entry).index(part) for entry, part in entries_and_parts],
@@ -148,7 +150,7 @@ def write(session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames)
     )
 
 
-def rows_of(
+def rows_by_table(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Entry, DataFrame]:
     """Return the initial rows by table, static ones included: key, values and ``_timestamp``.
@@ -177,7 +179,7 @@ def rows_of(
                 f"Its tables are {', '.join(tables) or 'none'}",
             )
     named_rows: dict[Entry, DataFrame] = {
-        tables[name]: _rows(tables[name], frame) for name, frame in initial.items()
+        tables[name]: _rows_of_source(tables[name], frame) for name, frame in initial.items()
     }
     return static_rows(inputs) | named_rows
 
@@ -187,10 +189,10 @@ def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
     ``PlanError`` for a frame that does not fit its source.
     """
     frames = [(source, source.frame) for source in sources if source.static]
-    return {source: _rows(source, frame) for source, frame in frames if frame is not None}
+    return {source: _rows_of_source(source, frame) for source, frame in frames if frame is not None}
 
 
-def _rows(source: Source, frame: DataFrame) -> DataFrame:
+def _rows_of_source(source: Source, frame: DataFrame) -> DataFrame:
     """Return the frame's rows with a source's columns, then ``_timestamp``: the frame's own, or
     that of ``timestamp=``.
 

@@ -87,7 +87,7 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
         )
     root = fspath(checkpoint).rstrip("/")
     file = CheckpointFile(spark, root)
-    bound = file.at_rest("repartition")
+    bound = file.binding_at_rest("repartition")
     refuse_idle("repartition", partitions, bound["buckets"])
     before, begun = bound["partitions"], bound.pop(REPARTITIONING, None)
     if begun not in (None, partitions):

@@ -12,7 +12,11 @@ from dovetail.errors import CheckpointError
 from dovetail.plan.changelog_source import Session
 from dovetail.platform.files import files_of
 from dovetail.spark.checkpoints.checkpoint import CLOSING, CheckpointFile
-from dovetail.spark.migration.state_versions import descriptions, partitions, versions
+from dovetail.spark.migration.state_versions import (
+    description_folders,
+    files_by_version,
+    partition_folders,
+)
 
 
 @validated
@@ -80,7 +84,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     """
     root = fspath(checkpoint).rstrip("/")
     file = CheckpointFile(spark, root)
-    bound = file.at_rest("rewind")
+    bound = file.binding_at_rest("rewind")
     files = files_of(spark)
     batch_ids = files.numbers(f"{root}/commits")
     if batch not in batch_ids:
@@ -88,7 +92,9 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         raise CheckpointError(
             "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {available}"
         )
-    names_by_version = {folder: versions(files, folder) for folder in partitions(files, root)}
+    names_by_version = {
+        folder: files_by_version(files, folder) for folder in partition_folders(files, root)
+    }
     for folder, stored in names_by_version.items():
         if batch + 1 not in stored:
             problem = f"{folder} has no state after micro-batch {batch}"
@@ -105,7 +111,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     for _, path in sorted(doomed, reverse=True):
         files.remove(path)
     files.put(f"{root}/metadata", json.dumps({"id": str(uuid4())}))
-    for folder in (*descriptions(files, root), f"{root}/commits", f"{root}/offsets"):
+    for folder in (*description_folders(files, root), f"{root}/commits", f"{root}/offsets"):
         for batch_id in sorted(files.numbers(folder), reverse=True):
             if batch_id > batch:
                 files.remove(f"{folder}/{batch_id}")

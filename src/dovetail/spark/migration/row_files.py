@@ -40,12 +40,12 @@ def folder_of(checkpoint: str) -> str:
     return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
 
 
-def copy_of(checkpoint: str) -> str:
+def folder_of_copy(checkpoint: str) -> str:
     """Return the folder of the copy of another checkpoint within a query's checkpoint."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/former"
 
 
-def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
+def write_files(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
     """Write each frame of ``rows`` to a folder of its own below ``checkpoint``, named by its number
     from 0. Former files are removed.
 
@@ -60,31 +60,33 @@ def write(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> 
         changes = changes.orderBy(TIMESTAMP).withColumns(
             {LOG_PARTITION: F.spark_partition_id(), SEQUENCE: F.monotonically_increasing_id()}
         )
-        changes.write.parquet(_rows_of(checkpoint, frame_index))
+        changes.write.parquet(_folder_of_rows(checkpoint, frame_index))
 
 
-def read(session: SparkSession, checkpoint: str, entries: Sequence[Entry]) -> dict[Entry, Source]:
+def read_sources(
+    session: SparkSession, checkpoint: str, entries: Sequence[Entry]
+) -> dict[Entry, Source]:
     """Return for each entry a source of its initial rows, read from the files with its index in
     ``entries``. These are in the order of ``InitialRows.inputs_of``.
     """
     frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
-    return dict(zip(entries, map(_begun, entries, frames), strict=True))
+    return dict(zip(entries, map(_source_of_files, entries, frames), strict=True))
 
 
 def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
     """Return the initial rows in the files number ``frame_index`` of a checkpoint, as a streaming
     frame.
     """
-    path = _rows_of(checkpoint, frame_index)
+    path = _folder_of_rows(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
-def _rows_of(checkpoint: str, frame_index: int) -> str:
+def _folder_of_rows(checkpoint: str, frame_index: int) -> str:
     """Return the path of the folder with files number ``frame_index`` of the initial rows."""
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
 
 
-def _begun(entry: Entry, frame: DataFrame) -> Source:
+def _source_of_files(entry: Entry, frame: DataFrame) -> Source:
     """Return a source that reads the initial rows of ``entry`` from files, ordered by time. It has
     the entry's columns, so it stands for a view, too.
     """
@@ -113,22 +115,22 @@ def _begun(entry: Entry, frame: DataFrame) -> Source:
             by_files=base.order.by_files,
         ),
         stream=entry.stream,
-        with_unread=None if unread is None else _nothing_unread(frame, unread.schema[UNREAD]),
+        with_unread=None if unread is None else _with_null_letters(frame, unread.schema[UNREAD]),
     )
 
 
-def _nothing_unread(frame: DataFrame, column: StructField) -> DataFrame:
+def _with_null_letters(frame: DataFrame, column: StructField) -> DataFrame:
     """Return the frame with a null column of dead letters, of the type of ``column``."""
     return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
 
 
-def empty(session: SparkSession, entry: Entry) -> DataFrame:
+def empty_frame(session: SparkSession, entry: Entry) -> DataFrame:
     """Return a frame without rows that has an entry's columns and ``_timestamp``."""
     fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
     return session.createDataFrame([], StructType(fields))
 
 
-def unchanging(
+def stored_static_sources(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
     """Return for each static table in ``sources`` the source that a begun query reads: a folder of
@@ -139,9 +141,9 @@ def unchanging(
     if not static:
         return {}
     path = f"{checkpoint.rstrip('/')}/{STATIC}"
-    nothing = empty(session, static[0]).select(TIMESTAMP)
+    nothing = empty_frame(session, static[0]).select(TIMESTAMP)
     nothing.coalesce(1).write.mode("ignore").parquet(path)
-    schemas = [empty(session, source).schema for source in static]
+    schemas = [empty_frame(session, source).schema for source in static]
     frames = [session.readStream.schema(schema).parquet(path) for schema in schemas]
     return {
         source: replace(source, frame=frame, timestamp=F.col(TIMESTAMP))
@@ -157,9 +159,9 @@ def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str,
     Raises ``CheckpointError`` if its checkpoint is gone, ``ConfigurationError`` if Spark cannot
     read it.
     """
-    return CheckpointStores.of(operator, session, folder_of(checkpoint), None).states()
+    return CheckpointStores.of(operator, session, folder_of(checkpoint), None).blobs_by_stage()
 
 
-def remove(session: SparkSession, checkpoint: str) -> None:
+def remove_files(session: SparkSession, checkpoint: str) -> None:
     """Remove the files of the initial rows from a checkpoint, if there are any."""
     files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from dovetail.platform.files import Files
 
-_OF_VERSION = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
+_VERSION_FILE = re.compile(r"(\d+)(_[^.]*)?\.(changelog|zip|delta|snapshot)")
 """The name of a file of a partition's state; the first group is the number of micro-batches before
 it."""
-WHOLE = (".zip", ".snapshot")
+SNAPSHOT_SUFFIXES = (".zip", ".snapshot")
 """The endings of files with all of a partition's state. Other files have what a micro-batch has
 changed."""
 
 
-def operators(files: Files, root: str) -> Iterator[str]:
+def operator_folders(files: Files, root: str) -> Iterator[str]:
     """Yield the path of the folder of each stage's state below ``root``, the folder of a
     checkpoint.
     """
@@ -23,29 +23,29 @@ def operators(files: Files, root: str) -> Iterator[str]:
         yield f"{root}/state/{operator_id}"
 
 
-def partitions(files: Files, root: str) -> Iterator[str]:
+def partition_folders(files: Files, root: str) -> Iterator[str]:
     """Yield the path of the folder of each partition of each stage's state below ``root``, the
     folder of a checkpoint.
     """
-    for operator in operators(files, root):
+    for operator in operator_folders(files, root):
         for partition in files.numbers(operator):
             yield f"{operator}/{partition}"
 
 
-def descriptions(files: Files, root: str) -> Iterator[str]:
+def description_folders(files: Files, root: str) -> Iterator[str]:
     """Yield the folders with Spark's description of each stage's state, by micro-batch."""
-    for operator in operators(files, root):
+    for operator in operator_folders(files, root):
         yield f"{operator}/_metadata/v2"
 
 
-def versions(files: Files, folder: str) -> dict[int, list[str]]:
+def files_by_version(files: Files, folder: str) -> dict[int, list[str]]:
     """Return the names of the files in a partition's state ``folder``, by version: the number of
     micro-batches up to and including the file's own. Other files are left out. A missing folder
     gives an empty mapping.
     """
     names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):
-        matched = _OF_VERSION.fullmatch(name)
+        matched = _VERSION_FILE.fullmatch(name)
         if matched is not None:
             names_by_version.setdefault(int(matched[1]), []).append(name)
     return names_by_version

@@ -27,19 +27,19 @@ from dovetail.plan.nodes import Entry, Node
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import views_to_base
 from dovetail.spark.checkpoints import state_results
-from dovetail.spark.checkpoints.store_rows import last_versions, rows
-from dovetail.spark.checkpoints.stores import CheckpointStores, Kept
+from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
+from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.carried_over import refusal
-from dovetail.spark.migration.wider_types import widened, widens
+from dovetail.spark.migration.carried_over import migration_error
+from dovetail.spark.migration.wider_types import cast_to_wider, widens
 
 
 @dataclass(frozen=True)
-class _Found:
+class _OldStore:
     """A store of the old query with an input's rows."""
 
     store: Store
-    kept: Kept | None
+    kept: StageStore | None
     """The store in the checkpoint; None if nothing is stored yet."""
     then: Mapping[str, Any]
     """The description of the input in the old query."""
@@ -64,10 +64,10 @@ def rows_of_tables(
     ends = [result.stage for result in plan.results if results]
     read = [stage for stage in ends if stage in carried]
     wanted: dict[Entry, list[Port]] = {}
-    for stage in _storing(plan, ends):
+    for stage in _stages_with_rows(plan, ends):
         if stage in carried:
             continue
-        _refuse_past(stored, stage)
+        _refuse_stored_streams(stored, stage)
         for port in stage.ports:
             if isinstance(port.origin, Stage):
                 read += [port.origin] if port.origin in carried else []
@@ -92,7 +92,7 @@ def _rows_by_input(
     rows_by_entry = {}
     for entry, ports in wanted.items():
         if input_identity(describe_input(nodes, entry.base)) in old_identities:
-            part, frame = _rows(stored, nodes, entry, ports, _kept(plan, ports))
+            part, frame = _rows_of_input(stored, nodes, entry, ports, _kept_in_words(plan, ports))
             rows_by_entry[part] = frame
     return rows_by_entry
 
@@ -109,15 +109,15 @@ def _rows_by_stage(
     for stage in tables:
         apart = not any(stage is port.origin for other in plan.stages for port in other.ports)
         if apart and not plan.has_one_result and output_of(stage).held is None:
-            raise refusal(
+            raise migration_error(
                 stored,
                 f"has {stage.node.name}, which computes its columns as it leaves",
                 "Leave out emit_initial=, and begin its sink with read_state(topology=...)",
             )
-    return {stage: _result(stored, stage) for stage in tables}
+    return {stage: _rows_of_carried_stage(stored, stage) for stage in tables}
 
 
-def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
+def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     """Return the stages that store something, are in ``ends`` or feed another stage, in the order
     of the plan. The list may be empty.
     """
@@ -129,17 +129,19 @@ def _storing(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
     return stages[::-1]
 
 
-def _result(stored: CheckpointStores, stage: Stage) -> DataFrame:
+def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
     """Return the current rows of the table of a stage whose state is taken over. Raises
     ``CheckpointError`` if they do not follow from stored rows.
     """
     try:
-        return state_results.result(stored, stage.node, stage.node)
+        return state_results.rows_of_result(stored, stage.node, stage.node)
     except ConfigurationError as error:
-        raise refusal(stored, f"does not say what rows there are: {error.problem}") from error
+        raise migration_error(
+            stored, f"does not say what rows there are: {error.problem}"
+        ) from error
 
 
-def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
+def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
     """Raise ``CheckpointError`` for a stage that would have stored something of a stream's
     records.
     """
@@ -147,7 +149,7 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
     tables = {port.source.name for port in stage.ports} - set(streams)
     for store in stage.fragment.stores.values() if streams else ():
         if store.of not in tables:
-            raise refusal(
+            raise migration_error(
                 stored,
                 f"has not what {stage.node.name} keeps of the stream {streams[0]}: {store.holds}",
                 f"Leave {stage.node.name} as it was, with the same buckets=, or start with a new "
@@ -155,7 +157,7 @@ def _refuse_past(stored: CheckpointStores, stage: Stage) -> None:
             )
 
 
-def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
+def _kept_in_words(plan: Plan, ports: Sequence[Port]) -> set[str]:
     """Return what the new stores keep of the rows of the inputs ``ports``, in words
     (``Store.holds``). It is empty if a store keeps all of them.
     """
@@ -174,7 +176,7 @@ def _kept(plan: Plan, ports: Sequence[Port]) -> set[str]:
     return set() if any(store.whole for store in stores) else {store.holds for store in stores}
 
 
-def _rows(
+def _rows_of_input(
     stored: CheckpointStores,
     nodes: Sequence[Node],
     entry: Entry,
@@ -191,8 +193,8 @@ def _rows(
     for part in views_to_base(entry):
         needed = {*part.row.names}
         if part is entry:
-            needed = set().union(*map(_needed, ports))
-        for old_store in _stores(stored, input_identity(describe_input(nodes, part)), part):
+            needed = set().union(*map(_needed_columns, ports))
+        for old_store in _old_stores(stored, input_identity(describe_input(nodes, part)), part):
             if not old_store.store.whole and (
                 part is not entry or {old_store.store.holds} != enough
             ):
@@ -201,12 +203,12 @@ def _rows(
             misfit = _misfit(old_store, part, needed)
             if misfit is None:
                 _refuse_waiting(stored, old_store)
-                return part, _fitted(stored, old_store, part)
+                return part, _fitted_rows(stored, old_store, part)
             problems.append(misfit)
-    raise refusal(stored, problems[-1])
+    raise migration_error(stored, problems[-1])
 
 
-def _needed(port: Port) -> set[str]:
+def _needed_columns(port: Port) -> set[str]:
     """Return the names of the columns without which a stage cannot begin on the input ``port``:
     those that it reads by name, or all if it computes a foreign key.
     """
@@ -218,7 +220,9 @@ def _needed(port: Port) -> set[str]:
     return {*input_.key, *input_.used, *(str(item) for item, _ in input_.foreign)}
 
 
-def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) -> list[_Found]:
+def _old_stores(
+    stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry
+) -> list[_OldStore]:
     """Return the old stores with the rows of ``part``, the best first; an empty list if there are
     none. ``wanted``: the identity of ``part``.
 
@@ -228,7 +232,7 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
         (stage_store.stage.topology, stage_store.name): stage_store for stage_store in stored.stores
     }
     old_stores = [
-        _Found(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
+        _OldStore(store, by_name.get((stage.topology, name)), stage.inputs[store.of])
         for stage in stored.stages.values()
         for name, store in stage.stores.items()
         if store.kind in ("rows", "versions")
@@ -237,33 +241,37 @@ def _stores(stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry) ->
     ]
     kind = "rows" if part.versioned_us is None else "versions"
 
-    def lacks(old_store: _Found) -> tuple[int, bool]:
+    def lacks(old_store: _OldStore) -> tuple[int, bool]:
         has = {field.name for field in old_store.store.fields}
         return len({*part.row.names} - has), old_store.store.kind != kind
 
     return sorted(old_stores, key=lacks)
 
 
-def _refuse_waiting(stored: CheckpointStores, old_store: _Found) -> None:
+def _refuse_waiting(stored: CheckpointStores, old_store: _OldStore) -> None:
     """Raise ``CheckpointError`` if rows of the table in ``old_store`` wait for another input."""
     topology = None if old_store.kept is None else old_store.kept.stage.topology
     for stage_store in stored.stores:
         waits = stage_store.store.kind == "queue" and stage_store.store.of == old_store.store.of
-        if waits and stage_store.stage.topology == topology and rows(stored, stage_store).head(1):
-            raise refusal(
+        if (
+            waits
+            and stage_store.stage.topology == topology
+            and rows_of_store(stored, stage_store).head(1)
+        ):
+            raise migration_error(
                 stored,
                 f"has rows of {old_store.store.of} that wait for another input (align=)",
                 "Start it once more, until they have come out, then call again",
             )
 
 
-def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
+def _misfit(old_store: _OldStore, part: Entry, needed: set[str]) -> str | None:
     """Return why the columns of ``old_store`` do not fit the input ``part``, in words, or None if
     they do. Types may be wider. A column may be missing if it is not ``needed``, or if it is new
     and no key.
     """
     stored = spark_schema(store_contents.schema_of(old_store.store))
-    old_columns = {name for name, _ in _columns(old_store.then)}
+    old_columns = {name for name, _ in _columns_of_input(old_store.then)}
     for field in part.row:
         if field.name in stored.names:
             was = stored[field.name].dataType
@@ -275,20 +283,20 @@ def _misfit(old_store: _Found, part: Entry, needed: set[str]) -> str | None:
     return None
 
 
-def _columns(described: Mapping[str, Any]) -> list[Sequence[str]]:
+def _columns_of_input(described: Mapping[str, Any]) -> list[Sequence[str]]:
     """Return the name and type of each column of a described input, key columns first."""
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
 
 
-def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFrame:
+def _fitted_rows(stored: CheckpointStores, old_store: _OldStore, part: Entry) -> DataFrame:
     """Return the rows of ``old_store`` with the columns and types of ``part``, then ``_timestamp``
     and ``_change`` if it has them. Columns that it lacks are null. Before anything is stored the
     frame is empty.
     """
     if old_store.kept is None:
-        return row_files.empty(stored.spark, part)
-    frame = rows(stored, old_store.kept)
+        return row_files.empty_frame(stored.spark, part)
+    frame = rows_of_store(stored, old_store.kept)
     if old_store.store.kind == "versions" and part.versioned_us is None:
         frame = last_versions(frame, old_store.kept)
     beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
@@ -297,6 +305,6 @@ def _fitted(stored: CheckpointStores, old_store: _Found, part: Entry) -> DataFra
         if field.name not in frame.columns:
             return F.lit(None).cast(field.dataType).alias(field.name)
         was = frame.schema[field.name].dataType
-        return widened(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
+        return cast_to_wider(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
 
     return frame.select(*map(column, part.row), *map(F.col, beside))

@@ -51,13 +51,13 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
     return isinstance(is_, DoubleType) and (small or isinstance(was, FloatType))
 
 
-def widened(column: Column, was: DataType, is_: DataType) -> Column:
+def cast_to_wider(column: Column, was: DataType, is_: DataType) -> Column:
     """Return ``column`` of the type ``was`` in the wider type ``is_`` (``widens``). Nulls stay
     null. Fields that ``was`` lacks become null, those that ``is_`` lacks are left out.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (
-            widened(column[f.name], was[f.name].dataType, f.dataType)
+            cast_to_wider(column[f.name], was[f.name].dataType, f.dataType)
             if f.name in was.names
             else F.lit(None).cast(f.dataType)
             for f in is_
@@ -66,9 +66,9 @@ def widened(column: Column, was: DataType, is_: DataType) -> Column:
         return F.when(column.isNotNull(), F.struct(*named))
     if isinstance(was, ArrayType) and isinstance(is_, ArrayType):
         inner = (was.elementType, is_.elementType)
-        return F.transform(column, lambda item: widened(item, *inner))
+        return F.transform(column, lambda item: cast_to_wider(item, *inner))
     if isinstance(was, MapType) and isinstance(is_, MapType):
         keys, values = (was.keyType, is_.keyType), (was.valueType, is_.valueType)
-        by_key = F.transform_keys(column, lambda key, _: widened(key, *keys))
-        return F.transform_values(by_key, lambda _, value: widened(value, *values))
+        by_key = F.transform_keys(column, lambda key, _: cast_to_wider(key, *keys))
+        return F.transform_values(by_key, lambda _, value: cast_to_wider(value, *values))
     return column.cast(is_)

@@ -25,7 +25,7 @@ from dovetail.plan.dead_letters import nodes_with_dead_letters
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.views import View, views_of
-from dovetail.spark.execution.wire import read_of, with_foreign_key
+from dovetail.spark.execution.wire import rows_of_input, with_foreign_key
 from dovetail.spark.query import start
 
 
@@ -41,9 +41,12 @@ def dead_letters(node: Node) -> DataFrame:
     """
     start.refuse_static("dead_letters", node)
     sources = [source.with_unread for source in node.origins]
-    unread = [_unread(frame) for frame in sources if frame is not None]
+    unread = [_letters_in_column(frame) for frame in sources if frame is not None]
     parts = nodes_with_dead_letters(node)
-    failed = [_of_view(part) if isinstance(part, View) else _of_join(part) for part in parts]
+    failed = [
+        _letters_of_view(part) if isinstance(part, View) else _letters_of_join(part)
+        for part in parts
+    ]
     letters = [*unread, *failed]
     if not letters:
         raise PlanError(
@@ -56,7 +59,7 @@ def dead_letters(node: Node) -> DataFrame:
     return reduce(DataFrame.unionByName, letters)
 
 
-def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
+def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
     """Return the dead letters in ``column``, which has structs, one row each. Rows with null in
     that column are left out.
     """
@@ -69,26 +72,26 @@ def _unread(frame: DataFrame, column: str = UNREAD) -> DataFrame:
     )
 
 
-def _of_view(view: View) -> DataFrame:
+def _letters_of_view(view: View) -> DataFrame:
     """Return the rows that a view itself leaves out, as dead letters, one row each. Those of views
     below it are not among them.
     """
-    read = read_of(view, _upstream(view), reported=len(views_of(view)) - 1)
-    return _unread(read.frame, FAILED)
+    read = rows_of_input(view, _upstream_changelog(view), reported=len(views_of(view)) - 1)
+    return _letters_in_column(read.frame, FAILED)
 
 
-def _upstream(entry: Entry) -> DataFrame | None:
+def _upstream_changelog(entry: Entry) -> DataFrame | None:
     """Return the changelog of an input that a stage makes; None for a source."""
     derived = isinstance(entry.base, Derived)
     return start.changelog(entry.base, emit="change", buckets=None) if derived else None
 
 
-def _of_join(join: ForeignKeyJoin) -> DataFrame:
+def _letters_of_join(join: ForeignKeyJoin) -> DataFrame:
     """Return a dead letter for each left row on which a join's foreign key fails: its operator,
     problem, time and row as JSON. The frame has no rows if it never fails.
     """
     left = join.left
-    read = read_of(left, _upstream(left))
+    read = rows_of_input(left, _upstream_changelog(left))
     frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(

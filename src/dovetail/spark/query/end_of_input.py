@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dovetail.spark.query.writer import StartRequest
 
-MARK = "dovetail.closing"
+CLOSING_MARK = "dovetail.closing"
 """The setting that marks the last micro-batch in Spark's plan of it."""
 
 
@@ -77,7 +77,7 @@ def plan_end(run: StartRequest) -> bool:
     bound = run.file.read(run.title)
     if bound is not None and CLOSING not in bound:
         run.file.write({**bound, CLOSING: True})
-    return plan_batch(run.session, run.checkpoint, MARK)
+    return plan_batch(run.session, run.checkpoint, CLOSING_MARK)
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
@@ -89,7 +89,7 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
     text = None if last is None else files.text(f"{root}/offsets/{last}")
-    marked = text is not None and MARK in json.loads(text.splitlines()[1])["conf"]
+    marked = text is not None and CLOSING_MARK in json.loads(text.splitlines()[1])["conf"]
     return last if marked else None
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
 
-_OWN = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
+_LIBRARY_ERROR = re.compile(r"^dovetail\.errors\.\w+: (.*(?:\n  \S.*)*)", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)")
 _UNCOMMITTED = "[STATE_STORE_COMMIT_VALIDATION_FAILED"
 """The start of Spark's condition for a micro-batch whose tasks have not all run to their end."""
-_CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
+_ERROR_CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\] .*")
 
 
-def explained(
+def with_cause(
     error: StreamingQueryException, title: str, sinks: Sequence[str]
 ) -> StreamingQueryException:
     """Return the same error with its cause, and an empty line, in front of its message. The cause
@@ -26,7 +26,7 @@ def explained(
     Spark's message follows. The error is changed, so a second call puts the cause there twice.
     ``sinks``: the titles of the query's sinks.
     """
-    errors, cause = _OWN.findall(str(error)), cause_of(error)
+    errors, cause = _LIBRARY_ERROR.findall(str(error)), cause_of(error)
     if not errors and _UNCOMMITTED in cause:
         errors.append(
             f"{', '.join(sinks) or title}: not all changes of a micro-batch have been read, so its "
@@ -46,10 +46,10 @@ def cause_of(error: BaseException | None) -> str:
     the first cause with a condition of Spark's, else the innermost cause. ``error`` must not be
     None.
     """
-    python = _PYTHON.findall(str(error))
+    python = _PYTHON_ERROR.findall(str(error))
     lines = []
     while error is not None:
         lines.append(str(error).strip().partition("\n")[0])
         error = getattr(error, "_cause", None)
-    conditions = [match[0] for line in lines if (match := _CONDITION.search(line))]
+    conditions = [match[0] for line in lines if (match := _ERROR_CONDITION.search(line))]
     return str([*python[-1:], *conditions, lines[-1]][0])

@@ -71,25 +71,25 @@ from dovetail.spark.checkpoints.checkpoint import (
     CheckpointFile,
     binding_of,
     refuse_following,
+    refuse_other_query,
     refuse_other_stages,
     refuse_repartitioning,
-    refuse_unfit,
 )
 from dovetail.spark.checkpoints.spark_files import refuse_unreadable
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.frames import Streaming
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
-from dovetail.spark.migration.carried_over import CarriedOver, carried_over
+from dovetail.spark.migration.carried_over import CarriedOver, find_carried_over
 from dovetail.spark.migration.first_stages import FirstStages
 from dovetail.spark.migration.forecast import Step, forecast
 from dovetail.spark.migration.initial_rows import InitialRows, RowFrames
 from dovetail.spark.query.end_of_input import refuse_ended
-from dovetail.spark.query.options import ALL
+from dovetail.spark.query.options import TRIGGER_ALL
 from dovetail.spark.query.topology_query import TopologyQuery
 from dovetail.spark.query.writer import (
-    STARTING,
-    TO_END,
+    SETTINGS_TO_END,
+    START_LOCK,
     StartRequest,
     has_timers,
     settings,
@@ -125,7 +125,7 @@ class FirstBatch:
         return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
 
-def prepared(
+def prepare_checkpoint(
     run: StartRequest,
     initial: Mapping[str, DataFrame] | str | PathLike[str] | None,
     *,
@@ -143,29 +143,33 @@ def prepared(
     on from that cannot be used. Both are raised before anything is written.
 
     Raises ``ConfigurationError`` on Spark Connect unless a separate query reads the rows, and for
-    rows that cannot be read or stored. A separate query raises its failure, too (``completed``).
+    rows that cannot be read or stored. A separate query raises its failure, too (``run_to_end``).
     """
     if initial is None:
-        initial, emits = {}, any(map(_says_by_itself, run.nodes))
-    separate = isinstance(initial, Mapping) and not emits and not _has_letters(run)
-    frames, stored = _opened(run, initial, separate=separate)
-    buckets, partitions = run.numbers(None if stored is None else stored.buckets)
+        initial, emits = {}, any(map(_may_emit_alone, run.nodes))
+    separate = isinstance(initial, Mapping) and not emits and not _may_have_letters(run)
+    frames, stored = _open_initial(run, initial, separate=separate)
+    buckets, partitions = run.bucket_and_partition_counts(
+        None if stored is None else stored.buckets
+    )
     plan = replace(run, outcomes=()).plan(buckets) if separate else run.plan(buckets)
 
     # A separate query reads files alone, so no source has an offset to go on at.
-    carried = CarriedOver() if separate else carried_over(stored, plan, run.nodes)
+    carried = CarriedOver() if separate else find_carried_over(stored, plan, run.nodes)
     if stored is not None:
-        frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
+        frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     with progress_bar(run.session, f"{run.title}: initial rows are stored"):
-        rows = _written(run, plan, frames, separate=separate)
+        rows = _write_initial_rows(run, plan, frames, separate=separate)
     first = FirstBatch(carried, rows, emits, separate)
 
     # The state of another checkpoint has the tables.
-    loading = first_load.entry(run.nodes) if stored is None else {}
+    loading = first_load.loading_entry(run.nodes) if stored is None else {}
     if not separate:
-        return _bind(run, plan, partitions, {BEGINNING: first.as_json(), **loading, **more})
+        return _write_binding(
+            run, plan, partitions, {BEGINNING: first.as_json(), **loading, **more}
+        )
     _run_separately(run, plan, partitions, first)
-    return _bind(run, plan, partitions, {SEEDED: True, **loading})
+    return _write_binding(run, plan, partitions, {SEEDED: True, **loading})
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
@@ -176,23 +180,25 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used,
     and ``ConfigurationError`` if Spark cannot read its state.
     """
-    stored = _stored(run, checkpoint, CheckpointFile(run.session, checkpoint).begun(run.operator))
-    buckets, _ = run.numbers(stored.buckets)
+    stored = _state_after_last_batch(
+        run, checkpoint, CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
+    )
+    buckets, _ = run.bucket_and_partition_counts(stored.buckets)
     plan = run.plan(buckets)
-    carried = carried_over(stored, plan, run.nodes)
-    frames = initial_rows.of_stores(stored, plan, run.nodes, carried, results=emits)
+    carried = find_carried_over(stored, plan, run.nodes)
+    frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
 
 
-def _says_by_itself(node: Node) -> bool:
+def _may_emit_alone(node: Node) -> bool:
     """Say whether static tables may give results or dead letters without any other input."""
     return node.begins or any(
         entry.begins for part in nodes_with_dead_letters(node) for entry in part.inputs
     )
 
 
-def _has_letters(run: StartRequest) -> bool:
+def _may_have_letters(run: StartRequest) -> bool:
     """Say whether the initial rows may give dead letters.
 
     Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
@@ -203,35 +209,36 @@ def _has_letters(run: StartRequest) -> bool:
     return asked and fail and not is_remote(run.session)
 
 
-def finished(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
+def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Run the first micro-batch if it is not done, and remove the initial rows. Write the binding
     that holds from then on, and return it.
 
-    ``bound``: the binding that ``prepared`` wrote, with the entry ``BEGINNING``. Raises
+    ``bound``: the binding that ``prepare_checkpoint`` wrote, with the entry ``BEGINNING``. Raises
     ``CheckpointError`` if the query is not that of the binding, and the failure of the micro-batch
-    (``completed``).
+    (``run_to_end``).
     """
     asked = {"buckets": run.buckets, "partitions": run.partitions}
-    refuse_unfit(bound, run.nodes, run.title, asked)
+    refuse_other_query(bound, run.nodes, run.title, asked)
     first = FirstBatch.of_json(bound[BEGINNING])
     if not run.file.has_committed():
         plan = run.plan(bound["buckets"])
         refuse_other_stages(bound, plan, run.title)
-        stages = _stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
-        completed(run, plan, stages, row_files.SETTINGS)
+        stages = _streaming_stages(run, plan, bound["partitions"], first, timed=TIMED in bound)
+        run_to_end(run, plan, stages, row_files.SETTINGS)
     if _POSITIONED not in bound[BEGINNING]:
-        _going_on(run.session, run.checkpoint, first.carried)
+        _rewrite_offsets(run.session, run.checkpoint, first.carried)
         # The rows may be removed from here on, with the copy of the sources that lies beside them.
         run.file.write({**bound, BEGINNING: {**bound[BEGINNING], _POSITIONED: True}})
-    row_files.remove(run.session, run.checkpoint)
+    row_files.remove_files(run.session, run.checkpoint)
     binding = {name: value for name, value in bound.items() if name != BEGINNING}
     run.file.write(binding)
     return binding
 
 
-def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Return (number from 1, name of its node, beginning in words) for each stage, in the order in
-    which they run. ``bound``: a binding that ``prepared`` wrote for the state of another query.
+    which they run. ``bound``: a binding that ``prepare_checkpoint`` wrote for the state of another
+    query.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -241,7 +248,7 @@ def steps(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, s
     ]
 
 
-def taken_over(run: StartRequest) -> dict[str, DataFrame]:
+def blobs_taken_over(run: StartRequest) -> dict[str, DataFrame]:
     """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
 
     Once that micro-batch is done, return none and remove the files. The binding must have the entry
@@ -250,11 +257,11 @@ def taken_over(run: StartRequest) -> dict[str, DataFrame]:
     """
     if not run.file.has_committed():
         return row_files.blobs_of(run.operator, run.session, run.checkpoint)
-    row_files.remove(run.session, run.checkpoint)
+    row_files.remove_files(run.session, run.checkpoint)
     return {}
 
 
-def _opened(
+def _open_initial(
     run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str], *, separate: bool
 ) -> tuple[RowFrames, CheckpointStores | None]:
     """Return the rows of frames and None, or no rows and the stored state of another checkpoint, as
@@ -263,7 +270,7 @@ def _opened(
     ``separate``: a separate query reads the rows. Raises ``ConfigurationError`` on Spark Connect
     without a separate query, and with one for a path that Spark's reader of state does not find.
     Raises ``PlanError`` for frames that do not fit. For a checkpoint, errors are those of
-    ``_standing``.
+    ``_state_at_rest``.
     """
     if is_remote(run.session) and not separate:
         raise ConfigurationError(
@@ -273,25 +280,27 @@ def _opened(
             "Start the query in a classic session for the first time; it may go on here",
         )
     if not isinstance(initial, Mapping):
-        return RowFrames({}), _standing(run, fspath(initial))
-    rows = initial_rows.rows_of(run.operator, run.nodes, initial)
+        return RowFrames({}), _state_at_rest(run, fspath(initial))
+    rows = initial_rows.rows_by_table(run.operator, run.nodes, initial)
     if separate:
         refuse_unreadable(run.operator, run.checkpoint)
     return RowFrames(rows), None
 
 
-def _standing(run: StartRequest, checkpoint: str) -> CheckpointStores:
+def _state_at_rest(run: StartRequest, checkpoint: str) -> CheckpointStores:
     """Return the stored state of a query that has stopped.
 
     Raises ``CheckpointError`` for a folder without a query, for a query that runs, and as
-    ``_stored`` does. Raises ``ConfigurationError`` if the folder cannot be read.
+    ``_state_after_last_batch`` does. Raises ``ConfigurationError`` if the folder cannot be read.
     """
     with reaching(run.operator, "initial=", checkpoint):
-        bound = CheckpointFile(run.session, checkpoint).at_rest(run.operator)
-    return _stored(run, checkpoint, bound)
+        bound = CheckpointFile(run.session, checkpoint).binding_at_rest(run.operator)
+    return _state_after_last_batch(run, checkpoint, bound)
 
 
-def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> CheckpointStores:
+def _state_after_last_batch(
+    run: StartRequest, checkpoint: str, bound: Mapping[str, Any]
+) -> CheckpointStores:
     """Return the stored state of a query, whose binding is ``bound``, after its last micro-batch.
 
     Raises ``CheckpointError`` for one that has not completed a micro-batch, has ended by
@@ -316,7 +325,9 @@ def _stored(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> Che
     return replace(stored, batch=max(done))
 
 
-def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool) -> InitialRows:
+def _write_initial_rows(
+    run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
+) -> InitialRows:
     """Write the initial rows in ``frames`` to files of the checkpoint, and return the description
     of them.
 
@@ -325,10 +336,10 @@ def _written(run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
     """
     what = "the frames of initial=" if separate else "what initial= names"
     with refused(run.title, f"{what} cannot be stored", _REMEDY):
-        return initial_rows.write(run.session, run.checkpoint, plan, frames)
+        return initial_rows.write_rows(run.session, run.checkpoint, plan, frames)
 
 
-def _bind(
+def _write_binding(
     run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the binding of a new checkpoint and return it. ``partitions``: the number of tasks of
@@ -345,16 +356,16 @@ def _bind(
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
     """Run the first micro-batch to its end as a query without sinks. Its checkpoint is the folder
     of initial rows, from which the real query takes the state. ``partitions``: the number of tasks.
-    Raises its failure (``completed``).
+    Raises its failure (``run_to_end``).
     """
     folder = row_files.folder_of(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
-    stages = _stages(run, plan, partitions, first, timed=False)
+    stages = _streaming_stages(run, plan, partitions, first, timed=False)
     separate_run.file.write(binding_of(run.nodes, plan, partitions=partitions))
-    completed(separate_run, plan, stages, row_files.SETTINGS)
+    run_to_end(separate_run, plan, stages, row_files.SETTINGS)
 
 
-def _stages(
+def _streaming_stages(
     run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
     """Return the stages of the first micro-batch, which read the files of initial rows.
@@ -368,7 +379,7 @@ def _stages(
         timers=True,
         timed=timed,
         silent=not (first.emits or first.separate),
-        sources=row_files.read(session, run.checkpoint, inputs),
+        sources=row_files.read_sources(session, run.checkpoint, inputs),
         results={
             stage: row_files.read_rows(session, run.checkpoint, index) for index, stage in results
         },
@@ -377,12 +388,12 @@ def _stages(
     )
 
 
-def completed(
+def run_to_end(
     run: StartRequest,
     plan: Plan,
     stages: Streaming,
     used: Mapping[str, str],
-    trigger: Mapping[str, Any] = ALL,
+    trigger: Mapping[str, Any] = TRIGGER_ALL,
     doing: str = "initial rows are joined",
 ) -> None:
     """Run a query of ``stages`` to its end, with a progress bar.
@@ -394,8 +405,8 @@ def completed(
     all that is there. ``doing``: the text of the bar.
     """
     used = {**settings(stages.partitions), **run.file.settings(), **used}
-    used |= TO_END if has_timers(plan, timed=stages.timed) else {}
-    with STARTING, delta_tables.setting(run.session, used):
+    used |= SETTINGS_TO_END if has_timers(plan, timed=stages.timed) else {}
+    with START_LOCK, delta_tables.setting(run.session, used):
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
         with refused(run.title, "Spark does not start its query", _REMEDY):
             query = start_with_sources(writer.trigger(**trigger))
@@ -404,7 +415,7 @@ def completed(
         TopologyQuery.of(query, run.title, parts, run.checkpoint).awaitTermination()
 
 
-def _going_on(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
+def _rewrite_offsets(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
     """Rewrite the last offsets of the checkpoint, so that it has read its sources up to the offsets
     in ``carried``. Copy what Spark has noted of these sources from the other checkpoint.
 

@@ -58,19 +58,19 @@ def refuse_overlaps(run: StartRequest) -> None:
         if leaf.folder is not None
     ]
     for title, folder in sources:
-        if overlap(folder, checkpoint):
+        if is_overlap(folder, checkpoint):
             raise PlanError(
                 run.operator,
                 f"checkpoint={run.checkpoint!r} and the source of {title}, {folder}, are the same "
                 "or lie in each other",
                 "Choose a checkpoint beside what the query reads",
             )
-    for sink, sink_path in _folders(run):
+    for sink, sink_path in _sinks_with_folders(run):
         with reaching(sink.title, "path=", sink_path):
             folder = files.qualified(sink_path)
         others = [(f"the source of {title}", path) for title, path in sources]
         for what, path in (*others, ("the query's checkpoint", checkpoint)):
-            if overlap(path, folder):
+            if is_overlap(path, folder):
                 raise PlanError(
                     sink.title,
                     f"its folder {folder} and {what}, {path}, are the same or lie in each other",
@@ -78,7 +78,7 @@ def refuse_overlaps(run: StartRequest) -> None:
                 )
 
 
-def overlap(folder: str, other: str) -> bool:
+def is_overlap(folder: str, other: str) -> bool:
     """Return True if one of two folders, which may be patterns, lies in the other, or is the same.
 
     Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
@@ -95,34 +95,36 @@ def overlap(folder: str, other: str) -> bool:
     outer, inner = sorted((folder.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
     beyond = inner[len(outer) :]
     alike = all(
-        _matches(first, second) or (not beyond and _matches(second, first))
+        _is_match(first, second) or (not beyond and _is_match(second, first))
         for first, second in zip(outer, inner, strict=False)
     )
     return alike and not any(name.startswith(("_", ".")) for name in beyond)
 
 
-def _matches(pattern: str, name: str) -> bool:
+def _is_match(pattern: str, name: str) -> bool:
     """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
     simplified = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(simplified) and fnmatchcase(name, simplified))
 
 
-def _folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
+def _sinks_with_folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
     """Yield the sinks of a request that write a folder, each with the folder's path."""
-    for _, sink in _sinks(run):
+    for _, sink in _results_with_sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):
             yield sink, folder
 
 
-def _sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
+def _results_with_sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
     """Yield all sinks of a request, each after its result: (result, sink)."""
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             yield outcome.node, sink
 
 
-def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) -> dict[str, int]:
+def written_targets(
+    run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool
+) -> dict[str, int]:
     """Return the targets for a binding, each with the number of the last micro-batch before it
     became one, -1 for none.
 
@@ -131,12 +133,12 @@ def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) 
     Raises ``TargetError`` for a target that was written and is gone.
     """
     earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
-    last = _last(run) if bound is not None else -1
+    last = _last_batch(run) if bound is not None else -1
     targets = {}
-    for node, sink in _sinks(run):
+    for node, sink in _results_with_sinks(run):
         if not hasattr(sink, "is_gone"):
             continue
-        target = _target(run, sink)
+        target = _identity_of_target(run, sink)
         targets[target] = earlier.get(target, last)
         if last > targets[target] and sink.is_gone(run.session, node, alone=alone):
             raise TargetError(
@@ -149,13 +151,13 @@ def written(run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool) 
     return targets
 
 
-def _target(run: StartRequest, sink: Any) -> str:
+def _identity_of_target(run: StartRequest, sink: Any) -> str:
     """Return the identity of a sink's target: its folder, else its title."""
     folder = getattr(sink, "path", None)
     return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
 
 
-def _last(run: StartRequest) -> int:
+def _last_batch(run: StartRequest) -> int:
     """Return the number of the last complete micro-batch, -1 before the first. On Spark Connect, 0
     stands for any number.
     """
@@ -165,7 +167,7 @@ def _last(run: StartRequest) -> int:
     return max(numbers, default=-1)
 
 
-def read_from(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
+def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str]:
     """Return the full paths of the folders whose files the query reads, in the order of first use.
     There are none if it reads no files.
 
@@ -205,7 +207,7 @@ def warn_of_old_files(run: StartRequest) -> None:
             continue
         if leaf.options.get("latestfirst") == "true" and "maxfilespertrigger" in leaf.options:
             continue  # Spark ignores maxFileAge for such a source
-        if _span(run.session, leaf.folder) > _MAX_FILE_AGE:
+        if _span_of_files(run.session, leaf.folder) > _MAX_FILE_AGE:
             warnings.warn(
                 f"{source.title}: the files in {leaf.folder} are of more than 7 days. Spark never "
                 "reads one that comes later and is 7 days older than the newest (maxFileAge). Give "
@@ -215,13 +217,13 @@ def warn_of_old_files(run: StartRequest) -> None:
             )
 
 
-def _span(session: SparkSession, folder: str) -> timedelta:
+def _span_of_files(session: SparkSession, folder: str) -> timedelta:
     """Return the time between the oldest and the newest file of a folder; 0 if it cannot be
     read.
     """
     full = files_of(session).qualified(folder)
     if full.startswith("file:"):
-        times = [*_times(folder.removeprefix("file:"))]
+        times = [*_modification_times_s(folder.removeprefix("file:"))]
         return timedelta(seconds=max(times) - min(times)) if times else timedelta(0)
     reader = session.read.format("binaryFile").option("recursiveFileLookup", "true")
     with suppress(PySparkException):
@@ -231,7 +233,7 @@ def _span(session: SparkSession, folder: str) -> timedelta:
     return timedelta(0)
 
 
-def _times(folder: str) -> Iterator[float]:
+def _modification_times_s(folder: str) -> Iterator[float]:
     """Yield the modification times of a local folder's files at any depth, in epoch seconds. The
     folder may be a pattern; hidden files are left out. A folder that cannot be read yields none.
     """

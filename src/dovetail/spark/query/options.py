@@ -23,8 +23,8 @@ a query starts first.
 CORES_MANY: Final = 4 * PARTITIONS_DEFAULT
 """A query that has the default of partitions warns in a session with so many cores."""
 
-ALL: Final[Mapping[str, Any]] = {"availableNow": True}
-ONCE: Final[Mapping[str, Any]] = {"once": True}
+TRIGGER_ALL: Final[Mapping[str, Any]] = {"availableNow": True}
+TRIGGER_ONCE: Final[Mapping[str, Any]] = {"once": True}
 """Triggers: all available input, then stop; only the one micro-batch that is planned."""
 
 _TRIGGERS: Final = "{'availableNow': True} or {'processingTime': '10 seconds'}"
@@ -147,8 +147,8 @@ def trigger_arguments(operator: str, trigger: TriggerOptions | None) -> Mapping[
     for name, remedy in _NO_TRIGGERS.items():
         if name in given:
             raise PlanError(operator, f"trigger= is {name!r}", remedy)
-    if given == ALL:
-        return ALL
+    if given == TRIGGER_ALL:
+        return TRIGGER_ALL
     if [*given] != ["processingTime"] or not isinstance(given["processingTime"], str | timedelta):
         raise PlanError(operator, f"trigger= is {given}", f"Give {_TRIGGERS}, or leave it out")
     interval_us = microseconds(operator, "trigger=", given["processingTime"])

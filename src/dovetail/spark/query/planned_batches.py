@@ -56,7 +56,7 @@ def plan_batch(
     return True
 
 
-def wake(run: StartRequest) -> None:
+def plan_wake_up(run: StartRequest) -> None:
     """Plan a micro-batch so that a query that goes on checks the rows that wait.
 
     Spark runs micro-batches for timers only after one with rows, which may not come. On Spark

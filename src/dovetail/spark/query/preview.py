@@ -38,10 +38,10 @@ from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import refused
 from dovetail.spark.execution import static_frames
 from dovetail.spark.execution.frames import session_of
-from dovetail.spark.execution.wire import read_of
+from dovetail.spark.execution.wire import rows_of_input
 from dovetail.spark.log_lines import quieten
 from dovetail.spark.query.failures import cause_of
-from dovetail.spark.query.options import ALL, BUCKETS_DEFAULT
+from dovetail.spark.query.options import BUCKETS_DEFAULT, TRIGGER_ALL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -98,16 +98,18 @@ def first_rows(
             "a streaming input is not read on Spark Connect",
             "Read the same source by spark.read, or write to dt.to_memory",
         )
-    inputs = _read(live, input_rows, timeout_s)
-    frame = _frame(
-        node, {reading.source: reading.local(session) for reading in inputs}, changes=changes
+    inputs = _read_first_rows(live, input_rows, timeout_s)
+    frame = _rows_of_node(
+        node,
+        {reading.source: reading.as_static_source(session) for reading in inputs},
+        changes=changes,
     )
-    rows = _collected(session, frame.limit(limit + 1), node.name, timeout_s)
+    rows = _collect_rows(session, frame.limit(limit + 1), node.name, timeout_s)
     read = [ReadRows(reading.source.name, reading.count, reading.cut) for reading in inputs]
     return FirstRows(rows.slice(0, limit), rows.num_rows > limit, read)
 
 
-def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
+def _rows_of_node(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
     """Return the rows of a node over these ``sources``, which stand in for its inputs. A table's
     current rows are in the order of the key, records and changes in their own order.
 
@@ -116,7 +118,7 @@ def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> Dat
     always shown by its changes.
     """
     if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
-        return _records(node, sources)
+        return _records_of_stream(node, sources)
     buckets = BUCKETS_DEFAULT if sources else None
     if node.stream or changes or not node.current:
         frame = static_frames.changelog(node, emit="change", buckets=buckets, sources=sources)
@@ -126,11 +128,11 @@ def _frame(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> Dat
     return rows.orderBy(*map(quoted, node.key.names))
 
 
-def _records(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
+def _records_of_stream(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
     """Return the records of the stream ``entry``, a source or a view of one: its columns, then
     ``_change`` and ``_timestamp``. ``sources``: the static sources in place of streaming ones.
     """
-    read = read_of(static_frames.Static([0], 1, sources=sources).in_place(entry), None)
+    read = rows_of_input(static_frames.Static([0], 1, sources=sources).source_in_place(entry), None)
     deleted = F.lit(False) if read.deleted is None else read.deleted
     return read.frame.select(
         *(F.col(quoted(name)) for name in entry.row.names),
@@ -140,7 +142,7 @@ def _records(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
 
 
 @dataclass
-class _Input:
+class _PreviewInput:
     """A streaming input of a preview, whose first rows a query reads."""
 
     source: Source
@@ -190,13 +192,15 @@ class _Input:
         """
         frame = self.columns
         self.endless = any(leaf.format in _ENDLESS for leaf in spark_sources_of(frame))
-        trigger: Mapping[str, Any] = {"processingTime": "0 seconds"} if self.endless else ALL
-        writer = frame.writeStream.foreachBatch(self._take).trigger(**trigger)
+        trigger: Mapping[str, Any] = (
+            {"processingTime": "0 seconds"} if self.endless else TRIGGER_ALL
+        )
+        writer = frame.writeStream.foreachBatch(self._keep_rows).trigger(**trigger)
         place = Path(folder, uuid4().hex).as_uri()
         with refused("preview", f"{self.source.title} cannot be read", _REMEDY):
             self.query = writer.option("checkpointLocation", place).start()
 
-    def _take(self, batch: DataFrame, _: int) -> None:
+    def _keep_rows(self, batch: DataFrame, _: int) -> None:
         """Keep the rows of a micro-batch that are still wanted, and one more, which shows that
         there are more. Set ``ended`` once there are enough; for a source without an end, once there
         are any.
@@ -226,7 +230,7 @@ class _Input:
             raise ConfigurationError("preview", problem, _REMEDY) from error
         self.cut = self.ended.is_set() or query.isActive
         if query.isActive and not self.batches:
-            raise _late(f"{self.source.title} gave no row", timeout_s)
+            raise _timeout_error(f"{self.source.title} gave no row", timeout_s)
 
     def stop(self) -> None:
         """Stop the query. A source that does not answer may take long to stop, so the wait for it
@@ -237,7 +241,7 @@ class _Input:
             stopping.start()
             stopping.join(_STOP_S)
 
-    def local(self, session: SparkSession) -> Source:
+    def as_static_source(self, session: SparkSession) -> Source:
         """Return the source over a static frame of the rows that were read, at most ``limit``;
         without rows the frame is empty.
         """
@@ -245,30 +249,32 @@ class _Input:
         rows = pa.concat_tables(self.batches).slice(0, self.limit) if self.batches else []
         order = replace(
             source.order,
-            sequence=_named(SEQUENCE, source.order.sequence),
-            log_partition=_named(LOG_PARTITION, source.order.log_partition),
+            sequence=_role_column(SEQUENCE, source.order.sequence),
+            log_partition=_role_column(LOG_PARTITION, source.order.log_partition),
         )
         return replace(
             source,
             frame=session.createDataFrame(rows, schema).coalesce(1),
             timestamp=F.col(TIMESTAMP),
-            deleted=_named(DELETED, source.deleted),
+            deleted=_role_column(DELETED, source.deleted),
             order=order,
             with_unread=None,
         )
 
 
-def _named(name: str, role: Column | None) -> Column | None:
+def _role_column(name: str, role: Column | None) -> Column | None:
     """Return the column ``name`` in which a role's column was read; None if ``role`` is None."""
     return None if role is None else F.col(name)
 
 
-def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Input]:
+def _read_first_rows(
+    sources: Sequence[Source], limit: int, timeout_s: float
+) -> list[_PreviewInput]:
     """Read the first rows of streaming ``sources`` at the same time, for at most ``timeout_s``
     seconds. Return an input for each, in the same order, with its rows. ``limit``: the most rows of
     each. Raises ``ConfigurationError`` for one that cannot be read, or gives nothing in time.
     """
-    inputs = [_Input(source, limit) for source in sources]
+    inputs = [_PreviewInput(source, limit) for source in sources]
     until = time.monotonic() + timeout_s
     with TemporaryDirectory(prefix="dovetail-preview-", ignore_cleanup_errors=True) as folder:
         try:
@@ -282,7 +288,7 @@ def _read(sources: Sequence[Source], limit: int, timeout_s: float) -> list[_Inpu
     return inputs
 
 
-def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: float) -> pa.Table:
+def _collect_rows(session: SparkSession, frame: DataFrame, name: str, timeout_s: float) -> pa.Table:
     """Return the rows of a static frame. Raises ``ConfigurationError`` that names ``name`` after
     ``timeout_s`` seconds, and the job's own error if it fails.
     """
@@ -307,13 +313,13 @@ def _collected(session: SparkSession, frame: DataFrame, name: str, timeout_s: fl
         if job.is_alive():
             session.interruptTag(tag)
     if not outcome:
-        raise _late(f"{name} was not computed", timeout_s)
+        raise _timeout_error(f"{name} was not computed", timeout_s)
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
 
 
-def _late(problem: str, timeout_s: float) -> ConfigurationError:
+def _timeout_error(problem: str, timeout_s: float) -> ConfigurationError:
     """Return the error of a preview that takes longer than ``timeout_s``. ``problem``: what did not
     come in time.
     """

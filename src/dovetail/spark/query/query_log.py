@@ -51,7 +51,7 @@ _EVERY_S: Final = 60.0
 
 
 @dataclass
-class _Logged:
+class _LoggedQuery:
     """A running query, and what has been logged of it."""
 
     title: str
@@ -98,12 +98,12 @@ def _every_s() -> float:
         return _EVERY_S
 
 
-_RUNNING: dict[str, _Logged] = {}
+_RUNNING: dict[str, _LoggedQuery] = {}
 """The running queries, by Spark's id of the query."""
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
 
-def beginning(bound: Mapping[str, Any] | None) -> str:
+def describe_beginning(bound: Mapping[str, Any] | None) -> str:
     """Return what a query begins with, in words. ``bound``: the binding of its checkpoint before
     its first micro-batch is run, None for a new one.
     """
@@ -121,7 +121,7 @@ def beginning(bound: Mapping[str, Any] | None) -> str:
     return f"it goes on from {after}, with the state of stages: {stages}"
 
 
-def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
+def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
     """Log the start of a query, and have its progress logged from now on. ``begins``: what it
     begins with, in words. On Spark Connect only the start is logged.
     """
@@ -137,7 +137,7 @@ def started(run: StartRequest, query: StreamingQuery, begins: str) -> None:
     )
     if is_remote(run.session):
         return
-    logged = _RUNNING[str(query.id)] = _Logged(printable(run.title))
+    logged = _RUNNING[str(query.id)] = _LoggedQuery(printable(run.title))
     if run.session not in _LISTENING:
         _LISTENING.add(run.session)
         jvm.listen(run.session, _log_progress, _log_pause, _log_end)

@@ -26,7 +26,7 @@ from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.views import View
 from dovetail.platform.sessions import batch_writer, keep, release
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.frames import unpacked
+from dovetail.spark.execution.frames import unpack_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -250,7 +250,9 @@ class Outcome:
         return replace(self, sinks=tuple(sinks))
 
 
-def lasting(outcomes: Sequence[Outcome], name: str | None, *, closes: bool) -> Sequence[Outcome]:
+def outcomes_for_both_runs(
+    outcomes: Sequence[Outcome], name: str | None, *, closes: bool
+) -> Sequence[Outcome]:
     """Return the results with sinks that serve both runs of a query that ``closes``. The same sinks
     serve a query with a name, because Spark would give that name to its table in memory.
     """
@@ -260,7 +262,7 @@ def lasting(outcomes: Sequence[Outcome], name: str | None, *, closes: bool) -> S
 
 
 @dataclass(frozen=True)
-class _End:
+class _Result:
     """One result of a query with several results. Its rows are those of the union with its
     address.
     """
@@ -282,7 +284,7 @@ class _End:
         changes. Its columns are those of ``changelog_schema``.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
-        rows = unpacked(result_rows.sortWithinPartitions("partition", "number"), self.output)
+        rows = unpack_rows(result_rows.sortWithinPartitions("partition", "number"), self.output)
         names = changelog_schema(self.node).names
         if isinstance(self.node, DeadLetters):
             time = F.coalesce(F.timestamp_micros(EVENT_TIME), F.current_timestamp())
@@ -295,32 +297,32 @@ class _End:
             )
         elif self.stage is not None:
             rows = projection.changelog(rows, self.stage)
-        rows = reduce(projection.viewed, self.views, rows)
+        rows = reduce(projection.changelog_of_view, self.views, rows)
         return rows.select(*map(F.col, map(quoted, names)))
 
 
-def _ends(plan: Plan, nodes: Sequence[Node]) -> list[_End]:
+def _results_of(plan: Plan, nodes: Sequence[Node]) -> list[_Result]:
     """Return the results of a plan in their order. ``nodes``: the nodes of its results in the same
     order, the dead letters last if wanted.
     """
     raw = {step.result for step in walk_steps(plan.last_steps) if not step.is_read}
-    ends = []
+    results = []
     for index, node in enumerate(nodes):
         address = plan.addresses[index]
         if isinstance(node, DeadLetters):
             output = Output(spark_schema(DEAD_LETTERS), {})
-            ends.append(_End(address, node, output, None))
+            results.append(_Result(address, node, output, None))
             continue
         stage, views = plan.results[index].stage, plan.results[index].views
         output = output_of(stage)
         computes = stage if output.held is None else None
         if address not in raw:
             output, computes = Output(_nullable(changelog_schema(stage.node)), {}), None
-        ends.append(_End(address, node, output, computes, views))
-    return ends
+        results.append(_Result(address, node, output, computes, views))
+    return results
 
 
-def writer(
+def writer_of_results(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
     """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. It
@@ -330,13 +332,13 @@ def writer(
     ``checkpoint``: the query's folder. Raises what ``batches`` of the sinks raises.
     """
     session = rows.sparkSession
-    ends = _ends(plan, [outcome.node for outcome in outcomes])
-    pairs = [(e, sink) for e, o in zip(ends, outcomes, strict=True) for sink in o.sinks]
-    writes = [_write(session, group, checkpoint) for group in _by_database(pairs)]
+    results = _results_of(plan, [outcome.node for outcome in outcomes])
+    pairs = [(r, sink) for r, o in zip(results, outcomes, strict=True) for sink in o.sinks]
+    writes = [_sink_group(session, group, checkpoint) for group in _group_by_database(pairs)]
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        results = batch.where(F.col("payload").isNotNull())
-        batch_rows = keep(results.select("reader", "partition", "number", "payload"))
+        result_rows = batch.where(F.col("payload").isNotNull())
+        batch_rows = keep(result_rows.select("reader", "partition", "number", "payload"))
         try:
             # Compute everything here, so that any later failure is a sink's.
             batch_rows.select("reader").collect()
@@ -347,37 +349,39 @@ def writer(
     return batch_writer(rows, write)
 
 
-def _by_database(pairs: Sequence[tuple[_End, Any]]) -> list[list[tuple[_End, Any]]]:
+def _group_by_database(pairs: Sequence[tuple[_Result, Any]]) -> list[list[tuple[_Result, Any]]]:
     """Return ``pairs`` of a result and a sink in groups that are written together: sinks of one
     database share a group, every other sink has its own. Groups keep the order of their first pair.
     """
     joint = [hasattr(sink, "joint") for _, sink in pairs]
     if sum(joint) < 2:
         return [[pair] for pair in pairs]
-    groups: dict[Hashable, list[tuple[_End, Any]]] = {}
+    groups: dict[Hashable, list[tuple[_Result, Any]]] = {}
     for pair_index, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
         groups.setdefault(pair[1].database if is_joint else pair_index, []).append(pair)
     return [*groups.values()]
 
 
-def _write(session: SparkSession, pairs: Sequence[tuple[_End, Any]], checkpoint: str) -> _Write:
+def _sink_group(
+    session: SparkSession, pairs: Sequence[tuple[_Result, Any]], checkpoint: str
+) -> _SinkGroup:
     """Return the writer of ``pairs`` of a result and a sink: one pair, or several of one database,
     which it writes in one call. ``checkpoint``: the query's folder.
     """
-    ends, sinks = [end for end, _ in pairs], [sink for _, sink in pairs]
+    results, sinks = [result for result, _ in pairs], [sink for _, sink in pairs]
     title = ", ".join(sink.title for sink in sinks)
     if len(pairs) > 1:
-        joint = [(sink, end.node) for end, sink in pairs]
-        return _Write(ends, title, sinks[0].joint(session, joint, checkpoint))
-    alone = sinks[0].batches(session, ends[0].node, checkpoint)
-    return _Write(ends, title, lambda batches, batch_id: alone(batches[0], batch_id))
+        joint = [(sink, result.node) for result, sink in pairs]
+        return _SinkGroup(results, title, sinks[0].joint(session, joint, checkpoint))
+    alone = sinks[0].batches(session, results[0].node, checkpoint)
+    return _SinkGroup(results, title, lambda batches, batch_id: alone(batches[0], batch_id))
 
 
 @dataclass(frozen=True)
-class _Write:
+class _SinkGroup:
     """Some sinks of a query that are written together, and the function that writes them."""
 
-    ends: Sequence[_End]
+    results: Sequence[_Result]
     """The results of the sinks."""
     title: str
     write: WriteBatches
@@ -388,25 +392,25 @@ class _Write:
         ``TargetError`` that names the results.
         """
         try:
-            self.write([end.rows(batch_rows, batch_id) for end in self.ends], batch_id)
+            self.write([result.rows(batch_rows, batch_id) for result in self.results], batch_id)
         except DovetailError:
             raise
         except Exception as error:
-            results = ", ".join(end.node.name for end in self.ends)
+            names = ", ".join(result.node.name for result in self.results)
             raise TargetError(
                 self.title,
-                f"micro-batch {batch_id} of {results} cannot be written: {line_of(error)}",
+                f"micro-batch {batch_id} of {names} cannot be written: {line_of(error)}",
                 "Mend what it names and start the query again",
             ) from error
 
 
-def _write_all(writes: Sequence[_Write], batch_rows: DataFrame, batch_id: int) -> None:
+def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: int) -> None:
     """Run all ``writes`` on a micro-batch at the same time. There is at least one. When all are
     done, raise the first failure, if any: a ``DovetailError``.
     """
     failed: list[Exception] = []
 
-    def attempt(write: _Write) -> None:
+    def attempt(write: _SinkGroup) -> None:
         try:
             write(batch_rows, batch_id)
         except Exception as error:

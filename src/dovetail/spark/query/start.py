@@ -1,4 +1,11 @@
-"""Starts a topology as a streaming query, bound to its checkpoint."""
+"""Starts a topology as a streaming query, bound to its checkpoint.
+
+A table above ``start_query`` has the steps. Its words mean:
+
+- prepare: ``prepare_checkpoint``; finish: ``finish_first_batch``;
+- store: ``store_running_state``; catch up: ``catch_up``; columns: ``_with_former_columns``;
+- to end: ``TRIGGER_ALL``; once: ``TRIGGER_ONCE``.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +35,8 @@ from dovetail.platform import delta_tables
 from dovetail.platform.spark_errors import reaching, refuse_stopped, refused
 from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
-    AT,
     BEGINNING,
+    CHECKPOINT_PATH,
     FOLLOWS,
     LOADING,
     RUNS,
@@ -37,9 +44,9 @@ from dovetail.spark.checkpoints.checkpoint import (
     TIMED,
     TIMEZONE,
     binding_of,
+    refuse_other_query,
     refuse_other_stages,
     refuse_repartitioning,
-    refuse_unfit,
 )
 from dovetail.spark.execution.delta_join import refuse_unreachable
 from dovetail.spark.execution.frames import Streaming, session_of
@@ -49,27 +56,27 @@ from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import first_load, row_files
 from dovetail.spark.query import end_of_input, first_batch, folders, query_log, succession
 from dovetail.spark.query.options import (
-    ALL,
     BUCKETS_DEFAULT,
-    ONCE,
+    TRIGGER_ALL,
+    TRIGGER_ONCE,
     QueryOptions,
     trigger_arguments,
     with_defaults,
 )
-from dovetail.spark.query.planned_batches import is_planned, wake
-from dovetail.spark.query.results import Outcome, Sink, lasting
-from dovetail.spark.query.topology_query import Follow, TopologyQuery
+from dovetail.spark.query.planned_batches import is_planned, plan_wake_up
+from dovetail.spark.query.results import Outcome, Sink, outcomes_for_both_runs
+from dovetail.spark.query.topology_query import StartNext, TopologyQuery
 from dovetail.spark.query.writer import (
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
-    STARTING,
-    TO_END,
+    SETTINGS_TO_END,
+    START_LOCK,
     StartRequest,
+    has_several_sinks,
     has_timers,
-    rows_of,
+    rows_of_plan,
     settings,
-    several,
     start_with_sources,
     writer_of,
 )
@@ -97,7 +104,7 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     inputs that cannot be told apart, and for a node that cannot be emitted so.
     """
     session_of(node)
-    if at_rest(node):
+    if is_static(node):
         return static_changelog(node, emit=emit, buckets=buckets)
     session = streaming_session(node)
     refuse_static("changelog", node)
@@ -117,10 +124,10 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
     count = BUCKETS_DEFAULT if buckets is None else buckets
     plan = plan_of([node], buckets=count, emit=emit)
     streaming = Streaming(bucket_labels(count), partitions, timers=False)
-    return rows_of(plan, session, streaming, packed=False)
+    return rows_of_plan(plan, session, streaming, packed=False)
 
 
-def at_rest(node: Node) -> bool:
+def is_static(node: Node) -> bool:
     """Return True if all sources below a node are frames that do not stream. A source without a
     frame makes it False.
     """
@@ -130,22 +137,22 @@ def at_rest(node: Node) -> bool:
 
 # The steps of a start, by its arguments and by what the checkpoint's file records:
 #
-# | checkpoint             | arguments              | before the query            | trigger        |
-# |------------------------|------------------------|-----------------------------|----------------|
-# | new                    | others                 |                             | as given       |
-# | new                    | ``initial=``           | ``prepared``, ``finished``  | as given       |
-# | new                    | a table that is static | ``prepared``, ``finished``  | as given       |
-# | new                    | a running query        | ``begun``, ``caught_up``    | as given       |
-# | following              | any                    | ``caught_up``               | as given       |
-# | prepared, not finished | any                    | ``_as_began``, ``finished`` | as given       |
-# | begun                  | others                 | ``_as_began``               | as given       |
-# | new                    | ``load="first"``       |                             | ALL, as given  |
-# | begun, still loading   | others                 | ``_as_began``               | ALL, as given  |
-# | begun                  | ``close_at_end=True``  | ``_as_began``               | ALL, then ONCE |
-# | begun, its end planned | ``close_at_end=True``  | ``_as_began``               | ONCE           |
+# | checkpoint             | arguments              | before the query | trigger          |
+# |------------------------|------------------------|------------------|------------------|
+# | new                    | others                 |                  | as given         |
+# | new                    | ``initial=``           | prepare, finish  | as given         |
+# | new                    | a table that is static | prepare, finish  | as given         |
+# | new                    | a running query        | store, catch up  | as given         |
+# | following              | any                    | catch up         | as given         |
+# | prepared, not finished | any                    | columns, finish  | as given         |
+# | begun                  | others                 | columns          | as given         |
+# | new                    | ``load="first"``       |                  | to end, as given |
+# | begun, still loading   | others                 | columns          | to end, as given |
+# | begun                  | ``close_at_end=True``  | columns          | to end, once     |
+# | begun, its end planned | ``close_at_end=True``  | columns          | once             |
 #
 # So a start that was killed between two steps is taken up by the next start.
-def start(
+def start_query(
     operator: str,
     outcomes: Sequence[Outcome],
     checkpoint: Path,
@@ -169,17 +176,17 @@ def start(
     trigger = trigger_arguments(operator, given["trigger"])
     initial, emit_initial, name = given["initial"], given["emit_initial"], given["query_name"]
     close_at_end, idle = given["close_at_end"], given["idle"]
-    _refuse_ends(operator, trigger, close_at_end, idle)
+    _refuse_options_of_end(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
-    former, initial = succession.running(operator, initial)
-    outcomes = _in_one_order(outcomes)
+    former, initial = succession.running_query(operator, initial)
+    outcomes = _in_checkpoint_order(outcomes)
     nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     session = streaming_session(*nodes)
     prepare_workers(session)
     if close_at_end:
         end_of_input.refuse_remote(operator, session)
-    outcomes = lasting(outcomes, name, closes=close_at_end)
+    outcomes = outcomes_for_both_runs(outcomes, name, closes=close_at_end)
     run = StartRequest(
         operator,
         nodes,
@@ -194,40 +201,40 @@ def start(
         bound = run.file.read(run.title)
     if bound is not None:
         run.file.refuse_succeeded(bound, run.title)
-    _refuse_twice(run)
+    _refuse_second_query(run)
     folders.refuse_overlaps(run)
     folders.warn_of_old_files(run)
     if bound is not None:
-        run = _as_began(run, bound)
+        run = _with_former_columns(run, bound)
     if former is not None:
         succession.refuse_taken_over(run, bound, former, emits=emit_initial)
     if bound is None:
-        bound = succession.prepared(run, former, initial, emits=emit_initial)
-    begins = query_log.beginning(bound)
+        bound = succession.prepare_checkpoint(run, former, initial, emits=emit_initial)
+    begins = query_log.describe_beginning(bound)
     if bound is not None:
-        run, bound = _begun(run, bound, former)
-    asked = _Asked(trigger, name, close_at_end)
+        run, bound = _run_first_batch(run, bound, former)
+    asked = _CallOptions(trigger, name, close_at_end)
     if bound is not None and end_of_input.is_closing(run, bound, asked=close_at_end):
-        query, parts = _started(run, bound, ONCE, name, closes=True)
-        query_log.started(run, query, begins)
+        query, parts = _start_query(run, bound, TRIGGER_ONCE, name, closes=True)
+        query_log.log_start(run, query, begins)
         return TopologyQuery.of(query, run.title, parts, run.checkpoint)
-    if LOADING in (first_load.entry(run.nodes) if bound is None else bound):
+    if LOADING in (first_load.loading_entry(run.nodes) if bound is None else bound):
         first_load.refuse_remote(operator, session)
-        return _loading(run, bound, asked, begins)
-    query, parts = _started(run, bound, trigger, name)
-    query_log.started(run, query, begins)
+        return _start_with_load(run, bound, asked, begins)
+    query, parts = _start_query(run, bound, trigger, name)
+    query_log.log_start(run, query, begins)
     return TopologyQuery.of(
         query,
         run.title,
         parts,
         run.checkpoint,
-        asked.closing(run),
+        asked.closing_queries(run),
         closes=close_at_end,
-        rest=asked.rest(run),
+        rest=asked.completing_query(run),
     )
 
 
-def _begun(
+def _run_first_batch(
     run: StartRequest, bound: dict[str, Any], former: TopologyQuery | None
 ) -> tuple[StartRequest, dict[str, Any]]:
     """Run the first micro-batch of a prepared checkpoint, and let one that follows another query
@@ -235,78 +242,79 @@ def _begun(
     comes next.
 
     ``bound``: the present binding. ``former``: the running query that is followed, None if it
-    stands still or if there is none. Errors are those of ``first_batch.finished`` and
-    ``succession.caught_up``. Raises ``CheckpointError`` if another query than ``former`` is
+    stands still or if there is none. Errors are those of ``first_batch.finish_first_batch`` and
+    ``succession.catch_up``. Raises ``CheckpointError`` if another query than ``former`` is
     followed.
     """
     follows = FOLLOWS in bound
     if BEGINNING in bound:
         run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
-        bound = first_batch.finished(replace(run, outcomes=()) if follows else run, bound)
+        bound = first_batch.finish_first_batch(replace(run, outcomes=()) if follows else run, bound)
     if follows:
         if former is not None:
             succession.refuse_another(run, bound, former.checkpoint)
-        succession.caught_up(run, bound, former)
+        succession.catch_up(run, bound, former)
     return run, bound
 
 
-class _Asked(NamedTuple):
+class _CallOptions(NamedTuple):
     """The trigger, the name and the end of a query, as its call gives them."""
 
     trigger: Mapping[str, Any]
     name: str | None
     close_at_end: bool
 
-    def closing(self, run: StartRequest) -> list[Follow]:
+    def closing_queries(self, run: StartRequest) -> list[StartNext]:
         """Return a list with the function that starts the query that closes the end of the input.
-        That function returns None if no end can be planned, and raises what ``_started`` raises.
-        Without ``close_at_end`` the list is empty.
+        That function returns None if no end can be planned, and raises what ``_start_query``
+        raises. Without ``close_at_end`` the list is empty.
         """
 
         def close() -> StreamingQuery | None:
             if not end_of_input.plan_end(run):
                 return None
             bound = run.file.read(run.title)
-            last, _ = _started(run, bound, ONCE, self.name, closes=True)
-            query_log.started(run, last, "it closes the end of its input")
+            last, _ = _start_query(run, bound, TRIGGER_ONCE, self.name, closes=True)
+            query_log.log_start(run, last, "it closes the end of its input")
             return last
 
         return [close] if self.close_at_end else []
 
-    def rest(self, run: StartRequest) -> Follow:
+    def completing_query(self, run: StartRequest) -> StartNext:
         """Return a function that starts a query of the micro-batch within which the query was
-        stopped. It returns None if all micro-batches are complete, and raises what ``_started``
+        stopped. It returns None if all micro-batches are complete, and raises what ``_start_query``
         raises.
         """
 
         def complete() -> StreamingQuery | None:
             if not is_planned(run.session, run.checkpoint):
                 return None
-            query, _ = _started(run, run.file.read(run.title), ONCE, self.name)
+            query, _ = _start_query(run, run.file.read(run.title), TRIGGER_ONCE, self.name)
             return query
 
         return complete
 
 
-def _loading(
-    run: StartRequest, bound: Mapping[str, Any] | None, asked: _Asked, begins: str
+def _start_with_load(
+    run: StartRequest, bound: Mapping[str, Any] | None, asked: _CallOptions, begins: str
 ) -> StreamingQuery:
     """Start the query that reads tables to their end. Return it as one query with the real one,
     which starts after it.
 
     ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
-    real query. ``begins``: what the query begins with, in words. Errors are those of ``_started``.
+    real query. ``begins``: what the query begins with, in words. Errors are those of
+    ``_start_query``.
     """
     run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
 
     def begin() -> StreamingQuery:
-        real, _ = _started(run, first_load.finish(run), asked.trigger, asked.name)
-        query_log.started(run, real, "its tables are loaded")
+        real, _ = _start_query(run, first_load.note_loaded(run), asked.trigger, asked.name)
+        query_log.log_start(run, real, "its tables are loaded")
         return real
 
-    query, parts = _started(run, bound, ALL, asked.name, loads=True)
-    query_log.started(run, query, f"{begins}; {first_load.held_in_words(run.nodes)}")
-    follow = [begin, *asked.closing(run)]
+    query, parts = _start_query(run, bound, TRIGGER_ALL, asked.name, loads=True)
+    query_log.log_start(run, query, f"{begins}; {first_load.describe_held_sources(run.nodes)}")
+    follow = [begin, *asked.closing_queries(run)]
     return TopologyQuery.of(
         query,
         run.title,
@@ -318,7 +326,7 @@ def _loading(
     )
 
 
-def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
+def _with_former_columns(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
     """Return the run with the columns that its checkpoint began with; the run itself if there are
     no new ones. ``bound``: the binding.
 
@@ -333,26 +341,26 @@ def _as_began(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
         DovetailWarning,
         stacklevel=2,
     )
-    outcomes = _in_one_order(
+    outcomes = _in_checkpoint_order(
         [replace(outcome, node=began.get(outcome.node, outcome.node)) for outcome in run.outcomes]
     )
     nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     return replace(run, nodes=nodes, outcomes=outcomes)
 
 
-def _refuse_ends(
+def _refuse_options_of_end(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
-    """Raise ``PlanError`` for ``close_at_end=`` without the trigger ``ALL``, and for ``idle=`` with
-    it.
+    """Raise ``PlanError`` for ``close_at_end=`` without the trigger ``TRIGGER_ALL``, and for
+    ``idle=`` with it.
     """
-    if close_at_end and trigger != ALL:
+    if close_at_end and trigger != TRIGGER_ALL:
         raise PlanError(
             operator,
             "close_at_end= is given without trigger={'availableNow': True}, so there is no end",
             "Give both, or neither",
         )
-    if idle is not None and trigger == ALL:
+    if idle is not None and trigger == TRIGGER_ALL:
         raise PlanError(
             operator,
             "idle= is given with trigger={'availableNow': True}, which waits for nothing",
@@ -360,7 +368,7 @@ def _refuse_ends(
         )
 
 
-def _started(
+def _start_query(
     run: StartRequest,
     bound: Mapping[str, Any] | None,
     trigger: Mapping[str, Any],
@@ -381,37 +389,39 @@ def _started(
     reached, and ``TargetError`` for a target that is gone. Sinks raise their own errors.
     """
     if bound is None:
-        count, partitions = run.numbers()
+        count, partitions = run.bucket_and_partition_counts()
         plan = run.plan(count)
     else:
         refuse_repartitioning(bound, run.title)
         asked = {"buckets": run.buckets, "partitions": run.partitions}
-        refuse_unfit(bound, run.nodes, run.title, asked)
+        refuse_other_query(bound, run.nodes, run.title, asked)
         count, partitions = bound["buckets"], bound["partitions"]
         plan = run.plan(count)
         refuse_other_stages(bound, plan, run.title)
     timed = run.idle is not None if bound is None else TIMED in bound
-    timers, ends = has_timers(plan, timed=timed), trigger in (ALL, ONCE)
-    idle = _idle(run, bound, plan, timed=timed)
+    timers, ends = has_timers(plan, timed=timed), trigger in (TRIGGER_ALL, TRIGGER_ONCE)
+    idle = _idle_rules(run, bound, plan, timed=timed)
     if idle is not None:
         plan = replace(plan, idles=True)
     refuse_unreachable(run.session, plan)
-    entries = _binding_of_places(run, bound)
-    used = settings(partitions) | (TO_END if ends and timers else {})
-    used |= time_zone.setting(run.session, entries[TIMEZONE])
+    entries = _binding_entries(run, bound)
+    used = settings(partitions) | (SETTINGS_TO_END if ends and timers else {})
+    used |= time_zone.time_zone_setting(run.session, entries[TIMEZONE])
     # Queries that start at the same time take turns, so that each sees the session unchanged.
-    with STARTING, delta_tables.setting(run.session, used | run.file.settings()):
-        _refuse_running(run.operator, run.session, name)
+    with START_LOCK, delta_tables.setting(run.session, used | run.file.settings()):
+        _refuse_used_name(run.operator, run.session, name)
         if idle is not None:
             entries[RUNS] = idle.runs
         if bound is not None and any(bound.get(name) != value for name, value in entries.items()):
             run.file.write({**bound, **entries})
         if bound is not None and not ends and timers:
-            wake(run)
-        blobs = first_batch.taken_over(run) if bound is not None and SEEDED in bound else {}
-        sources = row_files.unchanging(run.session, run.checkpoint, sources_of(run.nodes))
+            plan_wake_up(run)
+        blobs = first_batch.blobs_taken_over(run) if bound is not None and SEEDED in bound else {}
+        sources = row_files.stored_static_sources(
+            run.session, run.checkpoint, sources_of(run.nodes)
+        )
         if loads:
-            sources |= first_load.held_back(run.session, run.checkpoint, run.nodes)
+            sources |= first_load.held_back_sources(run.session, run.checkpoint, run.nodes)
         streaming = Streaming(
             bucket_labels(count),
             partitions,
@@ -439,7 +449,7 @@ def _started(
             )
 
 
-def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
+def _binding_entries(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the entries of a binding that say where a query runs: the checkpoint's full path, the
     time zone, and the folders that it reads and writes. ``bound``: the binding before, None for a
     new checkpoint.
@@ -449,14 +459,16 @@ def _binding_of_places(run: StartRequest, bound: Mapping[str, Any] | None) -> di
     """
     zone = time_zone.zone_of(run, bound)
     return {
-        AT: run.file.place(),
+        CHECKPOINT_PATH: run.file.full_path(),
         TIMEZONE: zone,
-        folders.READ: folders.read_from(run, bound),
-        folders.WRITTEN: folders.written(run, bound, alone=not several(run.outcomes)),
+        folders.READ: folders.folders_read(run, bound),
+        folders.WRITTEN: folders.written_targets(
+            run, bound, alone=not has_several_sinks(run.outcomes)
+        ),
     }
 
 
-def _idle(
+def _idle_rules(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> IdleRules | None:
     """Return what stages do when no input comes, with this start as the last; None without timers.
@@ -479,7 +491,7 @@ def _idle(
     return IdleRules((*before[1 - _RUNS_KEPT :], (time.time_ns() // 1000, span_us)))
 
 
-def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _in_checkpoint_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes in the order of their results in a checkpoint, the dead letters last.
     Each result must have one outcome.
     """
@@ -488,7 +500,7 @@ def _in_one_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return [*(by_node[node] for node in in_checkpoint_order([*by_node])), *letters]
 
 
-def _refuse_twice(run: StartRequest) -> None:
+def _refuse_second_query(run: StartRequest) -> None:
     """Raise ``CheckpointError`` for a second query on a checkpoint. Spark would silently stop the
     first.
     """
@@ -500,7 +512,7 @@ def _refuse_twice(run: StartRequest) -> None:
         )
 
 
-def _refuse_running(operator: str, session: SparkSession, name: str | None) -> None:
+def _refuse_used_name(operator: str, session: SparkSession, name: str | None) -> None:
     """Raise ``PlanError`` if a query of the session with this name runs. None is the name of no
     query.
     """
@@ -540,7 +552,7 @@ def refuse_static(operator: str, node: Node) -> None:
     checkpoint cannot keep the static rows.
     """
     for source in node.origins:
-        if source.static and not at_rest(node):
+        if source.static and not is_static(node):
             raise PlanError(
                 operator,
                 f"{source.name} is static, so its rows must be kept in a query's checkpoint",

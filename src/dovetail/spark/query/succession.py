@@ -54,19 +54,19 @@ from dovetail.spark.checkpoints.checkpoint import (
     TIMED,
     TIMEZONE,
     CheckpointFile,
+    refuse_other_query,
     refuse_other_stages,
-    refuse_unfit,
 )
 from dovetail.spark.checkpoints.spark_files import SparkFiles
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution.frames import Streaming
 from dovetail.spark.migration import row_files
-from dovetail.spark.migration.carried_over import positions
+from dovetail.spark.migration.carried_over import source_positions
 from dovetail.spark.migration.forecast import Step
-from dovetail.spark.migration.frozen_copy import copy_sources, freeze
+from dovetail.spark.migration.frozen_copy import copy_checkpoint, copy_sources
 from dovetail.spark.query import first_batch
 from dovetail.spark.query.end_of_input import refuse_ended
-from dovetail.spark.query.options import ONCE
+from dovetail.spark.query.options import TRIGGER_ONCE
 from dovetail.spark.query.planned_batches import is_planned, plan_batch
 from dovetail.spark.query.topology_query import TopologyQuery
 
@@ -78,7 +78,7 @@ ROUNDS: Final = 10
 _STOP: Final = "Stop it first, and upgrade as it stands still"
 
 
-def running(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
+def running_query(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
     """Return the value of ``initial=`` as (running query, anything else); one of both is None. A
     query that has ended becomes the path of its checkpoint.
 
@@ -113,7 +113,7 @@ def refuse_taken_over(
         )
 
 
-def prepared(
+def prepare_checkpoint(
     run: StartRequest, former: TopologyQuery | None, initial: Any, *, emits: bool
 ) -> dict[str, Any] | None:
     """Return the binding of a new checkpoint with all initial rows stored; None if there are none.
@@ -121,16 +121,17 @@ def prepared(
     ``former``: the running query that it begins with, None for none. ``initial``: else the value of
     ``initial=``. ``emits``: True if the sinks get the results of the initial rows.
 
-    Errors are those of ``first_batch.prepared``, with a running query those of ``begun``. Raises
-    ``TargetError`` if a sink cannot go on with what that query has written.
+    Errors are those of ``first_batch.prepare_checkpoint``, with a running query those of
+    ``store_running_state``. Raises ``TargetError`` if a sink cannot go on with what that query has
+    written.
     """
     if former is not None:
         if not emits:
             refuse_targets(run)
-        return begun(run, former.checkpoint, emits=emits)
+        return store_running_state(run, former.checkpoint, emits=emits)
     if initial is None and not any(source.static for source in sources_of(run.nodes)):
         return None
-    return first_batch.prepared(run, initial, emits=emits)
+    return first_batch.prepare_checkpoint(run, initial, emits=emits)
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
@@ -146,7 +147,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     """
     _refuse_remote(run)
     with reaching(run.operator, "initial=", checkpoint):
-        bound = CheckpointFile(run.session, checkpoint).begun(run.operator)
+        bound = CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
     if BEGINNING in bound or not files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits"):
         raise CheckpointError(
             run.title,
@@ -159,7 +160,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     return first_batch.forecast_of(run, checkpoint, emits=emits)
 
 
-def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
+def store_running_state(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
     """Store the state of a running query as the initial rows of a new checkpoint, and return its
     binding. ``checkpoint``: that of the running query.
 
@@ -167,20 +168,26 @@ def begun(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
     so this query does not wait for the other one to stop.
 
     Raises the errors of ``forecast_of`` before anything is written, and later those of
-    ``first_batch.prepared``.
+    ``first_batch.prepare_checkpoint``.
     """
     steps = forecast_of(run, checkpoint, emits=emits)
     files = files_of(run.session)
     root = files.qualified(checkpoint).rstrip("/")
-    former = row_files.copy_of(run.checkpoint)
+    former = row_files.folder_of_copy(run.checkpoint)
     with progress_bar(run.session, f"{run.title}: the state of {checkpoint} is copied"):
-        freeze(run.operator, run.session, root, former)
+        copy_checkpoint(run.operator, run.session, root, former)
     if emits:
-        return first_batch.prepared(run, former, emits=True)
-    follows = {"from": root, "query": _query(run, root), "begins": [step.begins for step in steps]}
+        return first_batch.prepare_checkpoint(run, former, emits=True)
+    follows = {
+        "from": root,
+        "query": _query_id(run, root),
+        "begins": [step.begins for step in steps],
+    }
     zone = {TIMEZONE: time_zone.zone_of(run, None)}
     silent = replace(run, outcomes=())
-    return first_batch.prepared(silent, former, emits=False, more={FOLLOWS: follows, **zone})
+    return first_batch.prepare_checkpoint(
+        silent, former, emits=False, more={FOLLOWS: follows, **zone}
+    )
 
 
 def refuse_targets(run: StartRequest) -> None:
@@ -206,7 +213,7 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
         )
 
 
-def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
+def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
     """Follow a running query, round by round. Stop after a round that took more than half as long
     as the one before, at the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``.
     Errors are those of ``_follow_once``.
@@ -221,7 +228,7 @@ def follow(run: StartRequest, bound: Mapping[str, Any]) -> None:
         before_s = took_s
 
 
-def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
+def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
     """Follow the other query to its end, so that this one may take over.
 
     ``bound``: the binding of ``run``. ``query``: the other query, which is stopped here once this
@@ -234,7 +241,7 @@ def caught_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery 
     refuse_targets(run)
     root = bound[FOLLOWS]["from"]
     if query is not None and query.isActive:
-        follow(run, bound)
+        follow_running(run, bound)
         query.stop_after_batch()
     if CheckpointFile(run.session, root).is_running():
         raise CheckpointError(
@@ -263,7 +270,7 @@ def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
     other query's file is written first. Raises ``CheckpointError`` if that checkpoint is gone.
     """
     other = CheckpointFile(run.session, bound[FOLLOWS]["from"])
-    other.write({**other.begun(run.title), SUCCESSOR: run.file.place()})
+    other.write({**other.binding_of_begun(run.title), SUCCESSOR: run.file.full_path()})
     run.file.write({name: value for name, value in bound.items() if name != FOLLOWS})
 
 
@@ -273,26 +280,26 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
     The other query must have committed a micro-batch. Raises ``CheckpointError`` if the plan of
     ``run`` has changed, or if the other query is gone, has begun anew or has ended. Raises the
-    failure of a micro-batch (``first_batch.completed``).
+    failure of a micro-batch (``first_batch.run_to_end``).
     """
     run = replace(run, outcomes=())
     session, root = run.session, bound[FOLLOWS]["from"]
-    refuse_unfit(bound, run.nodes, run.title, {"buckets": run.buckets})
+    refuse_other_query(bound, run.nodes, run.title, {"buckets": run.buckets})
     plan = run.plan(bound["buckets"])
     refuse_other_stages(bound, plan, run.title)
     if is_planned(session, run.checkpoint):
         _run_planned(run, bound, plan)
-    if _query(run, root) != bound[FOLLOWS]["query"]:
+    if _query_id(run, root) != bound[FOLLOWS]["query"]:
         raise CheckpointError(
             run.title,
             f"the query of {root} was set back or begun anew since {run.checkpoint} follows it",
             "Begin again, with a new folder",
         )
-    other = CheckpointFile(session, root).begun(run.title)
+    other = CheckpointFile(session, root).binding_of_begun(run.title)
     refuse_ended(session, root, other, run.title)
     batch = max(files_of(session).numbers(f"{root}/commits"))
-    stored = CheckpointStores.bare(run.operator, SparkFiles(session, root), other, batch)
-    offsets, pairs = positions(stored, plan, run.nodes)
+    stored = CheckpointStores.without_state(run.operator, SparkFiles(session, root), other, batch)
+    offsets, pairs = source_positions(stored, plan, run.nodes)
     copy_sources(run.operator, session, root, run.checkpoint, pairs)
     if plan_batch(session, run.checkpoint, until=offsets):
         _run_planned(run, bound, plan)
@@ -309,14 +316,14 @@ def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> Non
         bucket_labels(plan.buckets),
         bound["partitions"],
         timers=True,
-        sources=row_files.unchanging(session, run.checkpoint, sources),
+        sources=row_files.stored_static_sources(session, run.checkpoint, sources),
     )
-    zone = time_zone.setting(session, time_zone.zone_of(run, bound))
+    zone = time_zone.time_zone_setting(session, time_zone.zone_of(run, bound))
     doing = f"it follows the query of {bound[FOLLOWS]['from']}"
-    first_batch.completed(run, plan, stages, zone, ONCE, doing)
+    first_batch.run_to_end(run, plan, stages, zone, TRIGGER_ONCE, doing)
 
 
-def _query(run: StartRequest, root: str) -> str:
+def _query_id(run: StartRequest, root: str) -> str:
     """Return Spark's id of the query whose checkpoint is the folder ``root``. Raises
     ``CheckpointError`` if it is gone.
     """

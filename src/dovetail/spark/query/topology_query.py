@@ -22,9 +22,9 @@ from dovetail.pictures.formats import picture_of
 from dovetail.platform.jvm import has_read_all, newest_reports
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.provenance.explanation import RowExplanation
-from dovetail.spark.checkpoints.row_explanations import explained as explained_row
+from dovetail.spark.checkpoints.row_explanations import explain_stored_row as explained_row
 from dovetail.spark.execution.frames import session_of
-from dovetail.spark.query.failures import explained
+from dovetail.spark.query.failures import with_cause
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:
     _SparkQuery = object
 
-Follow: TypeAlias = "Callable[[], StreamingQuery | None]"
+StartNext: TypeAlias = "Callable[[], StreamingQuery | None]"
 """A function that starts the next query, or returns None if there is nothing to do."""
 
 
@@ -64,7 +64,7 @@ class TopologyQuery(_SparkQuery):
     """The error with which ``_thread`` has ended."""
     _stopped = False
     """True once the user has stopped the query, so that no other starts."""
-    _rest: Follow | None = None
+    _rest: StartNext | None = None
     """A function that starts a query of the micro-batch that was stopped within, if there is
     one."""
 
@@ -75,11 +75,11 @@ class TopologyQuery(_SparkQuery):
         title: str,
         parts: QueryParts,
         checkpoint: str,
-        follow: Sequence[Follow] = (),
+        follow: Sequence[StartNext] = (),
         *,
         closes: bool = False,
         loads: bool = False,
-        rest: Follow | None = None,
+        rest: StartNext | None = None,
     ) -> StreamingQuery:
         """Return a query as one whose failures begin with their cause.
 
@@ -102,7 +102,7 @@ class TopologyQuery(_SparkQuery):
         title: str,
         parts: QueryParts,
         checkpoint: str,
-        follow: Sequence[Follow],
+        follow: Sequence[StartNext],
         *,
         closes: bool,
         loads: bool,
@@ -111,26 +111,26 @@ class TopologyQuery(_SparkQuery):
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
         self.parts, self.checkpoint = parts, checkpoint
         self._closes, self._loads, self._last_begun = closes, loads, Event()
-        self._take(query)
+        self._adopt(query)
         if follow:
             self._thread = Thread(
-                target=self._run, args=(follow,), name="dovetail-query", daemon=True
+                target=self._start_followers, args=(follow,), name="dovetail-query", daemon=True
             )
             self._thread.start()
 
-    def _take(self, query: StreamingQuery) -> None:
+    def _adopt(self, query: StreamingQuery) -> None:
         """Make a started query the one whose state Spark's methods of this object return. Earlier
         ones are kept in a list.
         """
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
-    def _run(self, follow: Sequence[Follow]) -> None:
+    def _start_followers(self, follow: Sequence[StartNext]) -> None:
         """Wait for each query, and start the next by the next function in ``follow`` if it has read
         all. Stop if the function returns None. Keep any failure.
         """
         try:
             for start in follow:
-                with self._loading():
+                with self._loading_bar():
                     self._await_last()
                 with self._starting:
                     follower = None
@@ -138,7 +138,7 @@ class TopologyQuery(_SparkQuery):
                         follower = start()
                     if follower is None:
                         return
-                    self._take(follower)
+                    self._adopt(follower)
             self._last_begun.set()
             self._await_last()
         except BaseException as error:
@@ -147,7 +147,7 @@ class TopologyQuery(_SparkQuery):
             self._last_begun.set()
 
     @contextmanager
-    def _loading(self) -> Iterator[None]:
+    def _loading_bar(self) -> Iterator[None]:
         """Show a progress bar in the block if tables are loaded meanwhile."""
         if not self._loads or len(self._queries) > 1:
             yield
@@ -161,11 +161,11 @@ class TopologyQuery(_SparkQuery):
         most, and return whether it has ended; else return None. Raises its failure with the cause
         in front.
         """
-        with self._explained():
+        with self._raise_with_cause():
             return super().awaitTermination(timeout)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _raise_with_cause(self) -> Iterator[None]:
         """Raise the failure of the query in the block again, with its cause as the first line."""
         try:
             yield
@@ -175,7 +175,7 @@ class TopologyQuery(_SparkQuery):
     def _with_cause(self, error: StreamingQueryException) -> StreamingQueryException:
         """Return the same error, with its cause in front of its message (``failures``)."""
         sinks = [title for titles in self.parts.sinks.values() for title in titles]
-        return explained(error, self._title, sinks)
+        return with_cause(error, self._title, sinks)
 
     def explain_row(
         self, key: Any, result: str | None = None, *, members: int = 20
@@ -222,7 +222,7 @@ class TopologyQuery(_SparkQuery):
             self._last_begun.wait()
             if self._failure is not None:
                 raise self._failure
-        with self._explained():
+        with self._raise_with_cause():
             super().processAllAvailable()
 
     def stop(self) -> None:
@@ -243,7 +243,7 @@ class TopologyQuery(_SparkQuery):
         self.stop()
         rest = None if self._rest is None else self._rest()
         if rest is not None:
-            with self._explained():
+            with self._raise_with_cause():
                 rest.awaitTermination()
 
     def exception(self) -> Any:
@@ -254,18 +254,18 @@ class TopologyQuery(_SparkQuery):
         return None if error is None else self._with_cause(error)
 
     def __repr__(self) -> str:
-        state, lines = self._described()
+        state, lines = self._state_and_lines()
         return "\n  ".join([printable(f"Query[{self._title}; {state}]"), *lines])
 
     def _repr_html_(self) -> str:
-        state, lines = self._described()
+        state, lines = self._state_and_lines()
         title = f"<strong>{escaped(f'Query[{self._title}; {state}]')}</strong>"
         parts = [title, *(f"<div>{escaped(line)}</div>" for line in lines)]
         if self.parts.results:
             parts.append(picture_of(*self.parts.results, sinks=self.parts.sinks))
         return "\n".join(parts)
 
-    def _described(self) -> tuple[str, list[str]]:
+    def _state_and_lines(self) -> tuple[str, list[str]]:
         """Return the state in a word, and lines on the query: its id, and its last micro-batch or
         its failure. Without an answer of Spark the state is unknown.
         """

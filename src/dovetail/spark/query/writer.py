@@ -32,7 +32,7 @@ from dovetail.spark.execution import projection
 from dovetail.spark.execution.frames import Streaming, session_of
 from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_MANY, PARTITIONS_DEFAULT
 from dovetail.spark.query.results import Outcome
-from dovetail.spark.query.results import writer as fan_out
+from dovetail.spark.query.results import writer_of_results as fan_out
 from dovetail.spark.workers import TRACEBACK
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ SNAPSHOT_ON_LAG = "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag"
 is 50 micro-batches old. Spark's maintenance writes one a minute, and no micro-batch waits for it.
 """
 
-TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+SETTINGS_TO_END = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 """Further settings of a query with timers that is to end by itself. Without them Spark would run
 micro-batches without end. (The stages have timers all the same: Spark refuses state that is read
 with timers at one time and without at another.)"""
-STARTING = Lock()
+START_LOCK = Lock()
 """Held while a query starts: its session has the query's settings meanwhile."""
 _BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
 """Spark's messages of the state of a query whose sources do not exist yet."""
 _SOURCES_WITHIN_S = 5.0
-_WARNED: WeakSet[SparkSession] = WeakSet()
+_WARNED_SESSIONS: WeakSet[SparkSession] = WeakSet()
 """The sessions that have been warned of Spark's leak."""
 
 
@@ -172,7 +172,7 @@ class StartRequest:
         """The checkpoint's file ``dovetail.json``, which binds it to this query."""
         return CheckpointFile(self.session, self.checkpoint)
 
-    def numbers(self, buckets: int | None = None) -> tuple[int, int]:
+    def bucket_and_partition_counts(self, buckets: int | None = None) -> tuple[int, int]:
         """Return the numbers of buckets and of partitions for a new checkpoint: those asked for,
         else the defaults.
 
@@ -233,9 +233,9 @@ def writer_of(
     suit the target, ``TargetError`` if the target cannot take it.
     """
     session = session_of(plan.results[0].stage.node)
-    packed = not outcomes or several(outcomes)
+    packed = not outcomes or has_several_sinks(outcomes)
     with without_call_sites():
-        rows = rows_of(plan, session, streaming, packed=packed)
+        rows = rows_of_plan(plan, session, streaming, packed=packed)
     if not outcomes:
         writer = rows.writeStream.format("noop")
     elif packed:
@@ -245,14 +245,16 @@ def writer_of(
     return writer.option("checkpointLocation", folder)
 
 
-def several(outcomes: Sequence[Outcome]) -> bool:
+def has_several_sinks(outcomes: Sequence[Outcome]) -> bool:
     """Say whether rows go to several sinks, which Spark's own way cannot do. There must be an
     outcome.
     """
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 
 
-def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool) -> DataFrame:
+def rows_of_plan(
+    plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool
+) -> DataFrame:
     """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
     its results. ``streaming``: the stages as Spark runs them.
 
@@ -264,7 +266,9 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         column = "reader"
     else:
         (result,) = plan.results
-        rows = reduce(projection.viewed, result.views, flow.run_single_result(plan, streaming))
+        rows = reduce(
+            projection.changelog_of_view, result.views, flow.run_single_result(plan, streaming)
+        )
         column = TIMESTAMP
     if streaming.silent:
         # Not a constant condition: Spark would optimize the stages away.
@@ -272,7 +276,7 @@ def rows_of(plan: Plan, session: SparkSession, streaming: Streaming, *, packed: 
         if plan.dead_letters:
             condition |= F.col(column) == plan.addresses[-1]
         rows = rows.where(condition)
-    _warn_of_leak(session, streaming.stateful * streaming.partitions)
+    _warn_of_socket_leak(session, streaming.stateful * streaming.partitions)
     return rows
 
 
@@ -288,11 +292,11 @@ def leaks_sockets(session: SparkSession) -> bool:
     return spark_version(session).startswith("4.2.0")
 
 
-def _warn_of_leak(session: SparkSession, tasks: int) -> None:
+def _warn_of_socket_leak(session: SparkSession, tasks: int) -> None:
     """Warn once per session if its Spark leaks sockets: ``tasks`` of them in each micro-batch."""
-    if session in _WARNED or tasks == 0 or not leaks_sockets(session):
+    if session in _WARNED_SESSIONS or tasks == 0 or not leaks_sockets(session):
         return
-    _WARNED.add(session)
+    _WARNED_SESSIONS.add(session)
     warnings.warn(
         f"Spark 4.2.0 never closes a socket of each task with state: {tasks} per micro-batch of "
         "this query, until the process may open no more. Run it on Spark 4.2.1 or later",

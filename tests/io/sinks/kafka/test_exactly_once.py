@@ -219,7 +219,7 @@ def test_what_cannot_be_written_so_is_refused_before_the_query_starts(
 ) -> None:
     add(kafka_spark, tmp_path, 0)
     _, table = counted(kafka_spark, tmp_path)
-    monkeypatch.setattr(transactional, "ANSWER_S", 3.0)
+    monkeypatch.setattr(transactional, "ANSWER_SECONDS_MAX", 3.0)
     cases: list[tuple[str, dict[str, Any], str]] = [
         (kafka_servers, {}, "have no topic nope that this user may see. Create it, and grant the"),
         ("127.0.0.1:1", {}, r"to_topic\('nope'\): the brokers 127.0.0.1:1 give no answer: "),

@@ -36,7 +36,7 @@ from dovetail.io.sinks.postgres.tables import (
     foreign_key,
 )
 from dovetail.io.sinks.postgres.transactions import ServerConnection
-from dovetail.lookup_sources.retry import persistently
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release
 
@@ -79,7 +79,7 @@ class SinkSettings:
         """Run ``action`` and return its result; retry it after an ``OSError``. Raises
         ``ConfigurationError`` if the last attempt fails so; other errors pass at once.
         """
-        return persistently(self, action)
+        return call_with_retries(self, action)
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
         """Return True if a table's rows are to be deleted before the query writes. Nothing is

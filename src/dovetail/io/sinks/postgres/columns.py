@@ -33,12 +33,12 @@ from dovetail.base.columns import quoted
 from dovetail.base.infinity import (
     FIRST_DAY,
     FIRST_MICROSECOND,
+    INFINITE_TEXTS,
     LAST_DAY,
     LAST_MICROSECOND,
-    TEXTS,
 )
 from dovetail.errors import DataError, PlanError
-from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, fits
+from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, find_possible_keys
 from dovetail.plan.types.checks import map_without_text_keys
 
 JSON_TYPE = "jsonb"
@@ -253,14 +253,14 @@ def _storable_values(column: StoreColumn, values: pa.Array) -> Any:
     if column.type in ("json", "jsonb"):
         return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
     if not pa.types.is_list(values.type):
-        return fits(column, values, _ENCODING)
+        return find_possible_keys(column, values, _ENCODING)
     element = StoreColumn(
         column.name, column.type.removeprefix("_"), column.sql, column.modifier, []
     )
     parents, flat = pc.list_parent_indices(values), values.flatten()
     parents, flat = parents.filter(flat.is_valid()), flat.filter(flat.is_valid())
     fine = np.ones(len(values), np.bool_)
-    fine[parents.to_numpy()[~fits(element, flat, _ENCODING)]] = False
+    fine[parents.to_numpy()[~find_possible_keys(element, flat, _ENCODING)]] = False
     return fine
 
 
@@ -293,7 +293,7 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
     if not any(pc.any(end).as_py() for end in ends):
         return column
     text = column.cast(pa.string())
-    for end, name in zip(ends, TEXTS, strict=True):
+    for end, name in zip(ends, INFINITE_TEXTS, strict=True):
         text = pc.if_else(end, name, text)
     return text
 

@@ -33,7 +33,11 @@ from dovetail.io.sinks.postgres.tables import (
 )
 from dovetail.io.sinks.postgres.transactions import ServerConnection
 from dovetail.io.sinks.spark_sinks import WriteBatch, WriteBatches
-from dovetail.lookup_sources.postgres_connection import parameters, psycopg_for, refuse_names
+from dovetail.lookup_sources.postgres_connection import (
+    connection_parameters,
+    psycopg_for,
+    refuse_names,
+)
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.platform.sessions import batch_writer
 
@@ -71,7 +75,7 @@ class PostgresSink:
     @property
     def dataset(self) -> datasets.Dataset:
         """The table under the name by which lineage events know it, without secrets."""
-        given = parameters(self.dsn) or {}
+        given = connection_parameters(self.dsn) or {}
         server = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
         table = self.table if "." in self.table else f"public.{self.table}"
         return datasets.Dataset(f"postgres://{server}", f"{given.get('dbname', '')}.{table}")
@@ -81,7 +85,7 @@ class PostgresSink:
         """The identity of the target: title, database, and server with port, as the DSN gives them.
         Equal for two sinks of one table, if their DSNs name it alike.
         """
-        dsn_values = parameters(self.dsn) or {}
+        dsn_values = connection_parameters(self.dsn) or {}
         server = sorted((k, v) for k, v in dsn_values.items() if k in ("host", "hostaddr", "port"))
         return self.title, dsn_values.get("dbname"), tuple(server)
 

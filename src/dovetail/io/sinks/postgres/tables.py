@@ -15,7 +15,7 @@ from typing import Any
 from dovetail.base.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import differences
-from dovetail.lookup_sources.postgres_types import COLUMNS, StoreColumn
+from dovetail.lookup_sources.postgres_types import COLUMNS_QUERY, StoreColumn
 
 QUERIES_TABLE = "dovetail_queries"
 TASK_COLUMN = ORDER
@@ -499,7 +499,9 @@ def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | Non
             f"ALTER TABLE {table} SET LOGGED",
         )
     full = f"{quoted(schema)}.{quoted(name)}"
-    columns = {row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS, [full]).fetchall()}
+    columns = {
+        row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS_QUERY, [full]).fetchall()
+    }
     _refuse_columns(cursor, layout, full, columns)
     return TargetTable(layout, schema, name, {name: columns[name] for name in layout.types})
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from dovetail.errors import TargetError
 from dovetail.lookup_sources.postgres_connection import (
-    connected,
+    connect,
     deadline,
     milliseconds,
     psycopg_for,
-    without_parameters,
+    without_secrets,
 )
 from dovetail.lookup_sources.retry import first_line
 
@@ -67,7 +67,7 @@ class ServerConnection:
         """Open a connection for one transaction, and close it at the end of the block. Raises
         psycopg's error if the server cannot be reached within ``timeout_s`` or 10 s.
         """
-        connection = connected(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
+        connection = connect(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
             # So that commits of others, made while this one waits for a lock, are visible.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -93,7 +93,7 @@ class ServerConnection:
         """
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return OSError(without_parameters(self.dsn, line))
+            return OSError(without_secrets(self.dsn, line))
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return TargetError(
                 self.title,
