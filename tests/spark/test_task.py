@@ -14,9 +14,9 @@ from dovetail.spark.execution.processor import BucketProcessor
 FREEZES = """
 import gc
 import pyarrow as pa
-from dovetail.spark.execution.frames import packing
+from dovetail.spark.execution.frames import packing_function
 
-pack = packing([], "table t", None)
+pack = packing_function([], "table t", None)
 batches = [pa.record_batch({"n": [1, 2]})]
 print(gc.get_freeze_count())
 list(pack(iter(batches)))

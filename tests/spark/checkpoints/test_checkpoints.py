@@ -273,7 +273,7 @@ def test_partitions_do_not_depend_on_the_cores_that_are_there(
     request = StartRequest("run", [users.plan], (), str(tmp_path), "change", buckets, partitions)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert request.numbers() == expected
+        assert request.bucket_and_partition_counts() == expected
     said = [str(one.message) for one in caught if one.category is dt.errors.DovetailWarning]
     assert len(said) == warns
     assert all(f"the session has {there} cores. Give partitions=" in text for text in said)

@@ -85,11 +85,11 @@ def is_overlap(folder: str, other: str) -> bool:
     pattern reads no files above its own depth. So a folder that matches only the pattern's first
     names is not read.
 
-    >>> overlap("/data/orders", "/data/orders/out"), overlap("/data/orders", "/data/orders2")
+    >>> is_overlap("/data/orders", "/data/orders/out"), is_overlap("/data/orders", "/data/orders2")
     (True, False)
-    >>> overlap("/data/2024-*/in", "/data/2024-05/in/x"), overlap("/data/*/in", "/data/out")
+    >>> is_overlap("/data/2024-*/in", "/data/2024-05/in/x"), is_overlap("/data/*/in", "/data/out")
     (True, False)
-    >>> overlap("/out", "/out/_checkpoint")
+    >>> is_overlap("/out", "/out/_checkpoint")
     False
     """
     outer, inner = sorted((folder.rstrip("/").split("/"), other.rstrip("/").split("/")), key=len)
