@@ -44,7 +44,13 @@ from pyspark.sql.types import (
 from dovetail.base.columns import quoted
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError, PlanError
-from dovetail.io.formats.avro_schemas import Avro, by_writer, expanded, text_of, widens
+from dovetail.io.formats.avro_schemas import (
+    Avro,
+    resolve_references,
+    schema_text,
+    widens,
+    with_units_of_writer,
+)
 from dovetail.io.formats.plain import FRAME_LENGTH, Decoding, Format, FormatContext
 from dovetail.io.formats.registry import Registry
 from dovetail.plan.types.checks import refuse_duplicates, types_within
@@ -401,11 +407,11 @@ def _read_by(
 
     ``type_``: that of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.
     """
-    wanted = expanded(reader)
-    read = by_writer(expanded(json.loads(writer)), wanted)
+    wanted = resolve_references(reader)
+    read = with_units_of_writer(resolve_references(json.loads(writer)), wanted)
     if read == wanted:
         return decode_avro(value, writer, json.dumps(reader))
-    text = text_of(read)
+    text = schema_text(read)
     decoded, written_type = decode_avro(value, writer, text), spark_type_of_schema(context, text)
     # Casts by their texts, because all parts may be null.
     if widens(written_type, type_):

@@ -26,42 +26,42 @@ _LOCAL = "local-"
 """The first part of the logical types of timestamps without a zone."""
 
 
-def value_of(schema: Avro) -> Avro:
+def without_null(schema: Avro) -> Avro:
     """Return a nullable schema without its null; a union of several other types stays as it is,
     null included.
     """
-    branches = [branch for branch in branches_of(schema) if branch != "null"]
+    branches = [branch for branch in union_types(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
 
 
-def branches_of(schema: Avro) -> list[Avro]:
+def union_types(schema: Avro) -> list[Avro]:
     """Return the types of a union; a schema that is no union is its only type."""
     return schema if isinstance(schema, list) else [schema]
 
 
-def kind_of(schema: Avro) -> str:
+def avro_type_name(schema: Avro) -> str:
     """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
     if isinstance(schema, list):
         return "union"
     return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
-def fields_of(schema: Avro) -> dict[str, Avro]:
+def fields_by_name(schema: Avro) -> dict[str, Avro]:
     """Return the fields of a record by name, also of a nullable one; empty for other types."""
-    value_schema = value_of(schema)
+    value_schema = without_null(schema)
     fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
     return {field["name"]: field for field in fields}
 
 
-def is_other_unit(writer: Avro, reader: Avro) -> bool:
+def has_other_unit(writer: Avro, reader: Avro) -> bool:
     """Return True if both schemas of a value have a logical type, by which the same number or bytes
     stand for different values. ``writer``, ``reader``: without their null.
     """
-    meanings = [_meaning(schema) for schema in (writer, reader)]
+    meanings = [_logical_type_and_scale(schema) for schema in (writer, reader)]
     return None not in meanings and meanings[0] != meanings[1]
 
 
-def _meaning(schema: Avro) -> tuple[str, int] | None:
+def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
     """Return the logical type of a schema, and the scale of a decimal; None without a logical type.
     Timestamps with and without a zone have the same numbers.
     """
@@ -71,25 +71,28 @@ def _meaning(schema: Avro) -> tuple[str, int] | None:
     return logical.removeprefix(_LOCAL), schema.get("scale", 0) if logical == "decimal" else 0
 
 
-def by_writer(writer: Avro, reader: Avro) -> Avro:
-    """Return the reader's schema with the writer's logical types where the two ``is_other_unit``,
+def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
+    """Return the reader's schema with the writer's logical types where the two ``has_other_unit``,
     at any depth. Unions of several types are left as they are.
     """
-    written, wanted = value_of(writer), value_of(reader)
-    kind = kind_of(wanted)
+    written, wanted = without_null(writer), without_null(reader)
+    kind = avro_type_name(wanted)
     read = wanted
-    if is_other_unit(written, wanted):
+    if has_other_unit(written, wanted):
         read = written
         if wanted["logicalType"].startswith(_LOCAL) and not _is_local(written):
             read = {**written, "logicalType": f"{_LOCAL}{written['logicalType']}"}
         elif _is_local(written) and not _is_local(wanted):
             read = {**written, "logicalType": written["logicalType"].removeprefix(_LOCAL)}
-    elif kind == kind_of(written) == "record":
-        of_writer = fields_of(written)
-        read = {**wanted, "fields": [_field_by_writer(of_writer, f) for f in wanted["fields"]]}
-    elif kind == kind_of(written) and kind in ("array", "map"):
+    elif kind == avro_type_name(written) == "record":
+        of_writer = fields_by_name(written)
+        read = {
+            **wanted,
+            "fields": [_field_with_units_of_writer(of_writer, f) for f in wanted["fields"]],
+        }
+    elif kind == avro_type_name(written) and kind in ("array", "map"):
         inner = "items" if kind == "array" else "values"
-        read = {**wanted, inner: by_writer(written[inner], wanted[inner])}
+        read = {**wanted, inner: with_units_of_writer(written[inner], wanted[inner])}
     if not isinstance(reader, list) or wanted is reader:
         return read
     return [branch if branch == "null" else read for branch in reader]
@@ -121,24 +124,26 @@ def _is_local(schema: Avro) -> bool:
     return str(schema["logicalType"]).startswith(_LOCAL)
 
 
-def _field_by_writer(writer: dict[str, Avro], field: Avro) -> Avro:
-    """Return a field of the reader's schema as ``by_writer`` does. ``writer``: the fields of the
-    writer's record by name, which may be an alias in the reader's.
+def _field_with_units_of_writer(writer: dict[str, Avro], field: Avro) -> Avro:
+    """Return a field of the reader's schema as ``with_units_of_writer`` does. ``writer``: the
+    fields of the writer's record by name, which may be an alias in the reader's.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
     if written is None:
         return field
-    type_ = by_writer(written["type"], field["type"])
+    type_ = with_units_of_writer(written["type"], field["type"])
     if type_ == field["type"]:
         return field
     return {name: of for name, of in field.items() if name != "default"} | {"type": type_}
 
 
-_NAMED = ("record", "enum", "fixed")
+_NAMED_TYPES = ("record", "enum", "fixed")
 
 
-def expanded(schema: Avro, names: dict[str, Avro] | None = None, namespace: str = "") -> Avro:
+def resolve_references(
+    schema: Avro, names: dict[str, Avro] | None = None, namespace: str = ""
+) -> Avro:
     """Return the schema with named types in place of references to them, each by its full name. A
     name that is not known, such as a plain type's, stays as it is.
 
@@ -147,43 +152,48 @@ def expanded(schema: Avro, names: dict[str, Avro] | None = None, namespace: str 
     """
     names = {} if names is None else names
     if isinstance(schema, str):
-        return names.get(_full(schema, namespace), names.get(schema, schema))
+        return names.get(_full_name(schema, namespace), names.get(schema, schema))
     if isinstance(schema, list):
-        return [expanded(branch, names, namespace) for branch in schema]
+        return [resolve_references(branch, names, namespace) for branch in schema]
     resolved = dict(schema)
     kind = resolved["type"]
     if isinstance(kind, list):
-        return expanded(kind, names, namespace)
-    if isinstance(kind, dict) or (kind not in _NAMED and _full(kind, namespace) in names):
-        inner = expanded(kind, names, namespace)
+        return resolve_references(kind, names, namespace)
+    if isinstance(kind, dict) or (
+        kind not in _NAMED_TYPES and _full_name(kind, namespace) in names
+    ):
+        inner = resolve_references(kind, names, namespace)
         beside = {name: of for name, of in resolved.items() if name != "type"}
         return {**inner, **beside} if isinstance(inner, dict) and "name" not in inner else inner
-    if kind in _NAMED:
-        resolved["name"] = _full(resolved["name"], resolved.pop("namespace", None) or namespace)
+    if kind in _NAMED_TYPES:
+        resolved["name"] = _full_name(
+            resolved["name"], resolved.pop("namespace", None) or namespace
+        )
         namespace = resolved["name"].rpartition(".")[0]
     for inner in ("items", "values"):
         if inner in resolved:
-            resolved[inner] = expanded(resolved[inner], names, namespace)
+            resolved[inner] = resolve_references(resolved[inner], names, namespace)
     if kind == "record":
         resolved["fields"] = [
-            {**f, "type": expanded(f["type"], names, namespace)} for f in resolved["fields"]
+            {**f, "type": resolve_references(f["type"], names, namespace)}
+            for f in resolved["fields"]
         ]
-    if kind in _NAMED:
+    if kind in _NAMED_TYPES:
         names[resolved["name"]] = resolved
     return resolved
 
 
-def _full(name: str, namespace: str) -> str:
+def _full_name(name: str, namespace: str) -> str:
     """Return a name with its namespace, unless the name has a dot or there is no namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def text_of(schema: Avro) -> str:
+def schema_text(schema: Avro) -> str:
     """Return a resolved schema as JSON, with references in place of repeated named types."""
-    return json.dumps(_written(schema, {}))
+    return json.dumps(_with_references(schema, {}))
 
 
-def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
+def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
     """Return the schema with each named type defined once, and named where it is used again.
     ``seen``: the types so far by name, which grows.
 
@@ -191,11 +201,11 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
     match records by namespace.
     """
     if isinstance(schema, list):
-        return [_written(branch, seen) for branch in schema]
+        return [_with_references(branch, seen) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     written = dict(schema)
-    if written["type"] in _NAMED:
+    if written["type"] in _NAMED_TYPES:
         while seen.get(written["name"], schema) != schema:
             written["name"] = f"other.{written['name']}"
         if written["name"] in seen:
@@ -203,7 +213,9 @@ def _written(schema: Avro, seen: dict[str, Avro]) -> Avro:
         seen[written["name"]] = schema
     for inner in ("items", "values"):
         if inner in written:
-            written[inner] = _written(written[inner], seen)
+            written[inner] = _with_references(written[inner], seen)
     if "fields" in written:
-        written["fields"] = [{**f, "type": _written(f["type"], seen)} for f in written["fields"]]
+        written["fields"] = [
+            {**f, "type": _with_references(f["type"], seen)} for f in written["fields"]
+        ]
     return written

@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 from dovetail.io.formats.avro import refuse_same_names, spark_type_of_schema
 from dovetail.io.formats.avro_schemas import (
     Avro,
-    branches_of,
-    expanded,
-    fields_of,
-    is_other_unit,
-    kind_of,
-    text_of,
-    value_of,
+    avro_type_name,
+    fields_by_name,
+    has_other_unit,
+    resolve_references,
+    schema_text,
+    union_types,
+    without_null,
 )
 from dovetail.io.formats.connect import (
     CONNECT,
@@ -68,10 +68,10 @@ class Envelope:
         """Return the envelope of a schema's text, which must be a schema of Avro as JSON. Raises
         ``PlanError`` if it has no ``op`` or no row in ``after``, so is not that of a change event.
         """
-        schema = expanded(json.loads(text))
-        after = fields_of(schema).get("after")
-        row = None if after is None else value_of(after["type"])
-        if not fields_of(row) or "op" not in fields_of(schema):
+        schema = resolve_references(json.loads(text))
+        after = fields_by_name(schema).get("after")
+        row = None if after is None else without_null(after["type"])
+        if not fields_by_name(row) or "op" not in fields_by_name(schema):
             raise context.refuse(
                 "has an Avro schema that is of no change event",
                 "Read it with dt.formats.avro, or name Debezium's subject in subject=",
@@ -97,7 +97,7 @@ class Envelope:
         return StructType(
             [
                 StructField(name, _default_type(context, name, of["type"], natural[name].dataType))
-                for name, of in fields_of(self.row).items()
+                for name, of in fields_by_name(self.row).items()
             ]
         )
 
@@ -127,7 +127,7 @@ class SchemaReader:
         schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's Avro
         functions.
         """
-        writer_fields = fields_of(writer.schema)
+        writer_fields = fields_by_name(writer.schema)
         paths = [path for path in wanted.paths if _has_field(writer.schema, path)]
         parts: dict[str, Any] = {path.partition(".")[0]: [] for path in paths}
         for path in paths:
@@ -145,12 +145,12 @@ class SchemaReader:
         natural = _spark_type(context, _without_logical(row))
         encodings = {
             name: _encoding_of_schema(of["type"], natural[name].dataType)
-            for name, of in fields_of(row).items()
+            for name, of in fields_by_name(row).items()
         }
         for field in wanted.columns:
             if field.name in encodings:
                 _refuse_unfit(context, field, encodings[field.name])
-        return SchemaReader(text_of(_without_logical(reader)), frozenset(paths), encodings)
+        return SchemaReader(schema_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
         """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
@@ -222,11 +222,11 @@ def _reader_row(writer: Avro, envelopes: Sequence[Envelope], wanted: WantedParts
     """
     fields = []
     for column in wanted.columns:
-        definitions = (fields_of(of.row).get(column.name) for of in envelopes)
+        definitions = (fields_by_name(of.row).get(column.name) for of in envelopes)
         field = next((definition for definition in definitions if definition is not None), None)
         if field is not None:
             declared = column.dataType if wanted.declared else None
-            fields.append(_reader_field(fields_of(writer), field, declared))
+            fields.append(_reader_field(fields_by_name(writer), field, declared))
     return {**envelopes[0].row, "fields": fields}
 
 
@@ -245,7 +245,7 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
         return read
     if "default" in field or declared is None:
         return field
-    branches = [branch for branch in branches_of(field["type"]) if branch != "null"]
+    branches = [branch for branch in union_types(field["type"]) if branch != "null"]
     return {**field, "type": ["null", *branches], "default": None}
 
 
@@ -255,13 +255,13 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
 
     ``declared``: the wanted type, None for none. Fields of a record that it lacks are left out.
     """
-    written, wanted = value_of(writer), value_of(reader)
-    kind = kind_of(wanted)
-    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != kind_of(written)):
+    written, wanted = without_null(writer), without_null(reader)
+    kind = avro_type_name(wanted)
+    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != avro_type_name(written)):
         return writer
-    if is_other_unit(written, wanted):
+    if has_other_unit(written, wanted):
         return writer
-    if kind != kind_of(written) or kind not in ("record", "array", "map"):
+    if kind != avro_type_name(written) or kind not in ("record", "array", "map"):
         return reader
     read = dict(wanted)
     if kind == "record":
@@ -269,7 +269,7 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
         fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
         read["fields"] = [
             _reader_field(
-                fields_of(written), f, None if type_ is None else type_[f["name"]].dataType
+                fields_by_name(written), f, None if type_ is None else type_[f["name"]].dataType
             )
             for f in fields
         ]
@@ -290,16 +290,16 @@ def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
     """Return the encoding of a value with this schema and, by field or as "", of the values in it.
     ``natural``: the type in which Spark reads it, without logical types.
     """
-    value_schema = value_of(schema)
+    value_schema = without_null(schema)
     within: dict[str, ColumnEncoding] = {}
-    if kind_of(value_schema) == "record" and isinstance(natural, StructType):
+    if avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
         within = {
             name: _encoding_of_schema(of["type"], natural[name].dataType)
-            for name, of in fields_of(value_schema).items()
+            for name, of in fields_by_name(value_schema).items()
         }
-    elif kind_of(value_schema) == "array" and isinstance(natural, ArrayType):
+    elif avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
         within = {"": _encoding_of_schema(value_schema["items"], natural.elementType)}
-    elif kind_of(value_schema) == "map" and isinstance(natural, MapType):
+    elif avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
         within = {"": _encoding_of_schema(value_schema["values"], natural.valueType)}
     name, scale = _encoding_name(value_schema), _decimal_scale(value_schema)
     return ColumnEncoding(F.lit(name), F.lit(scale).cast("int"), name, scale, within, natural)
@@ -374,7 +374,7 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale.
     """
-    value_schema = value_of(schema)
+    value_schema = without_null(schema)
     if _is_connect_type(value_schema):
         precision = value_schema.get("connect.parameters", {}).get("connect.decimal.precision", 38)
         type_ = _type_of_encoding(
@@ -386,8 +386,8 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
-    if kind_of(value_schema) == "record" and isinstance(natural, StructType):
-        fields = fields_of(value_schema)
+    if avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
+        fields = fields_by_name(value_schema)
         return StructType(
             [
                 StructField(
@@ -396,9 +396,9 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 for f in natural
             ]
         )
-    if kind_of(value_schema) == "array" and isinstance(natural, ArrayType):
+    if avro_type_name(value_schema) == "array" and isinstance(natural, ArrayType):
         return ArrayType(_default_type(context, name, value_schema["items"], natural.elementType))
-    if kind_of(value_schema) == "map" and isinstance(natural, MapType):
+    if avro_type_name(value_schema) == "map" and isinstance(natural, MapType):
         return MapType(
             natural.keyType, _default_type(context, name, value_schema["values"], natural.valueType)
         )
@@ -409,7 +409,7 @@ def _spark_type(context: FormatContext, record: Avro) -> StructType:
     """Return the struct in which Spark reads an Avro record. Raises ``PlanError`` for a schema that
     Spark refuses, ``ConfigurationError`` if the session lacks Avro functions.
     """
-    type_ = spark_type_of_schema(context, text_of(record))
+    type_ = spark_type_of_schema(context, schema_text(record))
     assert isinstance(type_, StructType)
     return type_
 
@@ -442,7 +442,7 @@ def _encoding_name(schema: Avro) -> str:
     plain type's name. A union is ``"union"``.
     """
     if not isinstance(schema, dict):
-        return kind_of(schema)
+        return avro_type_name(schema)
     return str(
         schema.get("connect.name")
         or _LOGICAL_ENCODINGS.get(schema.get("logicalType", ""))
@@ -465,7 +465,7 @@ def _decimal_scale(schema: Avro) -> int | None:
 def _has_field(schema: Avro, path: str) -> bool:
     """Return True if a record's schema has the field at a dotted path."""
     name, _, inner_path = path.partition(".")
-    field = fields_of(schema).get(name)
+    field = fields_by_name(schema).get(name)
     return field is not None and (not inner_path or _has_field(field["type"], inner_path))
 
 
@@ -473,12 +473,12 @@ def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
     """Return a record's schema with only the fields in ``names``, nullable if it was. Names that it
     lacks are left out, and so are defaults. A schema of another type stays as it is.
     """
-    branch = value_of(schema)
-    if kind_of(branch) != "record":
+    branch = without_null(schema)
+    if avro_type_name(branch) != "record":
         return schema
     fields = [
         {"name": name, "type": of["type"]}
-        for name, of in fields_of(branch).items()
+        for name, of in fields_by_name(branch).items()
         if name in names
     ]
     narrowed = {**branch, "fields": fields}
@@ -493,8 +493,8 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     """Return a copy of a resolved schema without Avro's logical types, at every depth. With
     ``every=False`` only the types that Connect or Debezium encode lose theirs.
 
-    ``schema``: as ``expanded`` returns it; it is not changed. Spark refuses some decimals of
-    logical types, and decoding the encodings in one place is enough.
+    ``schema``: as ``resolve_references`` returns it; it is not changed. Spark refuses some decimals
+    of logical types, and decoding the encodings in one place is enough.
     """
     if isinstance(schema, list):
         return [_without_logical(branch, every=every) for branch in schema]
