@@ -27,7 +27,6 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from benchmarks import harness
-from benchmarks.start import session
 
 ROWS = 1_000
 KEYS = 5_000
@@ -68,6 +67,21 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     ]
     harness.show(f"a micro-batch of {2 * ROWS:,} rows, median of {arguments.batches}", rows)
     return figures
+
+
+def session(name: str) -> SparkSession:
+    """``plain``: with nothing set but what keeps its output quiet."""
+    builder = SparkSession.builder.master("local[2]").appName("dovetail benchmarks")
+    if name == "configured":
+        builder = dt.configure(builder)
+    spark = (
+        builder.config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 def feed(directory: Path, batches: int) -> None:

@@ -13,22 +13,19 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dovetail as dt
-from benchmarks import harness
+from benchmarks import harness, latency
+from benchmarks.latency import DIMENSIONS
 from dovetail.physical.planner import plan_of
 
-ROWS = 1_000
-DIMENSIONS = 4
 RATIOS = {
     "first_table_table_over_join": ("table_table", "join"),
     "first_foreign_key_over_join": ("foreign_key", "join"),
@@ -67,33 +64,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def of_tables(spark: SparkSession, directory: Path) -> list[dt.Table]:
-    """One result: orders and what is known by the same key."""
-    return [table(spark, directory, "orders").join(table(spark, directory, "d0"))]
-
-
-def of_star(dimensions: int) -> Callable[[SparkSession, Path], list[dt.Table]]:
-    """Return a function for one result: orders and the rows of dimensions that they refer to."""
-
-    def star(spark: SparkSession, directory: Path) -> list[dt.Table]:
-        joined = table(spark, directory, "orders")
-        for n in range(dimensions):
-            joined = joined.join(table(spark, directory, f"d{n}"), on=f"c{n}")
-        return [joined]
-
-    return star
-
-
-def of_totals(spark: SparkSession, directory: Path) -> list[dt.Table]:
-    """One result: the amounts of orders by a column of what they refer to."""
-    (joined,) = of_star(1)(spark, directory)
-    return [joined.group_by("v0").agg(amount=dt.sum("amount"))]
-
-
 def of_many(spark: SparkSession, directory: Path) -> list[dt.Table]:
     """Four results of 13 stages with state: joined rows, and sums that are joined further."""
-    orders = table(spark, directory, "orders")
-    dimensions = [table(spark, directory, f"d{n}") for n in range(DIMENSIONS)]
+    columns = [f"c{n}" for n in range(DIMENSIONS)]
+    orders = latency.table(spark, directory, "orders", *columns, "amount")
+    dimensions = [latency.table(spark, directory, f"d{n}") for n in range(DIMENSIONS)]
     placed = orders.join(dimensions[0], on="c0")
     totals = placed.group_by("v0").agg(amount=dt.sum("amount"))
     located = totals.join(dimensions[1], on={"v0": "id"}, select=["amount", "v1"])
@@ -104,65 +79,20 @@ def of_many(spark: SparkSession, directory: Path) -> list[dt.Table]:
     return [located, by_place, sold, priced.join(dimensions[3])]
 
 
-def table(spark: SparkSession, directory: Path, name: str) -> dt.Table:
-    return dt.Table.from_changelog(
-        frame(spark, directory, name), key="id", timestamp="at", name=name
-    )
-
-
-def frame(spark: SparkSession, directory: Path, name: str) -> DataFrame:
-    """A folder as a stream."""
-    schema = spark.read.parquet(str(directory / name)).schema
-    return spark.readStream.schema(schema).parquet(str(directory / name))
-
-
-JOINS: Mapping[str, Callable[[SparkSession, Path], list[dt.Table]]] = {
-    "table_table": of_tables,
-    "foreign_key": of_star(1),
-    "foreign_key_aggregate": of_totals,
-    "star": of_star(DIMENSIONS),
-    "stages13": of_many,
-    "plain": of_many,
-}
-CONTENDERS = ("join", *JOINS)
-
-
-def feed(directory: Path) -> None:
-    """A file for each table."""
-    numbers = pa.array(range(ROWS), pa.int64())
-    at = pa.array([1_700_000_000_000_000 + n for n in range(ROWS)], pa.timestamp("us", "UTC"))
-    few = pa.array([n % 10 for n in range(ROWS)], pa.int64())
-    references = {f"c{n}": numbers for n in range(DIMENSIONS)}
-    tables = {"orders": {"id": numbers, **references, "amount": few, "at": at}}
-    tables |= {f"d{n}": {"id": numbers, f"v{n}": few, "at": at} for n in range(DIMENSIONS)}
-    for name, columns in tables.items():
-        (directory / name).mkdir()
-        pq.write_table(pa.table(columns), directory / name / "0.parquet")
-
-
-def session(name: str) -> SparkSession:
-    """``plain``: with nothing set but what keeps its output quiet."""
-    builder = SparkSession.builder.master("local[2]").appName("dovetail benchmarks")
-    if name == "configured":
-        builder = dt.configure(builder)
-    spark = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
+MANY = ("stages13", "plain")
+CONTENDERS = ("join", *latency.JOINS, *MANY)
 
 
 def measure(name: str, starts: int) -> dict[str, Any]:
     """The seconds of a contender's starts."""
-    spark = session("plain" if name in ("join", "plain") else "configured")
+    spark = latency.session("plain" if name in ("join", "plain") else "configured")
     spark.conf.set("spark.sql.shuffle.partitions", "2")  # for the join; other queries set it, too
     took, planning, stages = [], [], 0
     with harness.workspace() as directory:
-        feed(directory)
-        tables = JOINS[name](spark, directory) if name in JOINS else []
+        latency.feed(directory, batches=1)
+        tables = of_many(spark, directory) if name in MANY else []
+        if name in latency.JOINS:
+            tables = [latency.JOINS[name](spark, directory)]
         if tables:
             plan = plan_of([table.plan for table in tables], buckets=4, emit="change")
             stages = sum(stage.fragment.stateful for stage in plan.stages)
@@ -195,7 +125,7 @@ def started(
     if tables:
         sinks = {table: dt.to_foreach_batch(drop) for table in tables}
         return dt.run(sinks, checkpoint=checkpoint, trigger={"availableNow": True})
-    orders, dimension = (frame(spark, directory, name) for name in ("orders", "d0"))
+    orders, dimension = (latency.frame(spark, directory, name) for name in ("orders", "d0"))
     joined = orders.join(dimension.drop("at"), "id")
     writer = joined.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
     return writer.option("checkpointLocation", str(checkpoint)).start()
