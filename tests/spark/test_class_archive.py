@@ -29,15 +29,18 @@ print("mapped", sys.argv[1] in Path(f"/proc/{process}/maps").read_text())
 
 def test_an_archive_is_written_until_one_is_complete(tmp_path: Path) -> None:
     folder = tmp_path / "archives of classes"
-    first = class_archive.java_options(folder)
+    first = class_archive.java_options(folder, "a.jar")
     assert first.startswith(f'"-XX:ArchiveClassesAtExit={folder}/classes-')
     path = Path(first.split("=", 1)[1].split('"')[0])
     path.write_bytes(bytes(100))  # a JVM was killed while it wrote
-    assert class_archive.java_options(folder) == first
+    assert class_archive.java_options(folder, "a.jar") == first
     path.write_bytes(b"\xf0" + bytes(100))
-    assert class_archive.java_options(folder) == first.replace(
+    assert class_archive.java_options(folder, "a.jar") == first.replace(
         "ArchiveClassesAtExit", "SharedArchiveFile"
     )
+    other = class_archive.java_options(folder, "b.jar")
+    assert other.startswith(f'"-XX:ArchiveClassesAtExit={folder}/classes-')
+    assert other != first
 
 
 def test_options_of_a_builder_are_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.platform import delta_tables, local_disk
+from dovetail.spark import class_path
 from dovetail.spark.log_lines import HARMLESS, QUIET
 from dovetail.spark.task import MAPPED_BYTES_MAX
 
@@ -52,7 +53,17 @@ def test_what_a_builder_has_is_kept() -> None:
     assert packages[2:] == [delta_tables.JAR]
     assert found["spark.driver.memory"] == "2g"
     assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
-    assert found["spark.driver.extraClassPath"] == f"own.jar{os.pathsep}{local_disk.JAR}"
+    own, *jars = found["spark.driver.extraClassPath"].split(os.pathsep)
+    assert own == "own.jar"
+    assert jars == [str(jar) for jar in class_path.driver_jars()]
+
+
+def test_jars_with_most_classes_are_searched_first() -> None:
+    *first, own = class_path.driver_jars()
+    assert own == local_disk.JAR
+    assert [jar.is_file() for jar in first] == [True] * len(class_path.SEARCHED_FIRST)
+    for jar, name in zip(first, class_path.SEARCHED_FIRST, strict=True):
+        assert jar.name.startswith(name)
 
 
 def test_a_limit_for_the_memory_of_all_processes() -> None:

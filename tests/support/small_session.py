@@ -18,6 +18,7 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
 from dovetail.platform import local_disk
+from dovetail.spark.class_path import driver_jars
 from dovetail.spark.driver_workers import fork_driver_workers
 from dovetail.spark.session import DAEMON
 
@@ -46,8 +47,6 @@ are made of dies young, if it has room. Each file of a checkpoint has a process 
 no helper process first.
 """
 JARS = Path(pyspark.__file__).parent / "jars"
-FIRST = ("spark-core", "spark-sql_", "spark-sql-api", "spark-catalyst", "scala-library")
-"""The jars with nearly all classes that are looked for, among some hundred."""
 
 
 def builder() -> SparkSession.Builder:
@@ -80,9 +79,8 @@ def quick(builder: SparkSession.Builder, java: str) -> SparkSession.Builder:
 
 
 def class_path() -> str:
-    """The jars in front of Spark's own: those with most classes, and the one of ``configure``."""
-    first = [jar for name in FIRST for jar in JARS.glob(f"{name}*.jar")]
-    return os.pathsep.join(map(str, [*first, local_disk.JAR]))
+    """The jars at the front of the class path, as ``configure`` sets them."""
+    return os.pathsep.join(map(str, driver_jars()))
 
 
 def session() -> SparkSession:

@@ -1,9 +1,9 @@
 """An archive of the classes that Spark's JVM loads. The next JVM maps it instead of loading them.
 
 A JVM without an archive writes one as it ends, beside the classes that Java itself has archived.
-The file's name tells apart what an archive depends on: the Java and the Spark installation. Java
-checks it once more and loads classes as usual if the file does not fit. A JVM that is killed while
-it writes leaves a file without a header, which is not used and is written again.
+The file's name tells apart what an archive depends on: the Java and the Spark installation, and the
+class path. Java checks it once more and loads classes as usual if the file does not fit. A JVM that
+is killed while it writes leaves a file without a header, which is not used and is written again.
 
     first session     -XX:ArchiveClassesAtExit=FOLDER/classes-1f0c.jsa      writes as it ends
     later sessions    -XX:SharedArchiveFile=FOLDER/classes-1f0c.jsa         map it
@@ -24,12 +24,14 @@ SILENT_LOG = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Options that leave out lines about classes without a place in an archive."""
 
 
-def java_options(folder: Path) -> str:
+def java_options(folder: Path, class_path: str) -> str:
     """Return the JVM options by which an archive in a folder is used, or written if there is none.
     The folder is made; an ``OSError`` passes if it cannot be.
+
+    ``class_path``: the text in front of Spark's own class path, perhaps empty.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder.resolve() / f"classes-{_installation()}.jsa"
+    path = folder.resolve() / f"classes-{_installation(class_path)}.jsa"
     option = "SharedArchiveFile" if is_complete(path) else "ArchiveClassesAtExit"
     return f'"-XX:{option}={path}" {SILENT_LOG}'
 
@@ -43,13 +45,15 @@ def is_complete(path: Path) -> bool:
         return False
 
 
-def _installation() -> str:
-    """Return a short text that differs between installations of Java and Spark."""
+def _installation(class_path: str) -> str:
+    """Return a short text that differs between installations of Java and Spark, and between class
+    paths.
+    """
     java = shutil.which("java", path=_java_path())
     home = Path(java).resolve().parents[1] if java else Path()
     release = home / "release"
     parts = [str(home), release.read_text() if release.is_file() else ""]
-    parts += [pyspark.__version__, str(Path(pyspark.__file__).resolve())]
+    parts += [pyspark.__version__, str(Path(pyspark.__file__).resolve()), class_path]
     return sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

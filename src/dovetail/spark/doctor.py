@@ -13,8 +13,8 @@ from dovetail.base.text_cells import html_table
 from dovetail.base.validation import validated
 from dovetail.platform import delta_tables, local_disk
 from dovetail.platform.sessions import has_source, started_with
+from dovetail.spark import class_path, workers
 from dovetail.spark import session as good
-from dovetail.spark import workers
 from dovetail.spark.query.writer import leaks_sockets
 
 CONFIGURE = "build the session with dt.configure(builder)"
@@ -139,6 +139,9 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
         there = local_disk.JAR.name in started_with(spark, good.CLASS_PATH)
         slow = None if there or os.name != "posix" else "two processes for each"
         yield Finding("local disk", slow, "a tenth of a small micro-batch", CONFIGURE)
+        sought = class_path.SEARCHED_FIRST[0] in started_with(spark, good.CLASS_PATH)
+        late = None if sought or os.name != "posix" else "jars in no good order"
+        yield Finding("class path", late, "a seventh of the first micro-batch", CONFIGURE)
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     local = None if zone in {"UTC", "Etc/UTC"} else zone
     yield Finding("time zone", local, "times are read and shown in that zone", CONFIGURE)

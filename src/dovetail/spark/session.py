@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from dovetail.base import validation
 from dovetail.base.validation import Rule, Text, validated
 from dovetail.errors import ConfigurationError
-from dovetail.platform import delta_tables, local_disk
-from dovetail.spark import class_archive
+from dovetail.platform import delta_tables
+from dovetail.spark import class_archive, class_path
 from dovetail.spark.log_lines import QUIET
 from dovetail.spark.memory_limit import memory_settings
 
@@ -117,8 +117,9 @@ def configure(
     - Unix sockets between the JVM and its workers;
     - UTC as the session's time zone;
     - room for generated code;
-    - on one machine (``master("local...")``), workers that start with their imports made, and
-      local files without a process for each.
+    - on one machine (``master("local...")``), workers that start with their imports made,
+      local files without a process for each, and the jars with most classes at the front of
+      the class path.
 
     Examples
     --------
@@ -147,7 +148,6 @@ def configure(
         for name, value in MEMORY.items():
             os.environ.setdefault(name, value)
         added[JAVA_OPTIONS] += f" -XX:+IgnoreUnrecognizedVMOptions {HUGE_PAGES}"
-    added[JAVA_OPTIONS] += _archive_options(archive)
     modules = {"sql-kafka-0-10": kafka, "avro": avro}
     packages = [spark_jar(module) for module, wanted in modules.items() if wanted]
     if delta:
@@ -159,25 +159,28 @@ def configure(
     settings |= memory_settings(options, memory, memory_limit)
     if options.get("spark.master", "local").startswith("local"):
         settings["spark.python.daemon.module"] = DAEMON
-        added[CLASS_PATH] = str(local_disk.JAR) if os.name == "posix" else ""
+        if os.name == "posix":
+            added[CLASS_PATH] = os.pathsep.join(map(str, class_path.driver_jars()))
     for name, value in added.items():
         between = _BETWEEN.get(name, ",")
         settings[name] = between.join(part for part in (options.get(name), value) if part)
+    settings[JAVA_OPTIONS] += _archive_options(archive, settings.get(CLASS_PATH, ""))
     for name, value in settings.items():
         if value and (name in added or name not in options):
             builder = builder.config(name, value)
     return builder
 
 
-def _archive_options(folder: str | os.PathLike[str] | None) -> str:
+def _archive_options(folder: str | os.PathLike[str] | None, jars_in_front: str) -> str:
     """Return the JVM options of an archive of classes after a space; an empty text for no folder.
+    ``jars_in_front``: the text in front of Spark's own class path.
 
     Raises ``ConfigurationError`` if the folder cannot be made.
     """
     if folder is None:
         return ""
     try:
-        return f" {class_archive.java_options(Path(folder))}"
+        return f" {class_archive.java_options(Path(folder), jars_in_front)}"
     except OSError as error:
         raise ConfigurationError(
             "configure",
