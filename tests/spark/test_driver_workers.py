@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+import small_session
 from drivers import reported
-from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.spark import driver_workers
@@ -26,8 +26,7 @@ def two_starts(folder: str) -> None:
     """A query that starts with the server and one that starts after its death."""
     log = Path(folder, "log")
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.memory", "1g").getOrCreate()
+    spark = small_session.builder().master("local[1]").getOrCreate()
     Path(folder, "in").mkdir()
     Path(folder, "in", "1.json").write_text('{"id": 1, "at": "2026-01-01T00:00:00"}', "utf-8")
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")

@@ -1,6 +1,6 @@
 """Joins as a type checker sees them: calls that it takes, and calls that it refuses.
 
-Nothing here runs. ``tests/project/test_typing.py`` checks it with mypy, which reports a comment
+Nothing here runs. ``./dev lint`` checks it with mypy, which reports a comment
 that is not needed.
 """
 
