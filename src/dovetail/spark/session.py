@@ -118,8 +118,8 @@ def configure(
     - UTC as the session's time zone;
     - room for generated code;
     - on one machine (``master("local...")``), workers that start with their imports made,
-      local files without a process for each, and the jars with most classes at the front of
-      the class path.
+      and local files without a process for each;
+    - there as well, the jars with most classes at the front of the class path.
 
     Examples
     --------
