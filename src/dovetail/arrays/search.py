@@ -15,8 +15,8 @@ Ints = npt.NDArray[np.int64]
 
 def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -> Ints:
     """Find the insertion index of each ``sought[i]`` in its sorted range
-    ``values[first[i]:end[i]]``: int64[n], from ``first[i]`` to ``end[i]``. The index lies after
-    equal values if ``right``, else before them.
+    ``values[first[i]:end[i]]``: int64[n], from ``first[i]`` to ``end[i]``, both possible. The index
+    lies after equal values if ``right``, else before them.
 
     >>> values = np.array([1, 3, 5, 2, 4])
     >>> first, end = np.array([0, 3]), np.array([3, 5])
@@ -37,8 +37,9 @@ def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -
 
 
 def expand_ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member). A range
-    whose end is not above its first has no members.
+    """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member), int64
+    each, range by range in ascending order. A range whose end is not above its first has no
+    members.
 
     >>> which, member = expand_ranges(np.array([5, 2, 7]), np.array([7, 2, 8]))
     >>> which.tolist(), member.tolist()
@@ -107,9 +108,9 @@ def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 #     values    4   1   8   6   7      range 0 to 5:
 #     level 1   1   1   6   6          min(level 2 at 0, level 2 at 5 - 4)
 #     level 2   1   1                  = min(1, 1)
-def least(values: Ints, low: Ints, high: Ints) -> Ints:
+def least_in_ranges(values: Ints, low: Ints, high: Ints) -> Ints:
     """Return the least value in each range ``low[i]`` to the exclusive ``high[i]``: int64[n], the
-    largest int64 for an empty range.
+    largest int64 for an empty range. The values have no order.
     """
     levels = [values]
     while 2 ** len(levels) <= len(values):
@@ -125,9 +126,9 @@ def least(values: Ints, low: Ints, high: Ints) -> Ints:
 
 
 def cut_by_count(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut ``count`` into consecutive ranges whose counts sum to at most ``limit``. Yield the
-    (start, exclusive end) of each; nothing if ``count`` is empty. A single count above ``limit`` is
-    a range of its own.
+    """Cut ``count``, numbers from 0, into consecutive ranges whose counts sum to at most ``limit``.
+    Yield the (start, exclusive end) of each; nothing if ``count`` is empty. A single count above
+    ``limit`` is a range of its own.
 
     >>> list(cut_by_count(np.array([3, 1, 9, 2, 2]), 4))
     [(0, 2), (2, 3), (3, 5)]

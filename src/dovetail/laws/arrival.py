@@ -59,12 +59,14 @@ class LogRuns:
     trail_us: Ints | None = None
     """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
 
-    def latest_before(self) -> Ints:
-        """Return the largest timestamp in the earlier runs of each run's log, by ``first``:
-        int64[k]. It is ``NO_TIME`` for a log's first run.
+    def latest_in_earlier_runs(self) -> Ints:
+        """Return the largest timestamp in the earlier runs of each run's log, those with a smaller
+        ``first``: int64[k]. The time is ``NO_TIME`` for a log's first run. Runs may lie in any
+        order.
 
         >>> log, first = np.array([0, 0, 0]), np.array([8, 0, 4])
-        >>> LogRuns(log, first, first + 3, np.array([70, 90, 50])).latest_before().tolist()[::2]
+        >>> runs = LogRuns(log, first, first + 3, np.array([70, 90, 50]))
+        >>> runs.latest_in_earlier_runs().tolist()[::2]
         [90, 90]
         """
         order = np.lexsort((self.first, self.log))
@@ -84,16 +86,16 @@ class LogRuns:
     # | 2   | [12], 30 | 30      | 30    | NO_TIME | 25      | 40    |
     # | 3   | 40       | 40      | 40    | NO_TIME | NO_TIME | NEVER |
     def left_out_bounds(self) -> tuple[Ints, Ints]:
-        """Return the times between which rows lie that are left out at the ends of runs: int64[k]
-        each.
+        """Return two bounds for the clocks of rows that a condition leaves out at the ends of runs:
+        int64[k] each.
 
         The first is the largest timestamp of the rows left out directly before a run, ``NO_TIME``
-        for none. The second is the clock of the next row after a run that is not left out,
+        for none. The second is the clock of the first row in later runs that is not left out,
         ``NEVER`` for none. Only for runs with ``low_us`` and ``trail_us``.
         """
         assert self.low_us is not None
         assert self.trail_us is not None
-        before = self.latest_before()
+        before = self.latest_in_earlier_runs()
         order = np.lexsort((self.first, self.log))
         lead, following = np.full(len(order), NO_TIME), np.full(len(order), NEVER)
         for start, end in _equal_segments(self.log[order]):
@@ -122,9 +124,9 @@ class LogRuns:
             overlaps[runs] = bool(np.any(self.first[runs[1:]] <= reached))
         return overlaps
 
-    def ended_before(self, log: Ints, position: Ints) -> Ints:
+    def latest_in_ended_runs(self, log: Ints, position: Ints) -> Ints:
         """Return for each of n places the largest timestamp in the runs of its log that end before
-        it: int64[n]. It is ``NO_TIME`` if there is no such run.
+        the place: int64[n], ``NO_TIME`` if there is no such run.
 
         ``log`` and ``position``: int64[n], the places. A run that ends at the position itself does
         not count.
@@ -151,7 +153,8 @@ class Stairs:
 
     @classmethod
     def of(cls, position: Ints, time_us: Ints) -> Stairs:
-        """Find the positions at which stream time rises, from records in any order.
+        """Build the steps from records in any order: the positions at which stream time rises.
+        ``position``, ``time_us``: int64[n], of each record. Without records there are no steps.
 
         >>> Stairs.of(np.array([3, 1, 2]), np.array([9, 5, 4]))
         Stairs(position=array([1, 3]), time_us=array([5, 9]))
@@ -165,8 +168,9 @@ class Stairs:
         return cls(position[last], time[last])
 
     def time_at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
-        """Return stream time at each position: int64[n], ``NO_TIME`` before the first step. If
-        ``inclusive``, a step at the position itself counts; it may differ per position.
+        """Return stream time at each position: int64[n], ``NO_TIME`` before the first step. A step
+        at the position itself counts only if ``inclusive``, one flag for all positions or one for
+        each.
         """
         highest = np.append(NO_TIME, self.time_us)
         upto = np.searchsorted(self.position, position, side="right")
@@ -175,8 +179,8 @@ class Stairs:
         return time_us
 
     def first_position_at(self, time_us: Ints) -> Ints:
-        """Return the position of the first step that reaches each time: int64[n], ``NEVER`` if none
-        does.
+        """Return the position of the first step that reaches each time or exceeds it: int64[n],
+        ``NEVER`` if none does.
         """
         position: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
         return position
@@ -196,15 +200,19 @@ class Stairs:
 # A bucket has some of the rows, but hears of all runs. It does not know which rows of an
 # interleaved run lie before a position, so it leaves such a run out.
 def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
-    """Return each record's clock: int64[n].
+    """Return each record's clock, the largest timestamp of its log up to it in the micro-batch:
+    int64[n].
 
-    ``run``: the index of each record's run. ``clock_us``: the largest timestamp of its run so far.
-    ``log``, ``position``: its place in the log.
+    ``runs``: all runs of the source. ``run``: int64[n], the index of each record's run.
+    ``clock_us``: int64[n], the largest timestamp of its run so far. ``log``, ``position``:
+    int64[n], the record's log and its position there.
 
     Input partitions may interleave one log. Then only runs count that end before the record. Such a
-    clock may be too low, never too high, and it is the same in all buckets.
+    clock may be too low, never too high, and it is the same in all buckets. With ``runs.low_us``,
+    records that a condition leaves out keep clocks between those of the other rows around them
+    (``left_out_bounds``).
     """
-    before = runs.latest_before()
+    before = runs.latest_in_earlier_runs()
     log_clock_us = np.maximum(clock_us, before[run])
     if runs.low_us is not None:
         lead, following = runs.left_out_bounds()
@@ -215,7 +223,7 @@ def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position:
         log_clock_us = np.where(clock_us <= low[run], leading, trailing)
     unclear = runs.find_interleaved()[run]
     if unclear.any():
-        log_clock_us[unclear] = runs.ended_before(log[unclear], position[unclear])
+        log_clock_us[unclear] = runs.latest_in_ended_runs(log[unclear], position[unclear])
     return log_clock_us
 
 
@@ -230,12 +238,14 @@ def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position:
 # | 4   | 22   | yes      | 20          | 25    | not before row 3            |
 # | 5   | 30   |          | 30          | 30    |                             |
 def clocks_with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
-    """Return the clocks of n rows of which a condition leaves some out: int64[n].
+    """Return the clocks of n rows of which a condition leaves some out: int64[n]. Other rows have
+    ``stream_us``, the clock without the left-out rows.
 
-    A row that is left out deletes its key's row at its own time. It comes neither before the row
-    ahead of it nor after the next row that is not left out. Other rows have ``stream_us``, the
-    clock without the left-out rows. ``log``: equal for neighbours of one log. ``left_out``:
-    bool[n]. ``trail_us``: those of ``trailing_times``.
+    A row that is left out deletes its key's row at its own time. Its clock lies neither before the
+    row ahead of it nor after the next row of the log that is not left out.
+
+    ``log``: int64[n], equal for neighbours of one log. ``trail_us``: int64[n], those of
+    ``trailing_times``. ``left_out``: bool[n].
     """
     count = len(log)
     if not left_out.any():
@@ -249,7 +259,8 @@ def clocks_with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: M
 
 def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
     """Return the largest time of the rows left out since the last other row of the log, up to each
-    row: int64[n]. It is ``NO_TIME`` at a row that is not left out.
+    row: int64[n]. The time is ``NO_TIME`` at a row that is not left out. ``log``: int64[n], equal
+    for neighbours of one log. ``left_out``: bool[n].
 
     >>> log, left_out = np.zeros(4, np.int64), np.array([False, True, True, False])
     >>> trailing_times(log, np.array([1, 9, 5, 7]), left_out)[1:3].tolist()
@@ -263,7 +274,8 @@ def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
 
 
 def running_clock(log: Ints, time_us: Ints) -> Ints:
-    """Return the largest time so far in each segment of equal neighbours in ``log``: int64[n].
+    """Return the largest time so far in each segment of equal neighbours in ``log``: int64[n]. A
+    log that comes again after another one begins anew.
 
     >>> running_clock(np.array([4, 4, 4, 2]), np.array([5, 3, 6, 1])).tolist()
     [5, 5, 6, 1]
@@ -291,7 +303,8 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
 
 def order_before_records(hash_: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the hash of their key, before all records:
-    int64[n], from -2**62 up to -1. They serve rows that are emitted because stream time moves.
+    int64[n], from -2**62 up to -1. These numbers serve rows that are emitted because stream time
+    moves.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
     return order
@@ -299,8 +312,8 @@ def order_before_records(hash_: Ints) -> Ints:
 
 def order_by_due_time(time_us: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the time at which they are due, before all
-    others: int64[n]. They precede those of ``order_before_records``, too. ``time_us``: int64[n],
-    from -2**61 to 2**61; others are not noticed.
+    others: int64[n]. These numbers precede those of ``order_before_records``, too. ``time_us``:
+    int64[n], from -2**61 to 2**61; others are not noticed.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order
@@ -316,7 +329,9 @@ def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
 
 
 def _equal_segments(log: Ints) -> list[tuple[int, int]]:
-    """Return the (start, exclusive end) of each segment of equal neighbours."""
+    """Return the (start, exclusive end) of each segment of equal neighbours in ``log``; an empty
+    list for none.
+    """
     edges = np.flatnonzero(np.diff(log)) + 1
     bounds = [0, *edges.tolist(), len(log)] if len(log) else [0]
     return list(pairwise(bounds))

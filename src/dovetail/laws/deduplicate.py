@@ -17,7 +17,8 @@ def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us
     """Find the records that have a time of ``to_us`` in their group at most ``within_us`` before or
     after their own: bool[n].
 
-    ``group``, ``time_us``: int64[n], the records. ``to_group``, ``to_us``: int64[m], in any order.
+    ``group``, ``time_us``: int64[n], the records. ``to_group``, ``to_us``: int64[m], the group and
+    the time of others, in any order.
 
     >>> group, time_us = np.array([0, 0, 1]), np.array([5, 9, 5])
     >>> find_near(group, time_us, np.array([0]), np.array([3]), 2).tolist()
@@ -71,7 +72,7 @@ def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
 def _find_emitted(group: Ints, time_us: Ints, within_us: int) -> Mask:
     """Find the emitted records among records by (group, time): bool[n].
 
-    Each group's first record is emitted, then each first one later than ``within_us`` after the
+    Each group's first record is emitted, then each first one more than ``within_us`` later than the
     last emitted.
     """
     count = len(group)

@@ -48,8 +48,12 @@ def version_fates(
 ) -> VersionFates:
     """Return the fates of versions in the order of (group, arrival), stored ones included.
 
-    ``present``: the version is a row, not a tombstone. ``stream_us``: stream time at its arrival,
-    or before the batch for a stored version. ``final_us``: stream time after the batch.
+    ``group``, ``time_us``: int64[n], the key and the time of each version. ``present``: bool[n],
+    the version is a row, not a tombstone. ``stream_us``: int64[n], stream time at its arrival, or
+    before the batch for a stored version.
+
+    ``final_us``: stream time after the batch. ``after_us``: a row of time t stays up to the stream
+    time t + ``after_us``, inclusive.
 
     One key, ``after`` 3; the batch ends at stream time 12:
 

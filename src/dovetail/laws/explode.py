@@ -44,8 +44,8 @@ class Elements:
 
     @property
     def repeated(self) -> Mask:
-        """Mask of the elements that occur earlier in their array: bool[n]. The first of equal
-        elements is not among them.
+        """The mask of the elements that occur earlier in their array: bool[n]. The first of equal
+        elements is not among them. Old and new array of a change count apart.
         """
         order = np.lexsort((self.place, self.number, self.is_new, self.change))
         same = [np.diff(part[order]) == 0 for part in (self.change, self.is_new, self.number)]
@@ -56,10 +56,11 @@ class Elements:
 
 def elements_to_emit(elements: Elements, arrival: Ints) -> Ints:
     """Return the indices of the elements to emit, by the arrival of their change. Those that leave
-    come before those that enter; each kind is in the order of its array.
+    come before those of the new array; each kind is in the order of its array.
 
-    An old element that is also in the new array is not emitted as leaving. ``arrival``: int64[m],
-    distinct, the order of the changes.
+    All elements of the new array are emitted, even unchanged ones. An old element that is also in
+    the new array is not emitted as leaving. ``arrival``: int64[m], distinct, the order of the
+    changes.
     """
     element_id = elements.identity_numbers(np.arange(len(arrival)))
     stays = ~elements.is_new & np.isin(element_id, element_id[elements.is_new])

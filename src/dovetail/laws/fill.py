@@ -27,7 +27,7 @@ def find_value_origins(events: Timeline, stored: Mask, unsent: Mask) -> ValueOri
     """Find the row that has each event's value of one column, for events of one source.
 
     ``stored``: bool[groups], true if the key has a row. ``unsent``: bool[n], the events that leave
-    the column out.
+    the column out; of a tombstone it does not count.
 
     | event         | column | value comes from            |
     |---------------|--------|-----------------------------|

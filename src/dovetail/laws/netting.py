@@ -29,10 +29,11 @@ from dovetail.arrays.hashing import stable_hash
 def find_net_changes(
     keys: Sequence[pa.Array], commit: Ints, removes: Mask, row: Sequence[pa.Array]
 ) -> Mask:
-    """Find the changes that stay, of n: bool[n].
+    """Find the changes that stay when each commit counts as one moment, of n: bool[n].
 
     ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``removes``:
-    bool[n], the change removes its row. ``row``: the columns that decide whether rows are equal.
+    bool[n], the change removes its row. ``row``: the columns that decide whether rows are equal;
+    null equals null.
 
     A removal stays if its commit brings no row of the key. A row that comes stays, unless it equals
     the only row that its commit removes. If a commit names a key more than twice, all rows that

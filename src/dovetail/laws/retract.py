@@ -32,9 +32,9 @@ class RetractMessages:
 def retract_messages(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask
 ) -> RetractMessages:
-    """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
-    ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are in one group. All
-    are bool[m].
+    """Return the messages that m changes of rows send to their groups. ``old``, ``new``: there is a
+    row before, after. ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are
+    in one group. All are bool[m].
     """
     leaves, enters = old & ~old_null, new & ~new_null
     return RetractMessages(leaves, enters, leaves & enters & same)

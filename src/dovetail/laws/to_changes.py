@@ -39,8 +39,9 @@ class BeforeAndAfterRows:
 
 
 def before_and_after_rows(old: Mask, new: Mask, same: Mask) -> BeforeAndAfterRows:
-    """Return the rows that m changes emit; none where both rows are equal. ``old``, ``new``: there
-    is a row before, after. ``same``: both rows have equal values. All are bool[m].
+    """Return the rows that m changes emit, and their kinds; none where both rows are equal, or
+    where there is none before and after. ``old``, ``new``: there is a row before, after. ``same``:
+    both rows have equal values. All are bool[m].
     """
     changed = ~(old & new & same)
     return BeforeAndAfterRows(

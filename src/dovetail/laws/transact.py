@@ -71,7 +71,9 @@ class Tally:
 
     @staticmethod
     def empty(keys: int) -> Tally:
-        """Return the state of ``keys`` keys that have no row."""
+        """Return the state of ``keys`` keys without a row: no transaction (ABSENT), order and place
+        0, no skipped delete.
+        """
         rows, order, place = np.zeros((3, keys), np.int64)
         return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
 
@@ -91,14 +93,14 @@ class Tally:
 
     def replace(self, which: Ints, other: Tally) -> None:
         """Replace the state of the keys at the indices ``which`` by that of ``other``, in place.
-        ``other`` has one key for each.
+        ``which``: distinct indices. ``other`` has one key for each, in that order.
         """
         for name, column in vars(other).items():
             getattr(self, name)[which] = column
 
     def without_gone_keys(self) -> Tally:
-        """Return a copy in which keys without a row have the state of ``empty``: no transaction,
-        order, place or skipped delete.
+        """Return a state in which keys without a row have the state of ``empty``: no transaction,
+        order, place or skipped delete. It may share arrays with this one.
         """
         gone = self.rows == 0
         return Tally(
@@ -136,13 +138,16 @@ class EventOutcomes:
 #
 # A key's first span begins with known rows, each other one with 0 or 1. So both ways are counted,
 # and ``_rows_at_begin`` finds which it is: here 1 both times.
+#
+# An event may repeat another one only if its order or its place falls within a span. The events of
+# such spans are taken one after the other, those of all spans at once.
 def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    ``start``: int64[k], the first event of each key, which has one at least; ``steps``: all events,
-    key by key. ``tally``: the state of these keys before. An event may repeat another one only if
-    its order or its place falls within a span. The events of such spans are taken one after the
-    other, those of all spans at once.
+    ``start``: int64[k], the index in ``steps`` of each key's first event; each key has one at
+    least. ``steps``: the n events, key by key, those of a key in the order of arrival. ``tally``:
+    the state of these k keys before; it is not changed. The outcome is that of ``settle_stepwise``,
+    with less work for keys of many events.
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
@@ -163,8 +168,10 @@ def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """Find the events that leave the table's row as it is, and the state of the keys afterwards.
 
-    Events are taken one after the other, those of all keys at once. ``start``: int64[k], the first
-    event of each key. ``steps``: all events, key by key. ``tally``: the state of these keys before.
+    Events are taken one after the other, those of all keys at once. ``start``: int64[k], the index
+    in ``steps`` of each key's first event; each key has one at least. ``steps``: the n events, key
+    by key, those of a key in the order of arrival. ``tally``: the state of these k keys before; it
+    is not changed.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
@@ -173,7 +180,7 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     for step in range(int(length.max(initial=0))):
         keys = longest[: np.searchsorted(-length[longest], -step)]
         event = start[keys] + step
-        made = _settle_one_a_key(steps.take(event), tally.take(keys))
+        made = _settle_one_event_per_key(steps.take(event), tally.take(keys))
         left_out[event], repeated[event] = made.left_out, made.repeated
         tally.replace(keys, made.tally)
     return EventOutcomes(left_out, repeated, tally)
@@ -188,9 +195,9 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 # | GOES | 7, 1, 95: the connector has restarted | 2 | 1 | yes |
 # | GOES | 8, 1, 97 | 1 | 0 | |
 # | CHANGES | none | 1 | 1 | |
-def _settle_one_a_key(steps: Steps, tally: Tally) -> EventOutcomes:
-    """Return the outcome of k events, one of each of k keys, in the same order. ``steps``: these
-    events. ``tally``: the state of the keys before.
+def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
+    """Return the outcome of k events, one of each of k keys. ``steps``: these events. ``tally``:
+    the state of the event's key before, in the same order; it is not changed.
     """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
@@ -218,10 +225,11 @@ def _settle_one_a_key(steps: Steps, tally: Tally) -> EventOutcomes:
 
 
 def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcomes:
-    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
+    """Find the events that leave the table's row as it is, and the state of all keys afterwards.
 
-    No event may be a bare one right behind a delete. The state of a key with no event stays as it
-    is. ``group``: int64[n], non-decreasing, the key of each event.
+    ``steps``: n events by (key, arrival), of which none is a bare one right behind a delete.
+    ``group``: int64[n], non-decreasing, the index of each event's key in ``tally``. ``tally``: the
+    state of all keys before; it is not changed. A key without an event keeps its state.
     """
     count, none = len(group), np.zeros(len(group), np.bool_)
     if not count:
@@ -273,11 +281,15 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
 
 
 def _running_changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
-    """Return the sum of a span's changes up to each event, and the largest of floor - sum so far:
-    int64[n] each.
+    """Return the sum of a span's changes up to each event, and the largest ``floor - sum`` so far
+    in the span: int64[n] each.
 
-    ``kind``: int64[n], the kind of each event; ``begin``: the first event of each span; ``span``:
-    the span of each event. ``rows_max``: the most rows that a key has had before.
+    A *change* is what an event adds to the number of rows, and a *floor* the least number after it.
+    ``COMES`` adds 1, ``GOES`` takes 1 down to 0, ``CHANGES`` has the floor 1, ``BARE`` takes all.
+
+    ``kind``: int64[n], the kind of each event. ``begin``: int64[spans], the index of each span's
+    first event. ``span``: int64[n], the span of each event, non-decreasing. ``rows_max``: the most
+    rows that a key has had before.
     """
     large = len(kind) + 2 + rows_max
     change = np.select([kind == COMES, kind == GOES, kind == BARE], [1, -1, -large])
@@ -294,9 +306,10 @@ def _settle_both_ways(
     """Return two outcomes of some spans, event by event: first as if they began with no row, then
     as if with one.
 
-    ``tally``: the state of their keys. ``begin`` and ``end``: the first and the last event of each
-    span, both inclusive. ``given``: the rows that a key's first span begins with in both outcomes,
-    ABSENT for other spans.
+    ``steps``: all events. ``tally``: the state of the key of each span before the batch. ``begin``
+    and ``end``: the indices of the first and the last event of each span, both inclusive.
+    ``given``: the rows that a key's first span begins with in both outcomes, ABSENT for other
+    spans.
     """
     spans = len(begin)
     which, event = expand_ranges(begin, end + 1)
@@ -328,11 +341,11 @@ def _settle_both_ways(
 # | 3, fixed | 0 | 0 | 0 | 0 |
 # | 4 | 0 | 1 | 0 | 0 |
 def _rows_at_begin(low: Ints, high: Ints) -> Ints:
-    """Return the rows, 0 or 1, that each span begins with: int64[spans]; any number for a key's
-    first span.
+    """Return the number of rows, 0 or 1, that each span begins with: int64[spans]. It means nothing
+    for a key's first span.
 
-    ``low``, ``high``: the rows that a span ends with, if it begins with 0 or 1. They are equal for
-    a key's first span.
+    ``low``, ``high``: int64[spans], the rows, 0 or 1, that a span ends with if it begins with 0 or
+    with 1. They are equal for a key's first span.
     """
     fixed = np.maximum.accumulate(np.where(low == high, np.arange(len(low)), 0))
     turns = np.cumsum(low > high)

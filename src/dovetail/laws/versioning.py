@@ -39,7 +39,7 @@ class Versions:
 
 def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
     """Find the events that are records of ``source`` at most ``retention_us`` older than its stream
-    time: bool[n].
+    time, inclusive: bool[n].
 
     ``clock_us``: int64[n], the source's stream time at each event, that event included. If it is
     ``NO_TIME``, every time counts.
@@ -73,8 +73,8 @@ def find_latest_versions(timeline: Timeline, counted: Mask, stored_time_us: Ints
 
 
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
-    """Return a version for each event with ``counted`` true (bool[n]), by (group, time, arrival).
-    Events of one time are all kept.
+    """Return a version for each event with ``counted`` true (bool[n]), tombstones included, by
+    (group, time, arrival). Of several events of one key and time, all are kept.
     """
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]
@@ -90,8 +90,9 @@ def version_as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints)
     """Return for each query the version of ``group`` that stood at ``time_us``, as its event:
     int64[queries], ABSENT for none.
 
-    A version at the time itself stands. Only versions that arrived before ``arrival`` count; of one
-    time the last to arrive. A tombstone is returned like any version.
+    ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself stands. Only
+    versions that arrived before ``arrival`` count; of one time the last to arrive. A tombstone is
+    returned like any version.
     """
     if len(versions.event) == 0:
         return np.full(len(group), ABSENT)

@@ -81,11 +81,14 @@ def groups_to_look_up(
     groups: int, sides: tuple[SideRows, SideRows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
     """Find the groups whose other rows must be looked up, on the left and on the right:
-    bool[groups] each. ``sides``: the fresh rows of both.
+    bool[groups] each. A group is a value of the join key.
 
     A side is looked up in groups with fresh rows on the other side. If ``how`` preserves the other
-    side, groups in which this side loses rows count, too, for it may now be empty. If a side's rows
-    are ``unique`` by join key, a group with a fresh row of it needs no lookup there.
+    side, groups in which this side loses rows count, too, for it may now be empty.
+
+    ``groups``: their number. ``sides``: the fresh rows of left and right. ``unique``: for each
+    side, whether its rows are unique by join key. Then a group with a fresh row of that side needs
+    no lookup there.
     """
     touched = [_groups_with_members(groups, side.group) for side in sides]
     lost = [_groups_with_members(groups, side.group[side.gone]) for side in sides]
@@ -101,6 +104,10 @@ def delta_join(
 ) -> Results:
     """Return the results of a batch, in no order. ``groups``: the number of join keys. ``sides``:
     the fresh rows and the looked-up ones, of left and right.
+
+    ``form`` names the key of a result. ``"pair"``: both primary keys. ``"left"``: the left primary
+    key; a left row has at most one match. ``"key"``: the join key; a group has at most one row of
+    each side.
 
     ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
     a fresh left row without a match is emitted, because it may have had a match before. It is a row
@@ -139,10 +146,10 @@ def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
 
 def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
     """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
-    other row). They lie by ``rows``, then by the other row.
+    other row). Pairs lie by ``rows``, then by the other row.
 
     ``group`` and ``others``: the group of each row of the two sides. ``rows``: indices into
-    ``group``. Rows without a group match nothing.
+    ``group``. ``groups``: the number of groups. Rows without a group (``NO_GROUP``) match nothing.
 
     >>> matching_pairs(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
     (array([0, 2, 2]), array([1, 0, 2]))
@@ -155,11 +162,11 @@ def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[
 
 
 def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
-    """Return the pairs of rows in one group with at least one fresh row. Pairs with a gone row are
-    tombstones if ``retracting``, else left out.
+    """Return the pairs of a left and a right row of one group, of which at least one is fresh.
+    Pairs with a gone row are tombstones if ``retracting``, else left out.
 
     Pairs of fresh left rows come first, then those of other left rows with fresh right ones.
-    ``groups``: the number of groups.
+    ``groups``: their number.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
@@ -178,10 +185,11 @@ def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: 
 
 
 def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
-    """Return the unmatched results of the preserved ``side`` that the batch changes.
+    """Return the results without a match that the batch changes, of the preserved ``side``: 0 for
+    the left, 1 for the right.
 
-    A row is emitted while the other side of its group is empty. It is retracted if it is gone, or
-    if the other side gains a row, even if it never was emitted alone.
+    A row is emitted while the other side of its group is empty. The row alone is retracted if it is
+    gone, or if the other side gains a row, even if it never was emitted alone.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_flag_of_rows(
@@ -202,7 +210,8 @@ def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int)
         group=preserved_side.group[rows],
         deleted=taken[rows],
         time_us=np.maximum(
-            preserved_side.time_us[rows], _time_of(groups, other, preserved_side.group[rows])
+            preserved_side.time_us[rows],
+            _latest_fresh_time(groups, other, preserved_side.group[rows]),
         ),
     )
 
@@ -225,7 +234,7 @@ def _unmatched_left_results(
         row=(rows, np.full(len(rows), ABSENT)),
         group=left.group[rows],
         deleted=left.gone[rows] | (not preserved),
-        time_us=np.maximum(left.time_us[rows], _time_of(groups, right, left.group[rows])),
+        time_us=np.maximum(left.time_us[rows], _latest_fresh_time(groups, right, left.group[rows])),
     )
 
 
@@ -239,7 +248,7 @@ def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> 
     for side in sides:
         touched[side.group[side.fresh]] = True
         lost[side.group[side.gone]] = True
-        time_us = np.maximum(time_us, _time_of(groups, side, np.arange(groups)))
+        time_us = np.maximum(time_us, _latest_fresh_time(groups, side, np.arange(groups)))
         alive = np.flatnonzero(side.alive)
         row_by_group = np.full(groups, ABSENT)
         row_by_group[side.group[alive]] = alive
@@ -259,7 +268,7 @@ def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> 
 def _groups_with_members(groups: int, members: Ints) -> Mask:
     """Return for each of ``groups`` groups whether ``members`` contains its number: bool[groups].
 
-    ``members``: numbers of groups; negative ones are of rows without a group.
+    ``members``: the group of each row, ``NO_GROUP`` for a row without one.
     """
     marked = np.zeros(groups, dtype=np.bool_)
     marked[members[members != NO_GROUP]] = True
@@ -269,12 +278,12 @@ def _groups_with_members(groups: int, members: Ints) -> Mask:
 def _flag_of_rows(of_groups: Mask, group: Ints) -> Mask:
     """Return the flag of each row's group: bool[rows], false for a row without a group.
 
-    ``of_groups``: bool[groups]. ``group``: the group of each row, negative for none.
+    ``of_groups``: bool[groups]. ``group``: the group of each row, ``NO_GROUP`` for none.
     """
     return np.append(of_groups, False)[group]
 
 
-def _time_of(groups: int, side: SideRows, group: Ints) -> Ints:
+def _latest_fresh_time(groups: int, side: SideRows, group: Ints) -> Ints:
     """Return the largest time among a side's fresh rows of each ``group``, ``NO_TIME`` for none:
     int64, one per element of ``group``. ``groups``: the number of all groups.
     """

@@ -94,11 +94,13 @@ def fan_out(
     timeline: Timeline, right: Ints, group: Ints, event: Ints, following: Ints, live: Mask
 ) -> tuple[Ints, Ints]:
     """Find the subscriptions that the right table's records meet: (subscription, event), int64[m]
-    each, by subscription, then by event.
+    each, by subscription, then by event. A record meets those of its group that an earlier event
+    made and no earlier one ended.
 
-    ``right``: the events that change the right table, ascending. ``group``: the group of each
-    subscription. ``event``: the event that makes it, -1 for one of an earlier batch. ``following``:
-    the event that ends or replaces it, -1 for none. ``live``: false where there is no subscription.
+    ``timeline``: the batch's events. ``right``: the events that change the right table, ascending.
+    ``group``: the group of each subscription. ``event``: the event that makes it, -1 for one of an
+    earlier batch. ``following``: the event that ends or replaces it, -1 for none. ``live``: false
+    where there is no subscription.
 
     One group with events 0 to 5, of which 1, 3 and 5 change the right table:
 
@@ -121,8 +123,8 @@ def fan_out(
 
 
 def count_references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
-    """Return the number of rows that refer to each event's key before and after the event: int64[n]
-    each.
+    """Return the number of left rows that refer to each event's key, before and after the event:
+    int64[n] each.
 
     ``group``: int64[n], non-decreasing. ``change``: int64[n], added to the number by each event.
     ``initial``: int64[groups], the numbers before the batch.

@@ -43,9 +43,9 @@ class Points:
     """
 
     def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return for each query the row that stood at ``time_us``, among versions that arrived
-        before ``arrival``: int64[queries], a reference or ABSENT. A version at the time itself
-        counts; one that is no longer known does not.
+        """Return for each query the row of its ``group`` that stood at ``time_us``, among versions
+        that arrived before ``arrival``: int64[queries], a reference or ABSENT. A version at the
+        time itself counts; one that is no longer known does not.
 
         ``group``, ``time_us``, ``arrival``: int64[queries].
         """
@@ -77,7 +77,7 @@ class Points:
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the time of the first version of its group after ``time_us``,
-        exclusive.
+        exclusive: int64[queries].
 
         Only versions that arrived before ``arrival`` count; ``LATEST`` for none. The arguments are
         int64[queries].
@@ -98,11 +98,12 @@ class Points:
         return last_below(self.arrival, first, end, arrival)
 
     def _known_versions(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
-        """Find the versions that are known at ``arrival``: bool[n]. They lie within the history, or
-        are the latest version and a row.
+        """Find the versions that are known at ``arrival``: bool[n]. A version is known if the time
+        asked for lies within the history, or if it is the latest version and a row.
 
-        ``time_us``: the time asked for. A tombstone before the history means the same as no
-        version, so it is not known.
+        ``version``: int64[n], indices of versions, -1 for none. ``group``, ``time_us``: the key and
+        the time asked for. A tombstone before the history means the same as no version, so it is
+        not known.
         """
         latest = self._last_version(group, np.full(len(group), LATEST), arrival)
         row = np.append(self.reference, ABSENT)[version] != ABSENT
@@ -126,11 +127,13 @@ class Corrections:
 def correct_points(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
-    """Return the points that the records of ``side`` make, each record's in order of time.
+    """Return the points of the join's history that the records of ``side`` correct, each record's
+    in order of time.
 
-    ``group``, ``time_us``, ``arrival``: the key, the time and the order of each record. ``row``:
-    the row that each record puts in place, ABSENT for a tombstone. ``points``: the versions of the
-    left and the right side, the batch's included. ``side``: 0 for the left, 1 for the right.
+    ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and the order of each record.
+    ``row``: int64[n], the row that each record puts in place, ABSENT for a tombstone. ``points``:
+    the versions of the left and the right side, the batch's included. ``side``: 0 for the left, 1
+    for the right.
 
     A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
     15 makes three points:
@@ -159,19 +162,21 @@ def correct_points(
     before = np.where(end, stands, side_points.row_standing_at(group, time_us, arrival)[record])
     keeps = sides_preserved(how)
 
-    def joined(mine: Ints) -> Mask:
+    def has_row(mine: Ints) -> Mask:
+        """Return the points at which the join has a row, if the record's side has ``mine``."""
         here, there = mine != ABSENT, theirs != ABSENT
-        has_row: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
-        return has_row
+        joined: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
+        return joined
 
-    def previous(which: Mask) -> Mask:
+    def of_previous_point(which: Mask) -> Mask:
+        """Return the flag of the point before each one; false for a record's first point."""
         last: Mask = np.append(False, which[:-1] & (record[1:] == record[:-1]))[: len(record)]
         return last
 
-    present, was = joined(ours), joined(before)
-    lasts = previous(present)
+    present, was = has_row(ours), has_row(before)
+    lasts = of_previous_point(present)
     emitted = np.flatnonzero(
-        np.where(end, lasts & ~previous(was) & ~present, present | was | lasts)
+        np.where(end, lasts & ~of_previous_point(was) & ~present, present | was | lasts)
     )
     sides = (ours, theirs) if side == 0 else (theirs, ours)
     references = (np.where(present, refs, ABSENT)[emitted] for refs in sides)

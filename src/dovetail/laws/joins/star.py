@@ -75,11 +75,12 @@ class StarResults:
 def star_results(
     old: Mask, new: Mask, time_us: Ints, origin: Ints, references: Sequence[Reference]
 ) -> StarResults:
-    """Return the result of each moment after all joins.
+    """Return the result of each of m moments after all joins. A *moment* is what one record does to
+    one row of the fact, the table that the dimensions are joined to.
 
-    ``old``, ``new``: bool[m], there is a row of the fact before, after. ``time_us``: the time of
-    each record. ``origin``: 0 for a record of the fact, n for one of dimension n. ``references``:
-    the dimensions, by number from 1.
+    ``old``, ``new``: bool[m], there is a row of the fact before, after. ``time_us``: int64[m], the
+    time of each record. ``origin``: int64[m], 0 for a record of the fact, n for one of dimension n.
+    ``references``: the dimensions in the order of the joins, which are numbered from 1.
     """
     emits = origin == 0
     for dimension_number, reference in enumerate(references, start=1):
@@ -98,9 +99,11 @@ def star_results(
 
 
 def row_before(present: Mask, references: Sequence[Reference]) -> Mask:
-    """Return whether the joined row is there before each moment: bool[m]. ``present``: bool[m],
-    there is a row of the fact. ``references``: what each dimension's foreign key finds at the
-    moments.
+    """Return whether the joined row is there before each of m moments: bool[m]. A moment is what
+    one record does to one row of the fact.
+
+    ``present``: bool[m], there is a row of the fact before. ``references``: what the row's foreign
+    key finds in each dimension at the moments.
     """
     for reference in references:
         keeps = reference.left_preserved

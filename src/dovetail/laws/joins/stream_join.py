@@ -52,7 +52,9 @@ class Window:
 
     @property
     def retention_us(self) -> int:
-        """The distance behind stream time at which a row still joins; no less than ``reach_us``."""
+        """The largest distance behind stream time at which a row still joins, inclusive, in
+        microseconds. It is no less than ``reach_us``.
+        """
         return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 
     def other_side_bounds(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
@@ -65,13 +67,13 @@ class Window:
 
     def match_limit_us(self, side: int, time_us: Ints) -> Ints:
         """Return the last stream time at which a row of ``side`` with these times may still find a
-        match: int64[n]. ``side``: 0 for the left, 1 for the right.
+        match, inclusive: int64[n]. ``side``: 0 for the left, 1 for the right.
         """
         return time_us + self.reach_us(side)
 
     def reach_us(self, side: int) -> int:
         """Return the microseconds of stream time for which a row of ``side`` may still find a
-        match. They may be negative. ``side``: 0 for the left, 1 for the right.
+        match. The number may be negative. ``side``: 0 for the left, 1 for the right.
         """
         return self._reach_bounds(side)[1] + self.grace_us
 
@@ -87,7 +89,9 @@ class Arrivals:
     """The n rows of one side in a batch, by (group, time, arrival): int64[n] each."""
 
     group: Ints
+    """The number of each row's key."""
     time_us: Ints
+    """The event time of each row."""
     arrival: Ints
     """The place in the order of processing, among the rows of both sides."""
 
@@ -148,11 +152,12 @@ class Reach:
         stream_us: Ints,
         window: Window,
     ) -> Reach:
-        """Find for each record of ``side`` the range of other rows that lie in its window and are
-        still kept at its arrival.
+        """Find for each record the range of other rows that lie in its window and are still kept at
+        its arrival. ``side``: that of the records, 0 for the left, 1 for the right.
 
-        ``others`` may be in any order; ``other_row`` is the caller's number of each. ``stream_us``:
-        stream time by arrival.
+        ``others``: rows of the other side, in any order. ``other_row``: the caller's number of
+        each. ``stream_us``: stream time by arrival. A row at the limit of the window or of its
+        retention is in the range.
         """
         order = np.lexsort((others.arrival, others.time_us, others.group))
         others = Arrivals(others.group[order], others.time_us[order], others.arrival[order])
@@ -169,8 +174,9 @@ class Reach:
         )
 
     def pairs(self, row: Ints) -> Pairs:
-        """Return the pairs that the records ``row``, indices into ``own``, make with rows that
-        arrived before them.
+        """Return the pairs that the records ``row``, indices into ``own``, make with rows of the
+        other side that arrived before them. Pairs lie by ``row``, then by the other row's time and
+        arrival.
         """
         which, other_index = expand_ranges(self.first[row], self.end[row])
         row = row[which]
@@ -182,8 +188,8 @@ def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
     """Return the first arrival at which stream time is past each limit: int64[n], ``NEVER`` if rows
     with it stay open in this batch.
 
-    ``stream_us``: as ``stream_times`` returns it, so its last index means the end of the batch. A
-    row that arrives after the returned arrival closes at once.
+    ``limit_us``: int64[n]. ``stream_us``: as ``stream_times`` returns it, so its last index means
+    the end of the batch. A row that arrives after the returned arrival closes at once.
     """
     due = np.searchsorted(stream_us, limit_us, side="right")
     return np.where(due < len(stream_us), due, NEVER)
@@ -194,7 +200,8 @@ def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
     bool[rows].
 
     ``record``, ``other``: int64[m], a row and one that it may join but that was closed at its
-    arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined before.
+    arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined before; it
+    is not changed.
 
     A closed row may be joined only if it has been joined before. That may follow from other closed
     rows that it joined at its own arrival. So the search goes from row to late row, a step at a

@@ -101,11 +101,13 @@ class _Subtree:
 
     present: Mask
     event_time_us: Ints
+    """The time of the row; of no meaning where there is none."""
     reference: tuple[Ints, ...]
+    """The row version of each leaf, from left to right, ABSENT for none."""
 
 
 def tree_sources(tree: Tree) -> Iterator[int]:
-    """List the sources of a tree, by number, from left to right; a source that is used twice comes
+    """Yield the sources of a tree, by number, from left to right; a source that is used twice comes
     twice. A tree has at least one.
     """
     if isinstance(tree, TreeLeaf):
@@ -129,11 +131,16 @@ def join_tables(
     row_time_us: Mapping[int, Ints],
     current: Mapping[int, Mask],
 ) -> Changes:
-    """Return every record's own result, in arrival order (``emit="change"``).
+    """Return every record's own result, in arrival order (``emit="change"``). A record that makes
+    the tree emit nothing has no result.
 
-    ``stored``: the groups' rows from earlier batches, per source. ``row_time_us``: the batch rows'
-    timestamps, per source. ``current``: per versioned source, the events that are the latest
-    version of their key when they arrive; other events change nothing.
+    ``tree``: the joins of the stage's tables. ``timeline``: the batch's events. ``stored``: the
+    groups' rows from earlier batches, per source. ``row_time_us``: the timestamp of each of the
+    batch's rows, per source.
+
+    ``current``: bool[n] per versioned source, the events that are the latest version of their key
+    when they arrive. Its other events change nothing. A source that is not in ``current`` counts
+    all of its events.
 
     A record of a table that occurs twice in the tree gives a result through each occurrence, from
     left to right. Both see the table as the record leaves it.
@@ -169,11 +176,11 @@ def join_stream(
     tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]
 ) -> Changes:
     """Return the results of a stream's records, in arrival order. ``tree``: the join, with the
-    stream as its first leaf.
+    stream as its first leaf. A record that lacks the right row of an inner join has no result.
 
-    ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] per source,
-    the row that each record finds there. Only the stream's side of a join may be preserved. The
-    result's time is the record's.
+    ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] for each
+    source of the tree, the stream's own included: the row that each record finds there, ABSENT for
+    none. Only the stream's side of a join may be preserved. The result's time is the record's.
     """
     emitted, refs = _find_leaf_rows(tree, reference)
     everything = Changes(
@@ -185,7 +192,9 @@ def join_stream(
 
 def _find_leaf_rows(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
     """Return a mask of the records that are emitted, bool[m], and the row of each leaf that they
-    find, int64[m] each. A record is left out if an inner join of ``tree`` has no right row for it.
+    find, int64[m] each. A record is not emitted if an inner join of ``tree`` has no right row for
+    it. ``reference``: int64[m] for each source of the tree, the row that each record finds, ABSENT
+    for none.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
@@ -204,11 +213,12 @@ def net_changes(
     """Return each key's last change in the batch and its result before the batch
     (``emit="batch"``).
 
-    The two have the same keys row by row, in the order of the last changes. Keys without a result
-    before and after are left out. The caller removes the rows whose values turn out equal.
+    Both results have the same keys row by row, in the order of the last changes. Keys without a row
+    before and after the batch are left out. The caller removes the rows whose values turn out
+    equal.
 
-    ``changes``: all changes of the batch, each key's by arrival. ``stored``: by source, the stored
-    row of each group.
+    ``tree``: the joins. ``changes``: all changes of the batch, each key's by arrival. ``stored``:
+    by source, the stored row of each group.
     """
     group = timeline.group[changes.event]
     last = last_of_each(group)
@@ -241,11 +251,11 @@ class _Trail:
     """Per source, the time of each row by reference."""
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
-        """Return what a change of leaf number ``occurrence`` makes ``tree`` emit: (emitted, row,
-        had a row), an element per event. Leaves are counted from 0, from left to right.
+        """Return what ``tree`` emits at each event of the trail: (emitted, row, had a row). The
+        events change the leaf number ``occurrence``, counted from 0, from left to right.
 
         ``emitted``: bool[events], the tree emits a result. ``row``: the tree's row after the event.
-        ``had a row``: bool[events], it had one before.
+        ``had a row``: bool[events], the tree had one before.
         """
         if isinstance(tree, TreeLeaf):
             side = _subtree_rows(tree, self.now, self.times)
@@ -278,10 +288,11 @@ class _Trail:
 def _subtree_rows(
     tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None
 ) -> _Subtree:
-    """Return the row of a subtree for n references to each table. ``reference``: int64[n] per
-    source. ``times``: per source, the time of each reference.
+    """Return the row of a subtree for n combinations of its tables' rows. ``reference``: int64[n]
+    per source, the row of that table, ABSENT for none. ``times``: per source, the time of each row
+    by its reference.
 
-    The row's time is ``NO_TIME`` if there is no row, or without ``times``.
+    The result's time is ``NO_TIME`` if there is no row, or if ``times`` is None.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
@@ -301,10 +312,11 @@ def _subtree_rows(
 
 
 def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
-    """Return the joined row of two sides at each event, with the larger time of both. A side that
-    is missing is ABSENT, and so are all leaves where there is no row.
+    """Return the joined row of two sides at each event, with the larger time of both. The leaves of
+    a missing side are ABSENT, and so are all leaves where there is no row. Its time then means
+    nothing.
 
-    ``keeps``: the left and the right side are preserved.
+    ``keeps``: the left and the right side are preserved, so its rows appear without a match.
     """
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])
@@ -318,7 +330,8 @@ def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Su
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
-    """Concatenate the changes in ``parts`` and order them by arrival, those of one record by part.
+    """Concatenate the changes in ``parts`` and order them by arrival; those of one event are in the
+    order of ``parts``.
 
     The events of each part are distinct; there is at least one part. All have as many references.
     """

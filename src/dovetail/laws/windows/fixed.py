@@ -47,7 +47,7 @@ def running_max(values: Ints, start: Ints, group: Ints, initial: Ints) -> Ints:
     """Return the largest value so far in each group, ``initial`` included: int64[n].
 
     ``start``: the first index of each group, which has a value. ``group``: int64[n],
-    non-decreasing. ``initial``: one value per group.
+    non-decreasing. ``initial``: one value per group. ``NO_TIME`` among the values stands for none.
 
     >>> group = np.array([0, 0, 1, 1])
     >>> running_max(np.array([5, 3, 1, 2]), np.array([0, 2]), group, np.array([4, 9])).tolist()

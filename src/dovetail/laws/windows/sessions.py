@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.aggregates.scans import lowest_over
-from dovetail.arrays.search import bisect, first_below, last_below, least
+from dovetail.arrays.search import bisect, first_below, last_below, least_in_ranges
 from dovetail.arrays.timeline import ABSENT, STORED, Ints, Mask
 
 _NEVER = int(np.iinfo(np.int64).max)
@@ -77,14 +77,17 @@ class Forest:
     low: Ints
     """int64[n]: the first session below each one, itself for a leaf."""
     start_us: Ints
+    """int64[n]: the time of the first record of each session."""
     end_us: Ints
+    """int64[n]: the time of the last record of each session, inclusive."""
     late: Ints
     """The events that are dropped."""
 
     @property
     def children(self) -> tuple[Ints, Ints]:
-        """The two children of each session, int64[sessions] each, ABSENT for none. The first is the
-        one right before it, the second the one before that child's descendants.
+        """The two sessions that each session replaces, its children: int64[sessions] each, ABSENT
+        for none. The first child is the one right before the session, the second the one before
+        that child's descendants.
         """
         session = np.arange(len(self.low))
         first_child = np.where(self.low < session, session - 1, ABSENT)
@@ -99,7 +102,9 @@ class _Line:
     """
 
     time_us: Ints
+    """int64[n]: the time of each entry."""
     arrival: Ints
+    """int64[n]: the order of processing, ``STORED`` for the bounds of a stored session."""
     first: Ints
     """int64[groups]: the first place of each group."""
     end: Ints
@@ -109,15 +114,18 @@ class _Line:
 
     @property
     def stretch_ends(self) -> Ints:
-        """The places after which nothing is ever bridged, ascending: int64. The last place of each
-        group is one of them.
+        """The places after which nothing is ever bridged, ascending: int64. A bridge joins the
+        entries on both sides of a place into one session. The last place of each group is always an
+        end.
         """
         return np.flatnonzero(self.bridged == _NEVER)
 
     def stretch_around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-        """Return the first and the last place, both inclusive, of the stretch that is bridged
-        around each place ``index`` at ``arrival``: int64, one per place. Bridges made at that
-        arrival count. ``group``: the group of each place.
+        """Return the first and the last place, both inclusive, of the stretch around each place
+        ``index`` at ``arrival``: int64, one per place. A stretch is a session: the places that
+        bridges connect. Bridges made at that arrival count.
+
+        ``group``: the group of each place. ``index``, ``arrival``: int64, as many as places.
         """
         ends, closed = self.stretch_ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
@@ -145,11 +153,16 @@ def build_forest(
     stored: Sessions,
     gap_us: int,
 ) -> Forest:
-    """Return the sessions that events make, and the open stored ones that they may replace. Events
-    lie by (group, arrival). Two events are in one session if they are at most ``gap_us`` apart.
+    """Return the sessions that events make, and the open stored ones that they may replace. Two
+    events are in one session if they are at most ``gap_us`` apart.
 
-    ``group``, ``time_us``, ``arrival``: int64[events]. ``closing_us``: int64[events],
-    non-decreasing by arrival. A session that ends before it is closed when the event arrives.
+    ``group``, ``time_us``, ``arrival``: int64[events], the events by (group, arrival).
+    ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
+    closed when the event arrives.
+
+    An event whose time is before its ``closing_us`` only joins a session that is open. Without one
+    within the gap, it is dropped (``late``).
+
     ``stored``: the stored sessions; those that are closed at their group's first event are left
     out.
     """
@@ -169,7 +182,7 @@ def build_forest(
     )
     fresh_index = index[: len(fresh)]
     low, high = line.stretch_around(group[fresh], fresh_index, arrival[fresh])
-    joins, first, last = _records_behind(
+    joins, first, last = _join_records_behind(
         line, group[late], time_us[late], arrival[late], closing_us[late], gap_us
     )
     dropped, late = late[~joins], late[joins]
@@ -184,7 +197,7 @@ def build_forest(
     below = np.searchsorted(high, low)
     if len(late):
         event_start = np.where(event == ABSENT, start, time_us[event])
-        start = least(event_start, below, np.arange(len(order)) + 1)
+        start = least_in_ranges(event_start, below, np.arange(len(order)) + 1)
     ref = np.append(np.full(len(fresh) + len(late), ABSENT), open_ref)[order]
     return Forest(event, ref, below, start, line.time_us[high], dropped)
 
@@ -203,12 +216,13 @@ def build_forest(
 def _build_line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:
-    """Build the line of n records, then the starts and then the ends of stored sessions. Return it
-    with the place of each of these entries, in the order given.
+    """Build the line of n records and the bounds of stored sessions. Return the line with the place
+    of each entry, int64, in the order given.
 
-    ``group``, ``time_us``, ``arrival``: of all entries. ``closing_us``: int64[n]; entries from n on
-    are the stored bounds, with the arrival ``STORED``. ``groups``: the number of groups.
-    ``gap_us``: the largest distance of neighbours in a session.
+    ``group``, ``time_us``, ``arrival``: of all entries: n records, then the starts, then the ends
+    of stored sessions, with the arrival ``STORED``. ``closing_us``: int64[n], the least end of a
+    session that is open at the record's arrival. ``groups``: the number of groups. ``gap_us``: the
+    largest distance of neighbours in a session.
     """
     order = np.lexsort((arrival, time_us, group))
     index = np.empty(len(order), np.int64)
@@ -237,8 +251,8 @@ def _build_line(
 
 
 def _last_earlier_place(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
-    """Return for each record the last place of its group before ``index`` that has an earlier
-    arrival: int64[records], -1 for none.
+    """Return for each record the last place of its group before the record's own place ``index``
+    that has an earlier arrival: int64[records], -1 for none.
 
     ``arrival``: the arrival at each place. ``first``: the first place of the record's group.
     ``record_arrival``: the arrival of the record.
@@ -249,28 +263,26 @@ def _last_earlier_place(arrival: Ints, first: Ints, index: Ints, record_arrival:
     return earlier
 
 
-def _records_behind(
+# A round handles a stretch of each session's records, by arrival: those that join, up to the first
+# that does not, then those that do not, up to the first that does. Rounds work on blocks of
+# records. So the whole takes O(n log n), however often the two alternate. Gap 5, one session that
+# starts at 14:
+#
+# | record behind | start | joins                | round |
+# |---------------|-------|----------------------|-------|
+# | 10            | 14    | yes, start is now 10 | 1     |
+# | 4             | 10    | no, it is dropped    | 1     |
+# | 6             | 10    | yes, start is now 6  | 2     |
+def _join_records_behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
-    """Find the records that come behind and join the first session open at their arrival:
-    bool[records]. A record comes behind if a session of it alone would be closed.
+    """Decide which of n records that come behind join the first session open at their arrival:
+    bool[n]. A record comes behind if a session of it alone would be closed. It joins if the
+    session's start is at most ``gap_us`` after it, and moves the start.
 
-    Return this mask, and the first and the last place of that session: int64[records] each, both 0
-    where none is open. ``group``, ``time_us``, ``arrival``: of each record. ``closing_us``: the
-    least end of a session that is open at its arrival. ``gap_us``: the largest distance of
-    neighbours in a session.
-
-    A round handles a stretch of each session's records, by arrival: those that join, up to the
-    first that does not, then those that do not, up to the first that does. Rounds work on blocks of
-    records. So the whole takes O(n log n), however often the two alternate.
-
-    Gap 5, one session that starts at 14; its start moves with each record that joins:
-
-    | record behind | start | joins                | round |
-    |---------------|-------|----------------------|-------|
-    | 10            | 14    | yes, start is now 10 | 1     |
-    | 4             | 10    | no, it is dropped    | 1     |
-    | 6             | 10    | yes, start is now 6  | 2     |
+    Also return the first and the last place of that session: int64[n] each, both 0 where none is
+    open. ``group``, ``time_us``, ``arrival``: int64[n]. ``closing_us``: int64[n], the least end of
+    a session that is open at the arrival.
     """
     first, end = line.first[group], line.end[group]
     low = bisect(line.time_us, first, end, closing_us, right=False)

@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.aggregates.scans import lowest_over
-from dovetail.arrays.search import bisect, cut_by_count, expand_ranges, least
+from dovetail.arrays.search import bisect, cut_by_count, expand_ranges, least_in_ranges
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask
 
 _PAIRS_MAX = 1 << 18
@@ -44,7 +44,9 @@ class SlidingRecords:
     """The n records, stored ones and the batch's, by (group, time, number): int64[n] each."""
 
     group: Ints
+    """The number of each record's key."""
     time_us: Ints
+    """The event time of each record."""
     arrival: Ints
     """The order of processing in the batch, ``STORED`` for a stored record."""
     number: Ints
@@ -62,9 +64,11 @@ class SlidingRecords:
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
 
     def records_in_windows(self, group: Ints, start_us: Ints, size_us: int) -> tuple[Ints, Ints]:
-        """Return the range of records of each window: (first, exclusive end), int64[windows] each.
-        A range may be empty. A window lasts from ``start_us`` to ``start_us + size_us``, both
-        inclusive.
+        """Return the records in each window as a range of indices: (first, exclusive end),
+        int64[windows] each. A range may be empty.
+
+        ``group``: int64[windows], the key of each window. ``start_us``: int64[windows]. A window
+        lasts from ``start_us`` to ``start_us + size_us``, both inclusive.
         """
         first, end = self.group_bounds[group], self.group_bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)
@@ -95,6 +99,7 @@ class ChangedWindows:
 
     records: SlidingRecords
     size_us: int
+    """The length of all windows."""
     group: Ints
     """int64[w]: the key of each window."""
     start_us: Ints
@@ -117,28 +122,32 @@ class ChangedWindows:
 
     @property
     def count(self) -> Ints:
-        """The number of records added to each window: int64[w]."""
+        """The number of records that the batch adds to each window: int64[w]. For a new window,
+        stored records count, too.
+        """
         return _count_coverings(self.first, self.end, len(self))
 
     @property
     def latest_us(self) -> Ints:
-        """The largest time of the records added to each window: int64[w]."""
+        """The largest time of the records that the batch adds to each window: int64[w]. For a new
+        window, stored records count, too.
+        """
         time_us = self.records.time_us[self.record]
         return -lowest_over(self.first, self.end, -time_us, len(self), _NEVER)
 
     @property
     def moment(self) -> Ints:
-        """The arrival at which each window is emitted last: int64[w]."""
+        """The arrival (order of processing) at which each window is emitted last: int64[w]."""
         arrival = self.records.arrival[self.record]
         latest = -lowest_over(self.first, self.end, -arrival, len(self), _NEVER)
         return np.maximum(latest, self.since)
 
     def members(self, window: Ints) -> tuple[Ints, Ints]:
-        """List the records that are added to each of these windows: (window, record), by window,
-        then by the records' order.
+        """List the records that are added to each of the windows with the indices ``window``:
+        (window, record), int64[pairs] each. Pairs lie by window, then by the records' order.
 
-        A window of an earlier batch gets only the batch's records. A record for which the window
-        was closed is not among them.
+        A window of an earlier batch gets only the batch's records, a new window stored ones, too. A
+        record for which the window was closed when it arrived is left out.
         """
         records, since = self.records, self.since[window]
         low, high = records.records_in_windows(
@@ -157,14 +166,15 @@ class ChangedWindows:
 
     @property
     def pairs_max(self) -> int:
-        """The most pairs that are made at a time. It grows with the number of windows, because
-        their accumulators are carried from one portion to the next.
+        """The most pairs of a record and a window that are made at a time. This limit grows with
+        the number of windows, because their accumulators are carried from one portion to the next.
         """
         return max(_PAIRS_MAX, 4 * len(self))
 
     def cut_arrivals(self) -> list[tuple[int, int]]:
-        """Cut all arrivals, in order, into ranges (start, exclusive stop) of at most ``pairs_max``
-        pairs, or of one arrival. Without arrivals the list is empty.
+        """Cut all arrivals, in order, into ranges (start, exclusive stop) that make at most
+        ``pairs_max`` pairs each. An arrival with more is a range of its own. Without arrivals the
+        list is empty.
         """
         records = self.records
         new_window = np.flatnonzero(self.since != STORED)
@@ -179,11 +189,13 @@ class ChangedWindows:
         return list(cut_by_count(count, self.pairs_max))
 
     def updates_by(self, start: int, stop: int) -> WindowUpdates:
-        """Return the pairs that arrivals from ``start`` to the exclusive ``stop`` make.
+        """Return the pairs of a record and a window that arrivals from ``start`` to the exclusive
+        ``stop`` make.
 
-        A record pairs with the existing windows that hold it. A window that a record brings into
-        existence pairs with that record and all earlier ones in it. Only the arriving record's
-        pairs are emitted, and the last earlier one of a window that is apart.
+        An arriving record pairs with the existing windows that hold it. A window that the record
+        brings into existence pairs with that record and with all earlier ones in it. Only the
+        arriving record's pairs are emitted. A window without the record that makes it (``apart``)
+        is emitted with its last earlier record.
         """
         arrival = self.records.arrival
         record_arrival = arrival[self.record]
@@ -219,7 +231,7 @@ class ChangedWindows:
 
     def _order_pairs(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
         """Return pairs ordered by window, then by the order of the records: (window, record),
-        int64[pairs] each.
+        int64[pairs] each. ``window``, ``record``: int64[pairs], indices in any order.
         """
         order = np.lexsort((self.records.number[record], window))
         return window[order], record[order]
@@ -240,9 +252,11 @@ class ChangedWindows:
 #
 # [16, 26], right after 15, holds no record, so it does not exist.
 def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
-    """Return the windows of ``size_us`` that the batch's records change; none if all are closed.
+    """Return the windows of length ``size_us`` that the batch's records change; none if all are
+    closed. Windows of earlier batches come first, then new ones; each kind by (group, start).
 
-    ``closing_us``: int64[arrivals]. A window that ends before it is closed when the record arrives.
+    ``records``: stored ones and the batch's. ``closing_us``: int64[arrivals]. A window that ends
+    before ``closing_us[a]`` is closed when the record with arrival a comes.
     """
     group, time_us, arrival = records.group, records.time_us, records.arrival
     first = np.ones(len(group), np.bool_)
@@ -251,7 +265,7 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
     first_arrival = np.minimum.reduceat(arrival, at) if len(at) else at
     owner, moment = group[at], time_us[at]
     low, high = records.records_in_windows(owner, moment + 1, size_us)
-    seen = least(arrival, low, high)
+    seen = least_in_ranges(arrival, low, high)
     holds = low < high
     owner = np.append(owner, owner[holds])
     start = np.append(moment - size_us, moment[holds] + 1)
@@ -302,9 +316,9 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
 def _window_ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the windows that each record is added to: (record, first window, exclusive end). The
-    range may be empty. ``group``, ``start_us``, ``since``: the key, the start and the arrival that
-    made each window.
+    """Return the windows that each record is added to: (record, first window, exclusive end),
+    int64[m] each. The range may be empty. ``group``, ``start_us``, ``since``: int64[windows], the
+    key, the start and the arrival that makes each window exist.
 
     A record of the batch comes twice: first all of them with windows of earlier batches, then all
     records with new windows. Windows lie in that order too, each kind by (group, start). A window
