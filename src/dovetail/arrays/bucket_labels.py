@@ -19,8 +19,8 @@ def bucket_labels(buckets: int) -> list[int]:
 
 
 def bucket_number(label: int, buckets: int) -> int:
-    """Return the number of the bucket with a label, from 0. Raises ``KeyError`` for a number that
-    is no label of ``buckets`` buckets.
+    """Return the number of the bucket with a label, from 0. ``buckets``: the number of all buckets.
+    Raises ``KeyError`` for a number that is no label of one of them.
     """
     return _bucket_number_by_label(buckets)[label]
 

@@ -21,10 +21,11 @@ _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Compare row i of ``left`` with row i of ``right``: bool[n] for columns of n rows each.
+    """Compare row i of ``left`` with row i of ``right``: bool[n] for columns of n rows each. Rows
+    are equal if all columns are, as in ``arrays_equal``.
 
     ``left`` and ``right``: as many columns, at least one, of the same types in pairs. Raises
-    ``ValueError`` for another number of columns.
+    ``ValueError`` for another number of columns on one side.
 
     >>> rows_equal([pa.array([1, None, 3])], [pa.array([1, None, 4])]).tolist()
     [True, True, False]
@@ -39,8 +40,8 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     """Compare element i of ``left`` with element i of ``right``, floats by their bits, at any
     depth: bool[n].
 
-    Two nulls are equal; 0.0 and -0.0 are not. Both arrays have one type and n elements. Lists of a
-    fixed size are not supported.
+    Two nulls are equal, and so are NaNs of the same bits; 0.0 and -0.0 are not. Both arrays have
+    one type and n elements. Lists of a fixed size are not supported.
     """
     both_null = _null_mask(left) & _null_mask(right)
     type_ = left.type
@@ -98,7 +99,7 @@ def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """Return a map array as a list of its entries, any other array as it is."""
+    """Return a map array as a list array of its entries, any other array as it is."""
     if not pa.types.is_map(array.type):
         return array
     entry = pa.struct([array.type.key_field, array.type.item_field])

@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _SPARSE = 16
-"""So many times fewer numbers than their range are sorted."""
+"""Numbers are sorted if they are fewer than their range divided by this."""
 
 
 def by_key(
@@ -24,8 +24,8 @@ def by_key(
 ) -> tuple[Ints, Mask, Sequence[pa.Array]]:
     """Arrange ``rows`` (indices into ``hash_`` and ``keys``) by key, keys in hash order.
 
-    Returns ``order``, so that ``rows[order]`` lists the rows by key; a mask of the first row of
-    each key; and the key columns in that order. All three have one element per row of ``rows``.
+    Returns three results. ``order``, int64[rows], is such that ``rows[order]`` lists the rows by
+    key. A mask, bool[rows], marks the first row of each key. The key columns follow in that order.
     Rows of one key keep the order given.
 
     ``keys``: at least one column. Equal keys must have equal hashes, but equal hashes are only a
@@ -92,8 +92,8 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 
 
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
-    """Return the stable order by (group, time) of rows whose groups ascend and whose arrivals
-    ascend within a group: int64[n].
+    """Return the stable order by (group, time) of rows that lie by (group, arrival): int64[n]. Rows
+    of one group and time stay in the order of arrival. ``group``: int64[n], non-decreasing.
 
     If no time is less than the one before it in its group, the rows stay as they are.
     """
@@ -209,7 +209,7 @@ def argsort_distinct(numbers: Ints, below: int) -> Ints:
 
 
 def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
-    """Say of each row but the first whether it equals the row before it: bool[n - 1], or bool[0]
+    """Say for each row but the first whether it equals the row before it: bool[n - 1], or bool[0]
     for no rows. Values are equal as in ``rows_equal``, so a null equals a null. ``columns``: at
     least one.
     """

@@ -37,7 +37,8 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     throughout.
 
     ``keys``: at least one column, with equal bits for equal values (``equality.canonical_key``). A
-    null hashes alike in all types. Raises ``ValueError`` for a map.
+    null hashes alike in all types. Raises ``ValueError`` for a map, at any depth, unless all its
+    values are null.
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
@@ -88,7 +89,7 @@ def _hash_array(array: pa.Array) -> _Words:
 
 def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
     """Return a word per run of ``elements``: its polynomial, mixed with its length. Runs lie one
-    after another.
+    after another, without gaps.
 
     ``lengths``: the number of elements of each run, which may be 0; at least one run.
     """
@@ -133,8 +134,8 @@ def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
 
 
 def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the greatest combined number of each first key, both inclusive: int64[n]
-    each.
+    """Return the least and the greatest number, both inclusive, that ``combine_hashes`` gives a
+    first key with any second one: int64[n] each.
 
     >>> [f"{h[0]:x}" for h in combined_hash_range(np.array([0x11112222AAAA]))]
     ['111100000000', '1111ffffffff']
@@ -143,8 +144,8 @@ def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
 
 
 def lower_hash_bits(minor_hash: Ints) -> Ints:
-    """Return the lower 32 bits of the second key's hash, the part of it that the combined number
-    holds: int64[n].
+    """Return the lower 32 bits of the hash of the second key, the part that ``combine_hashes``
+    keeps of it: int64[n], from 0.
     """
     return minor_hash & _LOW
 
@@ -214,8 +215,9 @@ def _times_as_integers(key: pa.Array) -> pa.Array:
 
 def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
     """Hash one value on from ``seed``, from 0 to ``2**64 - 1``, and return the new hash in the same
-    range. Numbers count as the little-endian bytes of a Java int or long. Nested values are hashed
-    part by part; a null returns ``seed``.
+    range. ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``, times as integers.
+    Numbers count as the little-endian bytes of a Java int or long. Nested values are hashed part by
+    part; a null returns ``seed``.
     """
     if value is None:
         return seed

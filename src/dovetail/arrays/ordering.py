@@ -29,8 +29,8 @@ class OrderedKeys:
     """The value of each key where keys are ranks; None where keys are computed from values."""
 
     def values(self, keys: Ints, present: Mask) -> pa.Array:
-        """Return the values of ``keys``, null where not ``present``: n values. ``keys``: int64[n],
-        each among the keys of ``self`` where ``present``, else arbitrary.
+        """Return the values whose keys are ``keys``, null where not ``present``: n values.
+        ``keys``: int64[n], each among the keys of ``self`` where ``present``, else arbitrary.
         """
         if self.distinct is None:
             return _values_of_keys(keys, self.type, ~present)
@@ -75,7 +75,9 @@ _BYTES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _is_computed(type_: pa.DataType) -> bool:
-    """Say whether a key is computed from the value alone, without ranks."""
+    """Say whether keys of values of this type are computed from the value alone. Keys of other
+    ordered types are ranks.
+    """
     kinds = ("integer", "boolean", "floating", "temporal")
     return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
 
@@ -116,5 +118,5 @@ def _in_float_order(bits: Ints) -> Ints:
 
 
 def _integer_type(type_: pa.DataType) -> pa.DataType:
-    """Return the integer type of the width of a time or date type."""
+    """Return the integer type of the width of a time, date or duration type."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()

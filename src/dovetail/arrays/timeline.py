@@ -82,12 +82,13 @@ class Timeline:
     arrival: Ints
     """A permutation of 0..n-1: the place of each event in the order of processing."""
     event_time_us: Ints
+    """The event's own timestamp."""
     deleted: Mask
     """bool[n]: the event is a tombstone."""
     start: Ints
     """int64[groups]: the first event of each group."""
     hash: Ints
-    """int64[groups], non-decreasing."""
+    """int64[groups]: the hash of each group's key, non-decreasing."""
     keys: Sequence[pa.Array]
     """The key columns, one row per group."""
 
@@ -102,8 +103,9 @@ class Timeline:
         return np.append(self.start[1:], len(self.row))[: self.groups] - 1
 
     def by_arrival(self, event: Ints | None = None) -> Ints:
-        """Return the order of events by their arrival, as indices into ``event``: int64, one per
-        event. ``event``: the numbers of distinct events, None for all.
+        """Return the order of events by their arrival, the first to arrive first, as indices into
+        ``event``: int64, one per event. ``event``: the numbers of distinct events; None for all, so
+        the indices are event numbers.
         """
         arrival = self.arrival if event is None else self.arrival[event]
         return argsort_distinct(arrival, len(self.arrival))
@@ -130,8 +132,8 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
 
 
 def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
-    """Return the sort keys of ``arrival_order`` for ``np.lexsort``, at least one: the most
-    significant is last. Each is int64[rows of all sources], source after source.
+    """Return the sort keys that ``arrival_order`` describes, for ``np.lexsort``, at least one: the
+    most significant is last. Each is int64[rows of all sources], source after source.
     """
     if all(rows.sequence is not None for rows in sources):
         keys = [_concatenate(rows.sequence for rows in sources)]
@@ -153,7 +155,9 @@ def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
 
 
 def _concatenate(columns: Iterable[Ints | None]) -> Ints:
-    """Return the columns that are not None, at least one, one after the other as one array."""
+    """Return the columns that are not None one after the other as one array; at least one is not
+    None.
+    """
     return np.concatenate([column for column in columns if column is not None])
 
 
@@ -196,12 +200,13 @@ def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeli
 def versions_around(
     timeline: Timeline, source: int, stored: Mask, counted: Mask | None = None
 ) -> tuple[Ints, Ints]:
-    """Return the version of ``source``'s row at each event's key just before and just after the
+    """Return the version of ``source``'s row with each event's key, just before and just after the
     event.
 
     ``stored``: bool[groups], true if the key has a row from earlier batches. ``counted``: bool[n],
-    the events of the source that are versions, by default all of them. Returns two reference arrays
-    of n events, which are equal at events that are no versions. A later arrival replaces an earlier
+    the events of the source that are versions, by default all of them. Returns two arrays of n
+    references: ABSENT, the number of the group for its stored row, or ``groups + row`` for a row of
+    the batch. Both are equal at events that are no versions. A later arrival replaces an earlier
     one; a tombstone makes the row ABSENT.
 
     One group with a stored row (reference 0), so row r of the batch is reference 1 + r, for source
@@ -232,8 +237,8 @@ def versions_around(
 
 
 def last_of_source(timeline: Timeline, source: int) -> Ints:
-    """Find the last event of ``source`` in each group that has one: event numbers, ascending,
-    int64.
+    """Find the last event of the source number ``source`` in each group that has one: event
+    numbers, ascending, int64.
     """
     events = np.flatnonzero(timeline.source == source)
     if len(events) == 0:
