@@ -99,8 +99,8 @@ class GroupUpdates:
         return 1 - 2 * self.retracted.astype(np.int64)
 
     def where(self, selected: Mask) -> GroupUpdates:
-        """Return the updates whose element of ``selected``, bool[n], is true. The number of groups
-        stays.
+        """Return the updates whose element of ``selected``, bool[n], is true. Groups keep their
+        numbers, though some may have no updates left.
         """
         return GroupUpdates(self.group[selected], self.groups, self.retracted[selected])
 
@@ -143,7 +143,9 @@ class Aggregate(ABC):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted; if False, no update may be retracted."""
+        """True if rows can be taken out of a group again; if False, no update may be a retracted
+        one.
+        """
         return True
 
     @property
@@ -151,14 +153,16 @@ class Aggregate(ABC):
         """True if the accumulator does not depend on the order of rows, bit for bit."""
         return False
 
+    # The accumulators after each update are not built: a collection would need one as large as its
+    # group for each update.
     @abstractmethod
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update: n rows, in the order of the updates.
 
         ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update. The results equal ``results`` of the accumulators after each update. Those
-        accumulators are not built: a collection would need one as large as its group for each
-        update. Raises ``AggregateOverflowError`` if a result does not fit its type.
+        row per update. The results equal ``results`` of the accumulators after each update.
+        ``retracted`` updates take a row out that was added before. Raises
+        ``AggregateOverflowError`` if a result does not fit its type.
         """
 
     @abstractmethod
@@ -173,7 +177,8 @@ class Aggregate(ABC):
     @abstractmethod
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of the rows of both sides, one per row. ``left``, ``right``:
-        accumulators; the rows of ``left`` precede those of ``right``. Null stands for no rows.
+        accumulators; the rows of ``left`` precede those of ``right``. Null in all columns stands
+        for no rows.
         """
 
     @abstractmethod
@@ -208,8 +213,9 @@ class Aggregate(ABC):
     ) -> TracedAccumulators:
         """Return the accumulators after the last update, with the origins of their lists' elements.
 
-        Each group must have an update. ``initial``: one row per group, null for a new one.
-        ``values``: one row per update.
+        An origin says which stored element or value of the batch an element comes from. Each group
+        must have an update. ``initial``: one row per group, null for a new one. ``values``: one row
+        per update.
         """
         return TracedAccumulators(self.fold(updates, initial, values))
 
@@ -254,7 +260,7 @@ def null_accumulators(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]
 
 
 def not_null_mask(array: pa.Array) -> Mask:
-    """Return for each element of an array whether it is not null: bool[n]."""
+    """Return the mask of an array's elements that are not null: bool[n]."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
     return array.is_valid().to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -127,8 +127,8 @@ class LastRow(CollectList):
         return self.values
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return the rows as one column of structs, never null. ``values``: the columns of the
-        rows.
+        """Return the rows as one column of structs, one per row, never null. ``values``: the
+        columns of the rows.
         """
         return pa.StructArray.from_arrays(list(values), fields=list(self.values))
 
@@ -211,7 +211,7 @@ def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
     indices into the rows.
 
     ``group_value``: int64[rows], equal for equal values of one group. ``gone``: bool[rows], the row
-    is retracted.
+    is retracted. An assertion fails if more rows go than came.
     """
     added, taken = np.flatnonzero(~gone), np.flatnonzero(gone)
     added = added[stable_argsort(group_value[added])]

@@ -46,7 +46,7 @@ class CountDistinct(Listing):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The list of values, the list of counts if rows may leave, and the number."""
+        """The types of the list of values, the list of counts if rows may leave, and the number."""
         lists = (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
         return (*lists, pa.int64())
 
@@ -142,9 +142,9 @@ class CountDistinct(Listing):
 
 
 def _running_distinct_counts(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
-    """Return the number of values in each group after each update: int64[n]. Only updates that
-    bring or remove a value change it. ``initial``: the stored accumulators, their number last.
-    ``value_spans``: all spans of the batch.
+    """Return the number of distinct values in each group after each update: int64[n]. The number
+    changes only with an update that brings a new value or takes the last of one. ``initial``: the
+    stored accumulators, their number last. ``value_spans``: all spans of the batch.
     """
     change = np.zeros(len(updates), np.int64)
     in_batch = value_spans.row >= len(initial[0].flatten())

@@ -53,7 +53,7 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 def normalize(limbs: Sequence[Ints]) -> Limbs:
     """Return the same numbers as new limbs, each but the last from 0 to 2**32 - 1. The last limb
-    has the sign. ``limbs``: int64[n] each, lowest first, with room for what is carried.
+    has the sign. ``limbs``: int64[n] each, lowest first, with room in 64 bits for what is carried.
     """
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
@@ -72,16 +72,16 @@ def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
-    """Convert numbers of two limbs to float64[n]. They are rounded once if below 2**84. ``limbs``:
-    normal, so that the lower one is from 0 to 2**32 - 1.
+    """Convert numbers of two limbs to float64[n]. Numbers below 2**84 are rounded once, larger ones
+    perhaps twice. ``limbs``: normal, so that the lower one is from 0 to 2**32 - 1.
     """
     low, high = limbs
     return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
 
 
 def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
-    """Convert numbers to unscaled decimals of ``type_``, null where not ``present``. ``limbs``: the
-    limbs of n numbers, lowest first, normal.
+    """Convert numbers to unscaled decimals of ``type_``, null where not ``present``, bool[n].
+    ``limbs``: the limbs of n numbers, lowest first, normal.
 
     The second result, bool[n], is true for numbers that fit the precision. The others have
     arbitrary decimals.
@@ -154,8 +154,8 @@ def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _extend_limbs(limbs: Limbs, count: int) -> Limbs:
-    """Return the same numbers with at least ``count`` limbs, normal: what is missing is added at
-    the top. ``limbs``: normal, lowest first.
+    """Return the same numbers with at least ``count`` limbs, normal: missing limbs are added at the
+    top. ``limbs``: normal, lowest first.
     """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normalize([*limbs, *zeros])

@@ -68,15 +68,16 @@ class Limbs:
         return rows
 
     def last(self) -> Limbs:
-        """Return the last of the n sums alone."""
+        """Return the last of the n sums alone; there must be one."""
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
-    """Yield each group's sum after each update, its ``stored`` sum included, a block of updates at
-    a time, in order. Without updates yield nothing.
+    """Yield each group's sum after each update, its ``stored`` sum included, as limbs, a block of
+    updates at a time, in order. Without updates yield nothing.
 
-    ``summands``: float64[updates], finite, negative for rows that are retracted.
+    ``stored``: the columns of the sums before, one row per group. ``summands``: float64[updates],
+    finite, negative for rows that are retracted.
     """
     carried = None
     for block in _cut_into_blocks(updates):
@@ -99,8 +100,8 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
     """Return the stored form of the sum after the last update of each group that has one, in the
     order of groups. There must be an update.
 
-    ``stored``: the sums of all groups before. ``summands``: float64[updates], finite, negative for
-    rows that are retracted.
+    ``stored``: the columns of the sums of all groups before, null for none. ``summands``:
+    float64[updates], finite, negative for rows that are retracted.
     """
     parts: list[list[pa.Array]] = []
     carried = None
@@ -116,8 +117,8 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def add_stored_sums(left: Columns, right: Columns) -> list[pa.Array]:
-    """Return stored sums added row by row. ``left``, ``right``: columns of n stored sums; null
-    counts as 0.
+    """Return stored sums added row by row, as columns of stored sums. ``left``, ``right``: columns
+    of n stored sums; null counts as 0.
     """
     parts = [
         _sums_as_columns(_add_sums(a, b))
@@ -205,7 +206,9 @@ class _Block:
 
 
 def _cut_into_blocks(updates: GroupUpdates) -> Iterator[_Block]:
-    """Cut the updates into consecutive blocks of at most ``_BLOCK``; no updates give no block."""
+    """Cut the updates into consecutive blocks of at most ``_BLOCK``; no updates give no block. A
+    group may reach over several blocks.
+    """
     group_index = -1
     for start in range(0, len(updates), _BLOCK):
         stop = min(start + _BLOCK, len(updates))
@@ -255,13 +258,15 @@ def _split_doubles(values: Floats) -> Limbs:
 
 
 def _common_limb_range(left: Limbs, right: Limbs) -> tuple[int, int]:
-    """Return the (lowest, exclusive highest) limb number of two sums together."""
+    """Return the (lowest, exclusive highest) limb number that two batches of sums have together.
+    One without limbs does not count, unless both have none.
+    """
     some = [limbs for limbs in (left, right) if len(limbs.rows)] or [left]
     return min(limbs.lowest for limbs in some), max(limbs.highest for limbs in some)
 
 
 def _add_sums(left: Limbs, right: Limbs) -> Limbs:
-    """Return the sum of each of n sums of ``left`` and the same one of ``right``: n sums."""
+    """Return n sums: sum i of ``left`` plus sum i of ``right``."""
     lowest, highest = _common_limb_range(left, right)
     return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
 
@@ -347,8 +352,8 @@ def _highest_limbs(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
     """Return ``size`` limbs of each number, the lowest first: the highest that is not 0, and those
     below it, 0 where there are none.
 
-    Also return the row of that highest limb, 0 for the number 0, and a mask of numbers with
-    anything below the window. ``magnitude``: int64[limbs, n].
+    Also return the row of that highest limb, int64[n], 0 for the number 0. The last result,
+    bool[n], marks numbers that have more below the returned limbs. ``magnitude``: int64[limbs, n].
     """
     limbs, n = magnitude.shape
     top, bottom = np.zeros(n, np.int64), np.full(n, limbs)

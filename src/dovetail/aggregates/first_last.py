@@ -46,8 +46,9 @@ class End(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the first or last value of the group up to each update, and a flag that there is
-        one: one row per update.
+        """Return the first value (or, with ``last``, the last) of the group up to each update, and
+        a flag that there is one: one row per update. With ``ignore_nulls``, null values do not
+        count.
 
         ``initial``: the stored values and flags, one row per group. ``values``: one row per update.
         """
@@ -57,8 +58,8 @@ class End(Accumulating):
         return self._choose_values(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return, for each row, the first of the two values for ``first``, or the last for
-        ``last``. If only one side has a value, it is that one.
+        """Return, row by row, the value of ``left``, or of ``right`` with ``last``. If only one
+        side has a value, return that one; if none has, null with a false flag.
         """
         row = np.arange(len(left[0]))
         updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
@@ -109,15 +110,15 @@ class End(Accumulating):
 
 def _latest_eligible(eligible: Mask) -> Ints:
     """Return for each update the last eligible one up to it, of any group: int64[n], -1 for none.
-    It is the group's own if the group has one so far.
+    It is of the update's own group if that has one so far.
     """
     update = np.where(eligible, np.arange(len(eligible)), -1)
     return np.maximum.accumulate(update) if len(update) else update
 
 
 def _first_eligible(updates: GroupUpdates, eligible: Mask) -> Ints:
-    """Return for each update the first eligible one of its group: int64[n]. It means nothing if the
-    group has none.
+    """Return for each update the first eligible one of its group: int64[n]. It may come after the
+    update, and means nothing if the group has none.
     """
     eligible_update = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)

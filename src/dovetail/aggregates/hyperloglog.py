@@ -104,8 +104,8 @@ class ApproxCountDistinct(Aggregate):
 
 
 def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """Return the indices of the updates that have a value, and the register and the rank of each
-    value: int64[m] each.
+    """Return the indices of the updates whose value is not null, and the register and the rank of
+    each value: int64[m] each.
     """
     update = np.flatnonzero(not_null_mask(values))
     values = canonical_key(values.take(pa.array(update)))
@@ -158,8 +158,8 @@ _WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
 
 
 def _weights_and_empty(stored: pa.Array) -> tuple[Ints, Ints]:
-    """Return each group's sum of weights and number of empty registers: int64[groups] each. A group
-    without registers has 0 and all of them.
+    """Return each group's sum of ``_WEIGHT`` over its registers, and its number of empty registers:
+    int64[groups] each. For a group without registers (null) these are 0 and 512.
     """
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
@@ -173,8 +173,8 @@ def _weights_and_empty(stored: pa.Array) -> tuple[Ints, Ints]:
 
 
 def _sigma(x: float) -> float:
-    """Return x + x**2 * 1 + x**4 * 2 + x**8 * 4 + …, the share of empty registers in the harmonic
-    sum. ``x``: from 0 to 1; infinite for 1.
+    """Return x + x**2 * 1 + x**4 * 2 + x**8 * 4 + …, by which empty registers count in the
+    estimate. ``x``: the share of empty registers, from 0 to 1. The result is infinite for 1.
     """
     if x == 1.0:
         return math.inf
@@ -192,7 +192,8 @@ _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
 def _estimate_counts(weights: Ints, empty: Ints) -> pa.Array:
-    """Return the estimates, int64[n], from the sums of weights and the numbers of empty registers.
+    """Return the estimates, int64[n], of n sketches. ``weights``: int64[n], the sum of ``_WEIGHT``
+    over the registers. ``empty``: int64[n], the number of registers without a value.
 
     Ranks beyond the largest are too rare to need a correction.
     """

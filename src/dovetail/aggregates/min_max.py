@@ -74,7 +74,8 @@ class Extreme(Accumulating):
         return state[0]
 
     def _scan(self, updates: GroupUpdates, before: Ints, now: Ints) -> Ints:
-        """Return the extreme key of each group's updates so far: int64[updates].
+        """Return the largest or smallest key of each group up to each update, ``before`` included:
+        int64[updates].
 
         ``before``: the stored key of each group. ``now``: the key of each update, changed in place.
         A missing value has a key that never wins.
@@ -116,7 +117,7 @@ class ChangingExtreme(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the extreme of the group's values after each update, one row per update, null
-        without one.
+        while the group has no value.
 
         ``initial``: the stored values and counts of each group, null for none. ``values``: the
         value that each update brings or takes; null is no value.

@@ -61,7 +61,8 @@ class Listing(Aggregate):
 
     @property
     def reach(self) -> int:
-        """The number of values that a result needs from an end of the lists."""
+        """The number of values that a result needs from the end of the lists that ``reads`` names.
+        """
         return 1
 
     @abstractmethod
@@ -84,13 +85,15 @@ class Listing(Aggregate):
         return self.traced(updates, initial, values).columns
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return the value that each row adds to the list, null for none."""
+        """Return the value that each row adds to the list, one per row of ``values``, null for
+        none.
+        """
         return values[0]
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
         """Convert listed values to int64 keys that compare as the values do: an array of keys for
-        each array of values. Keys of all arrays can be compared. Only for lists that are
-        ``ordered``.
+        each array of values. Keys of all arrays can be compared. ``values``: as ``listed`` returns
+        them. Only for lists that are ``ordered``.
         """
         return to_ordered_keys(values).keys
 
@@ -240,7 +243,7 @@ def value_numbers(values: pa.Array) -> Ints:
 
 def list_elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
     """Return all elements of a column of lists, in order: the row of each, int64[elements], and the
-    elements. A null list has none.
+    elements. A null list has none, an element may be null.
     """
     return np.repeat(np.arange(len(lists)), list_sizes(lists)), lists.flatten()
 
@@ -251,13 +254,16 @@ def list_sizes(lists: pa.Array) -> Ints:
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """Return the type of a list of values, its elements named as Spark names them."""
+    """Return the type of a list whose elements have the type ``element``, named as Spark names
+    them.
+    """
     return pa.list_(pa.field("element", element))
 
 
 def lists_of(size: Ints, values: pa.Array) -> pa.Array:
-    """Build lists of the given sizes from consecutive elements of ``values``. Raises
-    ``AggregateError`` for more elements than an Arrow column holds.
+    """Build a column of lists of the sizes ``size`` from consecutive elements of ``values``, which
+    are as many as all sizes together. Raises ``AggregateError`` for more elements than an Arrow
+    column holds.
     """
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
@@ -273,7 +279,8 @@ def _running_value_counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
     """Mark the first entry of each group's value, and return the sum of the value's changes up to
     each entry: bool[n], int64[n].
 
-    ``group_value``: int64[n], non-decreasing.
+    ``group_value``: int64[n], non-decreasing, a number per group and value. ``change``: int64[n],
+    added to the count of the value by each entry.
     """
     new = np.ones(len(group_value), dtype=np.bool_)
     new[1:] = group_value[1:] != group_value[:-1]

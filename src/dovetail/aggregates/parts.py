@@ -35,8 +35,9 @@ class PartLayout:
 
     @classmethod
     def of(cls, group: Ints, size: Ints, groups: int) -> PartLayout:
-        """Build the layout of parts that lie by group. ``group``: int64[parts], non-decreasing.
-        ``size``: int64[parts], the number of elements. ``groups``: the number of groups.
+        """Build the layout of parts that lie by group, then by place in the list. ``group``:
+        int64[parts], non-decreasing. ``size``: int64[parts], the number of elements. ``groups``:
+        the number of groups.
         """
         return cls(group, size, np.searchsorted(group, np.arange(groups + 1)))
 
@@ -47,10 +48,11 @@ class PartLayout:
 
     def apart(self, updates: Ints, taken: Ints) -> Mask:
         """Find the groups in which a batch updates so few values that it works on their parts:
-        bool[groups]. Their updates are fewer than their parts, and the parts do not become sparse.
+        bool[groups]. Their updates are fewer than their parts, and the parts stay at least
+        ``PART_MAX / _SPARSE`` values long on average.
 
         ``updates``: int64[groups], the rows that come or go. ``taken``: int64[groups], the rows
-        that go.
+        that go. A group without parts is never apart.
         """
         rows = np.append(0, np.cumsum(self.size))
         total = rows[self.start[1:]] - rows[self.start[:-1]]
@@ -59,26 +61,28 @@ class PartLayout:
         return apart
 
     def homes(self, first: Ints, group: Ints, value: Ints) -> Ints:
-        """Return the index of the part to which each value belongs: int64[values].
+        """Return the index of the part to which each value belongs: int64[values]. Values of a list
+        ascend from part to part.
 
-        It is the last part of the group that begins with no larger value, or the group's first
-        part. ``first``: int64[parts], the value with which each part begins. ``group``, ``value``:
-        int64[values]. Each group must have a part.
+        A value belongs to the last part of its group that begins with no larger value, or to the
+        group's first part. ``first``: int64[parts], the value with which each part begins, as a key
+        that compares like it. ``group``, ``value``: int64[values], the group and the key of each
+        value. Each group must have a part.
         """
         start = self.start[group]
         home = bisect(first, start, self.start[group + 1], value, right=True) - 1
         return np.maximum(home, start)
 
     def last(self, group: Ints) -> Ints:
-        """Return the index of the last part of each of these groups: int64, one per group. Each
-        must have a part.
+        """Return the index of the last part of each of the groups ``group``: int64, one per group.
+        Each must have a part.
         """
         last: Ints = self.start[group + 1] - 1
         return last
 
     def at_end(self, end: Literal["first", "last"], wanted: Ints) -> Mask:
         """Find the parts at one end of their list that together hold ``wanted`` values, or the
-        whole list: bool[p]. ``wanted``: int64[groups].
+        whole list: bool[p]. ``wanted``: int64[groups]; 0 finds no part.
         """
         rows = np.append(0, np.cumsum(self.size))
         if end == "first":
@@ -98,8 +102,12 @@ def is_long(size: Ints) -> Mask:
 
 
 def cut_into_parts(size: Ints) -> tuple[Ints, Ints, Ints]:
-    """Cut runs of values into parts: the run of each part, its ordinal within the run, and its
-    size. Parts of one run differ by at most one value. A run of no values is one empty part.
+    """Cut runs of values into parts: the run of each part, its ordinal within the run from 0, and
+    its size, int64[parts] each. ``size``: the number of values in each run, which is a list or a
+    stretch of one.
+
+    Parts of one run differ by at most one value. A run that is not long (``is_long``) is one part,
+    even an empty one.
 
     >>> [column.tolist() for column in cut_into_parts(np.array([3, 2048 + 1]))]
     [[0, 1, 1, 1, 1, 1], [0, 0, 1, 2, 3, 4], [3, 409, 410, 410, 410, 410]]

@@ -44,7 +44,7 @@ def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
     """Return for each update whether a flag was set in its group so far, that update included, or
     ``initial`` is: bool[n].
 
-    ``flags``: bool[n]. ``initial``: bool[groups].
+    ``flags``: bool[n], one per update. ``initial``: bool[groups], a flag of each group from before.
     """
     update = np.arange(len(flags))
     latest = np.maximum.accumulate(np.where(flags, update, -1)) if len(flags) else update
@@ -52,7 +52,8 @@ def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
 
 
 def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
-    """Accumulate ``operation`` within each segment: int64[n].
+    """Accumulate the binary ``operation`` within each segment: int64[n], the result up to each
+    element.
 
     ``start``: the first index of each segment, ascending from 0. Segments of up to 64 elements
     advance together, one element a step. Each longer one is accumulated by itself. So there are at
@@ -142,8 +143,9 @@ def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
     """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
-    covers it: ``places`` rows. It is null where none does. ``kernel`` must commute, because rows
-    are taken in any order. Raises ``AggregateError`` if the kernel fails.
+    covers it: ``places`` rows. It is null where none does. ``values``: the aggregate's columns, one
+    row per range. ``kernel`` must commute, because rows are taken in any order. Raises
+    ``AggregateError`` if the kernel fails.
 
     The places are the leaves of a tree. A row is added to the topmost nodes within its range, at
     most two a level. Each node hands its accumulator down, a level at a time: O(n log n).
@@ -183,7 +185,8 @@ def _topmost_nodes(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
 
 def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
     """Merge the rows of ``state`` from each ``first[i]`` to a larger, exclusive ``end[i]``, in
-    order: one row per range. Raises ``AggregateError`` if the kernel fails.
+    order: one row per range. ``state``: accumulators of ``kernel``. Raises ``AggregateError`` if
+    the kernel fails.
 
     A tree of accumulators gives at most two of a level for each range: O(n log n).
     """
@@ -212,7 +215,7 @@ def _take_rows(state: Columns, row: Ints) -> list[pa.Array]:
 
 def replaced(state: Columns, row: Ints, replacements: Columns) -> Columns:
     """Return the accumulators ``state`` with those in the rows ``row`` replaced by the rows of
-    ``replacements``, one for each. Rows in ``row`` are distinct.
+    ``replacements``, one for each. Rows in ``row`` are distinct. The given columns are not changed.
     """
     if len(row) == 0:
         return state

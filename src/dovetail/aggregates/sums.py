@@ -87,7 +87,8 @@ class Count(Accumulating):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the count after each group's last update: one row per group, ``initial`` for a
-        group without updates. A null in ``initial`` counts as 0.
+        group without updates. A null in ``initial`` counts as 0. ``values``: no column to count
+        rows, or one to count its values that are not null.
         """
         return [
             pa.array(final_sum(updates, _count_summands(updates, values), int64_values(initial[0])))
@@ -142,7 +143,8 @@ class _Exact(Accumulating):
         initial: Columns,
         values: Columns,
     ) -> list[pa.Array]:
-        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``.
+        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``,
+        which is ``running_sum`` or ``final_sum``.
 
         Running sums give a row per update, final sums a row per group. ``initial``: the stored
         accumulators, one row per group. ``values``: one row per update.
@@ -189,9 +191,10 @@ class _Exact(Accumulating):
     @abstractmethod
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return the result of each accumulator, null for a count of 0, and a mask of those that
-        fit the type.
+        fit the type; the others are arbitrary.
 
-        ``count``: int64[n]. ``limbs``: those of the sums, int64[n] each.
+        ``count``: int64[n], the number of values. ``limbs``: those of the exact sums, the lowest
+        first, int64[n] each.
         """
 
 
@@ -215,8 +218,8 @@ class ExactSum(_Exact):
         return "sum"
 
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the sums, null for a count of 0, and a mask of those that fit the type. ``limbs``:
-        those of the sums, int64[n] each.
+        """Return the sums, null for a count of 0, and a mask of those that fit the type. ``count``:
+        int64[n]. ``limbs``: those of the exact sums, the lowest first, int64[n] each.
         """
         if pa.types.is_decimal(self.values):
             return to_decimals(limbs, self.result, count != 0)
@@ -251,8 +254,9 @@ class ExactMean(_Exact):
         return "mean"
 
     def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the means, null for a count of 0, and a mask of those that fit the type.
-        ``limbs``: those of the sums, int64[n] each.
+        """Return the means, null for a count of 0, and a mask of those that fit the type. Every
+        double fits. ``count``: int64[n]. ``limbs``: those of the exact sums, the lowest first,
+        int64[n] each.
         """
         divisor = np.where(count == 0, 1, count)
         if pa.types.is_decimal(self.values):
@@ -314,8 +318,8 @@ class _Float(Aggregate):
         return [n, *add_stored_sums(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator, null without values. Infinities and NaNs act as if
-        all values were added up.
+        """Return the result of each accumulator, null without values. A NaN, or infinities of both
+        signs, make it NaN; infinities of one sign make it infinite.
         """
         return self._read_all(
             load_stored_sums(state[1:3]), [int64_values(state[i]) for i in _COUNTS]
@@ -324,8 +328,9 @@ class _Float(Aggregate):
     def _summands_by_kind(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """Return what each update adds to the finite sum, float64[updates]; then, after each
-        update, the number of values, NaNs, infinities and negative infinities.
+        """Return what each update adds to the finite sum, float64[updates], 0 for a null or no
+        finite value. Then return, after each update, the number of values, NaNs, infinities and
+        negative infinities: int64[updates] each.
         """
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (int64_values(initial[i]) for i in _COUNTS)
@@ -342,7 +347,8 @@ class _Float(Aggregate):
 
     def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
         """Return a result for each accumulator, null if it has no values. ``sums``: their finite
-        sums, block by block. ``counts``: the four counts of ``_summands_by_kind``.
+        sums, block by block in order. NaNs and infinities win over the finite sum. ``counts``: the
+        four counts of ``_summands_by_kind``.
         """
         n, nan, above, below = counts
         divisor = np.where(n == 0, 1, n)
@@ -360,7 +366,9 @@ class _Float(Aggregate):
 
     @abstractmethod
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the results from finite sums, float64[n]. ``count``: int64[n], at least 1."""
+        """Return the results from finite sums, float64[n]. ``sums``: n exact sums. ``count``:
+        int64[n], at least 1: the number of values.
+        """
 
 
 @dataclass(frozen=True)
@@ -370,7 +378,9 @@ class FloatSum(_Float):
     """
 
     def _read(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the double nearest to each exact sum: float64[n]. ``count`` is not used."""
+        """Return the double nearest to each exact sum, infinite beyond the largest: float64[n].
+        ``count`` is not used.
+        """
         return to_nearest(sums)
 
 

@@ -96,8 +96,8 @@ class Top(Listing):
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return each row as a struct of the ordering value and the shown columns, null for a row
-        whose ordering value is null.
+        """Return each row of ``values`` as a struct of the ordering value and the shown columns,
+        null for a row whose ordering value is null.
         """
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
@@ -145,8 +145,8 @@ class Top(Listing):
         elements.
 
         ``initial``: the stored lists of each group, null for none. ``values``: one row per update.
-        If rows never leave, there are no origins. Raises ``AggregateError`` if the lists have too
-        many elements for an Arrow column.
+        If rows never leave, only the first ``n`` rows are kept, without origins. Raises
+        ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         value_spans = self._row_spans(updates, [initial], self.listed(values))
         return self._traced_accumulators(value_spans, updates.groups)
@@ -177,8 +177,9 @@ class Top(Listing):
         return multiset_spans(updates, stored, values, self._row_numbers)
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
-        """Return the accumulators after the last update, one row per group. If rows never leave,
-        only the first ``n`` rows are kept, without origins.
+        """Return the accumulators after the last update, one row per group. ``value_spans``: all
+        spans of the batch. If rows never leave, only the first ``n`` rows are kept, without
+        origins.
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
@@ -218,8 +219,9 @@ class Top(Listing):
         return copies
 
     def _in_reach(self, updates: GroupUpdates, value_spans: Spans) -> Mask:
-        """Find the spans with fewer than ``n`` spans before them that last for the whole batch:
-        bool[m].
+        """Find the spans that may be among the first ``n`` of an update: bool[m]. They have fewer
+        than ``n`` spans of their group before them that last for the whole batch. ``value_spans``:
+        by (group, row, time).
         """
         group = value_spans.group
         whole = value_spans.first == updates.bounds[group]
@@ -240,7 +242,8 @@ class Top(Listing):
 
     def _row_numbers(self, rows: pa.Array, group: Ints) -> Ints:
         """Return a number per group and distinct row, from 0, in the order of the result: int64[n].
-        ``group``: int64[n].
+        Rows with equal numbers are equal. ``rows``: structs as ``listed`` returns them. ``group``:
+        int64[n], the group of each.
         """
         by, shown = rows.flatten()
         (key,) = ordering.to_ordered_keys([by]).keys
@@ -248,8 +251,8 @@ class Top(Listing):
 
 
 def _row_keys(values: pa.Array) -> Iterator[Ints]:
-    """Yield int64[n] keys, most significant first. Rows compare by them one after the other as the
-    values do, null first.
+    """Yield sort keys of n values, most significant first: int64[n] each. Rows compare by them one
+    after the other as the values do, null first.
     """
     has = not_null_mask(values)
     if not has.all():

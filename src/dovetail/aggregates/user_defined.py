@@ -179,8 +179,9 @@ class UserDefined(Aggregate):
         """Return the accumulator of a group's ``included`` rows up to each of them, without stored
         ones: one row per included update.
 
-        ``included``: bool[updates]. If not ``every``, only the last of each group is complete. The
-        order of merging is the same in both cases. A group of five rows::
+        ``updates``, ``values``: all updates and their rows. ``included``: bool[updates]. If not
+        ``every``, only the last of each group is complete. The order of merging is the same in both
+        cases. A group of five rows::
 
             step 1   a   ab   bc    cd     de
             step 2   a   ab   abc   abcd   bcde
@@ -220,13 +221,14 @@ class UserDefined(Aggregate):
 
     def _empty_accumulators(self, rows: int) -> list[pa.Array]:
         """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them. Raises
-        ``AggregateError`` if it fails.
+        ``AggregateError`` if ``init`` fails or returns other columns.
         """
         return self._checked_columns("init", self._call_function("init", rows), rows)
 
     def _combine_accumulators(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the columns that the user's ``merge`` or ``retract`` makes of both sides, row by
-        row. Without rows, the function is not called. Raises ``AggregateError`` if it fails.
+        row. Without rows, the function is not called. ``name``: that function's name. Raises
+        ``AggregateError`` if it fails or returns other columns.
         """
         rows = len(left[0])
         if rows == 0:
@@ -270,8 +272,9 @@ class UserDefined(Aggregate):
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
     def _checked_columns(self, function: str, state: Any, rows: int) -> list[pa.Array]:
-        """Return the columns of the state that a function returned. Raises ``AggregateError`` for
-        another value, type or number of ``rows``.
+        """Return the columns of ``state``, which the user's function named ``function`` returned,
+        in their declared order. Raises ``AggregateError`` for another value, type or number of
+        ``rows``.
         """
         names = [name for name, _ in self.functions.columns]
         if not isinstance(state, Mapping) or set(state) != set(names):
@@ -342,9 +345,9 @@ def _take_rows(parts: list[Columns], index: Ints) -> list[pa.Array]:
 
 
 def _latest_included(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
-    """Return the last ``included`` update of the group up to each ``wanted`` one, that one
-    included: int64[wanted]. It is an index among the included ones, -1 if the group has none so
-    far.
+    """Return for each wanted update the last included one of its group up to it, itself possible:
+    int64[wanted]. The result is an index among the included updates, -1 if the group has none so
+    far. ``included``: bool[updates]. ``wanted``: indices of updates.
     """
     upto = np.cumsum(included)
     before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]
