@@ -18,7 +18,7 @@ from unittest import mock
 from public_names import MODULES, exported
 
 import dovetail as dt
-from dovetail.base.validation import kinds_of
+from dovetail.base.validation import parameter_annotations
 
 CLASSES = (
     dt.Table,
@@ -78,7 +78,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    return kinds_of(inspect.unwrap(getattr(function, "__func__", function)))
+    return parameter_annotations(inspect.unwrap(getattr(function, "__func__", function)))
 
 
 def _literals(kind: Any) -> Iterator[Any]:

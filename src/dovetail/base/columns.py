@@ -113,22 +113,26 @@ _NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|share
 
 
 def key_name(index: int) -> str:
-    """Return the internal name of the key column with index ``index`` in a stage's output."""
+    """Return the internal name of key column ``index``, from 0, in a stage's output."""
     return f"_k{index}"
 
 
 def foreign_name(index: int) -> str:
-    """Return the name of column ``index`` of a foreign key between the two stages of its join."""
+    """Return the name of column ``index``, from 0, of a foreign key between the two stages of its
+    join.
+    """
     return f"_f{index}"
 
 
 def foreign_key_name(index: int) -> str:
-    """Return the name of column ``index`` with results of a foreign key's expressions."""
+    """Return the name of the column with the result of a foreign key's expression ``index``, in the
+    JVM before the join.
+    """
     return f"_foreign_key_{index}"
 
 
 def position_name(index: int) -> str:
-    """Return the internal name of the ``index``-th column that orders a view's rows."""
+    """Return the internal name of column ``index`` among those that order a view's rows."""
     return f"_position_{index}"
 
 
@@ -147,7 +151,8 @@ def shared_name(index: int) -> str:
 
 
 def wire_name(index: int) -> str:
-    """Return the internal name of the travelling column number ``index``."""
+    """Return the internal name that column ``index`` has on its way, in place of the user's name.
+    """
     return f"_wire_{index}"
 
 
@@ -164,8 +169,8 @@ def value_name(leaf: int, index: int) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether a name is reserved, so that a user's column may not have it. Case does not
-    count.
+    """Say whether a name is one of dovetail's own columns, so that a user's column may not have it.
+    Case does not count.
     """
     return name.lower() in _OWN or _NUMBERED.fullmatch(name.lower()) is not None
 

@@ -201,7 +201,9 @@ class Hinted:
     _hints: ClassVar[Mapping[str, str]] = OF_TABLES
 
     def _columns(self) -> Iterable[str]:
-        """Return the names of the columns that users may take for attributes."""
+        """Return the names of the columns that users may take for attributes: none, unless a
+        subclass has some.
+        """
         return ()
 
     def _instead(self, name: str) -> str:
@@ -217,7 +219,7 @@ class Hinted:
         )
 
     def _of_column(self, name: str) -> str:
-        """Return the remedy for a column used as an attribute or an item."""
+        """Return the remedy for the column ``name``, used as an attribute or an item."""
         return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
 
     def __bool__(self) -> bool:
@@ -259,7 +261,8 @@ class HintedChange(Hinted):
     _hints = _OF_CHANGES
 
     def _of_column(self, name: str) -> str:
-        """Return the remedy for a column used as an attribute or an item of a change."""
+        """Return the remedy for the column ``name``, used as an attribute or an item of a change.
+        """
         return f"Read values[{name!r}], or key[{name!r}]"
 
 
@@ -273,8 +276,8 @@ class HintedWindows(Hinted):
     """A windowed table, which has few calls of its own."""
 
     def _instead(self, name: str) -> str:
-        """Return the remedy for an unknown attribute ``name``. Calls of tables need ``to_table()``
-        first.
+        """Return the remedy for an unknown attribute ``name``. If it is a call of tables, or begins
+        with ``write``, the remedy says that ``to_table()`` comes first.
         """
         is_of_tables = name in self._hints or name in (
             "where",
@@ -289,10 +292,11 @@ class HintedWindows(Hinted):
 
 
 def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> str | None:
-    """Return a remedy that names a call in a module by topic, if that is the nearest known name.
+    """Return a remedy that names a call in a module by topic, if that is the nearest known name to
+    ``name``.
 
-    ``names``: the known names of the package itself. ``topics``: its modules by topic. Return None
-    if no call in them is nearest.
+    ``names``: the known names of the package itself. ``topics``: its modules of public calls, such
+    as ``dovetail.windows``. Return None if no call in them is nearest.
     """
     calls = {
         call: f"dt.{topic.__name__.rpartition('.')[2]}.{call}"

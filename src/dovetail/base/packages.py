@@ -9,10 +9,11 @@ from dovetail.errors import ConfigurationError
 
 
 def package(operator: str, extra: str, *modules: str) -> Any:
-    """Import the modules of a package, the package itself first, and return it.
+    """Import the modules of a package, the package itself first, and return the package.
 
-    ``operator``: what needs it. ``extra``: the extra of dovetail that brings it. Raises
-    ``ConfigurationError`` if a module cannot be imported.
+    ``operator``: the name in the error of what needs the package. ``extra``: the extra of dovetail
+    that installs it. ``modules``: full names. Raises ``ConfigurationError`` if a module cannot be
+    imported.
 
     >>> package("orders", "none", "json", "json.decoder").loads("[1]")
     [1]

@@ -30,8 +30,9 @@ _DAY_US = 86_400_000_000
 
 
 def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the lines of each table of cells, all tables with the same widths. Spaces at the end
-    of a line are left out. All rows must have as many cells; else ``ValueError`` is raised.
+    """Return the lines of each table of cells, with bars between cells; columns have the same
+    widths in all tables. A table is a list of rows, each a list of cells. Spaces at the end of a
+    line are left out. Raises ``ValueError`` if a row has another number of cells.
 
     >>> aligned([["id", "amount"], ["1", "40"]])
     [['id | amount', '1  | 40']]
@@ -54,7 +55,7 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
         header, columns = [TIME, *header], [rows.column(TIMESTAMP), *columns]
     if CHANGED in rows.column_names:
         header, columns = [*header, CHANGE], [*columns, rows.column(CHANGED)]
-    return [header, *map(list, zip(*map(_texts, columns), strict=True))]
+    return [header, *map(list, zip(*map(_column_texts, columns), strict=True))]
 
 
 def changes_text(rows: pa.Table) -> str:
@@ -64,8 +65,10 @@ def changes_text(rows: pa.Table) -> str:
     return "\n".join(aligned(cells_of(rows))[0])
 
 
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    """Return the cells of a column, cut to ``CELL_MAX``. A null is an empty text."""
+def _column_texts(column: pa.ChunkedArray) -> list[str]:
+    """Return the cells of a column, cut to ``CELL_MAX``. A null is an empty text. Times are as
+    ``instant`` returns them.
+    """
     type_ = column.type
     if pa.types.is_timestamp(type_):
         # Python has no times beyond the year 9999.
@@ -78,7 +81,7 @@ def _texts(column: pa.ChunkedArray) -> list[str]:
 
 def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
     """Return the ``repr`` of something with columns: a title, then names and types in two lines at
-    most.
+    most; longer ones end in ``…``. ``columns``: (name, type) each.
 
     >>> print(columns_text("Table[orders; key id]", [("id", "bigint"), ("amount", "bigint")]))
     Table[orders; key id]
@@ -92,7 +95,8 @@ def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
 def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> str:
     """Return columns as HTML: a title, and a table of names, types and membership in the key.
 
-    ``columns``: (name, type) each. ``keys``: the number of key columns, which come first.
+    ``title``: a plain text. ``columns``: (name, type) each, as plain texts. ``keys``: the number of
+    key columns, which come first.
     """
     rows = (
         (name, type_, "key" if index < keys else "") for index, (name, type_) in enumerate(columns)
@@ -109,7 +113,9 @@ def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _html_row(cell: str, texts: Sequence[str]) -> str:
-    """Return one row of a table. Lines of a cell stay apart."""
+    """Return one row of a table of HTML. ``cell``: the tag of its cells, ``"th"`` or ``"td"``.
+    ``texts``: plain texts of the cells; their lines stay apart.
+    """
     cells = (f"<{cell}>{escaped(text).replace(chr(10), '<br>')}</{cell}>" for text in texts)
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -121,21 +127,22 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[31m")
     'a\\u001b[31m'
     """
-    signs = (sign if sign.isprintable() else _code(sign) for sign in text)
+    signs = (sign if sign.isprintable() else _escape_code(sign) for sign in text)
     return "".join(signs)
 
 
 def escaped(text: str) -> str:
-    """Return a text for HTML or SVG. Characters that cannot be printed are codes, and lines stay.
+    """Return a plain text for HTML or SVG, with ``&``, ``<``, ``>`` and quotes as entities.
+    Characters that cannot be printed are JSON's codes; line breaks stay.
 
     XML has no control characters, so one would make a picture unreadable.
     """
     return escape("\n".join(map(printable, text.split("\n"))))
 
 
-def _code(sign: str) -> str:
-    r"""Return the escape of a character: ``\u`` with four hexadecimal digits, or two of these for a
-    character beyond 16 bits.
+def _escape_code(sign: str) -> str:
+    r"""Return JSON's escape of the character ``sign``: ``\u`` with four hexadecimal digits, or two
+    of these for a character beyond 16 bits.
     """
     utf16 = sign.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{utf16[n : n + 4]}" for n in range(0, len(utf16), 4))
@@ -157,7 +164,7 @@ def cell_text(value: Any, type_: pa.DataType) -> str:
 
     ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``.
     """
-    data = _said(value, type_)
+    data = _json_data(value, type_)
     if data is None:
         return ""
     if isinstance(data, str) and (not pa.types.is_string(type_) or _is_plain(data)):
@@ -166,22 +173,24 @@ def cell_text(value: Any, type_: pa.DataType) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Say whether a text can be a cell without JSON's quotes."""
+    """Say whether a text can be a cell without JSON's quotes. It cannot if it is empty, has spaces
+    at an end, a bar or a quote, or what cannot be printed.
+    """
     return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
 
 
-def _said(value: Any, type_: pa.DataType) -> Any:
+def _json_data(value: Any, type_: pa.DataType) -> Any:
     """Return a value of Arrow's ``type_`` as JSON data: nested values as lists and mappings."""
     if value is None or not pa.types.is_nested(type_):
-        return _scalar(value, type_)
+        return _scalar_json_data(value, type_)
     if pa.types.is_map(type_):
-        return [[_said(k, type_.key_type), _said(v, type_.item_type)] for k, v in value]
+        return [[_json_data(k, type_.key_type), _json_data(v, type_.item_type)] for k, v in value]
     if pa.types.is_struct(type_):
-        return {field.name: _said(value[field.name], field.type) for field in type_}
-    return [_said(item, type_.value_type) for item in value]
+        return {field.name: _json_data(value[field.name], field.type) for field in type_}
+    return [_json_data(item, type_.value_type) for item in value]
 
 
-def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
+def _scalar_json_data(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
     """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay.
 
     A time is a text, with ``Z`` if its type has a time zone; a duration is in microseconds; bytes
@@ -199,8 +208,9 @@ def _scalar(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
 
 
 def instant(us: int, zone: str = "Z") -> int | str:
-    """Return a time as microseconds within the first day of 1970 and beyond the year 9999, else as
-    text in ISO 8601. ``zone``: the text behind the time.
+    """Return a time as text in ISO 8601, or as the number ``us`` itself. Numbers stand for times
+    within the first day of 1970, and outside of the years 1 to 9999. ``us``: microseconds since
+    1970 in UTC. ``zone``: the text behind the time.
     """
     try:
         moment = _EPOCH + timedelta(microseconds=us)

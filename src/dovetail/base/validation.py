@@ -38,6 +38,8 @@ from dovetail.errors import PlanError
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
+Annotation: TypeAlias = Any
+"""A type as ``get_type_hints`` returns it: a class, a literal, a union, a type with rules."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Rule:
     said: str
     """The description of a valid argument, in errors."""
     holds: Callable[[Any], bool] = lambda _: True
-    """The condition itself."""
+    """The condition itself. It is asked only of values of the annotated type."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ Seconds: TypeAlias = Annotated[
 def validated(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
 
-    It is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
+    The error is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
     arguments without an annotation, are not checked.
 
     >>> @validated
@@ -94,21 +96,22 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Check the arguments, then call the function. ``wraps`` replaces this docstring."""
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise _unbound(operator, signature, args, kwargs, error) from None
-        kinds = kinds_of(function)
+            raise _call_error(operator, signature, args, kwargs, error) from None
+        kinds = parameter_annotations(function)
         for name, value in arguments.items():
             if name in kinds:
-                for argument, item in _each(signature.parameters[name], value):
-                    _refuse(operator, argument, item, kinds[name])
+                for argument, item in _named_arguments(signature.parameters[name], value):
+                    _check_argument(operator, argument, item, kinds[name])
         return function(*args, **kwargs)
 
     if shared is not None:
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__doc__ = _DESCRIBED_ELSEWHERE.sub(
-            lambda place: indent(_described(shared), place[1]), call.__doc__ or ""
+            lambda place: indent(_parameters_section(shared), place[1]), call.__doc__ or ""
         )
     return call
 
@@ -119,17 +122,17 @@ _WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
 """The annotation of an option with a default, as text."""
 
 
-def default_of(kind: Any) -> Any:
-    """Return the default of a field of a ``TypedDict`` of options, by its annotation; None if that
-    names none.
+def default_of(kind: Annotation) -> Any:
+    """Return the default of a field of a ``TypedDict`` of options: the value in the ``Default`` of
+    its annotation ``kind``, None without one.
     """
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
     return next((note.value for note in notes if isinstance(note, Default)), None)
 
 
 def _shared_options(function: Callable[..., Any]) -> Any:
-    """Return the ``TypedDict`` of a function's options, or None if it has none. Only a name of the
-    function's module is found.
+    """Return the ``TypedDict`` of a parameter ``**options: Unpack[...]``, or None if the function
+    has none. Raises ``KeyError`` if the module of the function does not have that name.
     """
     for annotation in function.__annotations__.values():
         if match := re.fullmatch(r"Unpack\[(\w+)\]", str(annotation)):
@@ -158,8 +161,10 @@ def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signatur
     return signature.replace(parameters=[*own, *added])
 
 
-def _described(shared: Any) -> str:
-    """Return the section ``Parameters`` of a ``TypedDict`` of options, without its title."""
+def _parameters_section(shared: Any) -> str:
+    """Return the section ``Parameters`` in the docstring of ``shared``, a ``TypedDict`` of options,
+    without the title. Without such a section the text is a line break.
+    """
     text = inspect.cleandoc(shared.__doc__ or "").partition("Parameters\n----------\n")[2]
     return re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text)[0] + "\n"
 
@@ -168,17 +173,18 @@ class CallError(PlanError, TypeError):
     """A call lacks an argument, or has one that it does not take; also a ``TypeError``."""
 
 
-def _unbound(
+def _call_error(
     operator: str,
     signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> CallError:
-    """Return the error of a call whose arguments do not fit its signature: one for an unknown name,
-    else for too many arguments, else for missing ones.
+    """Return the error of a call whose arguments do not fit its signature. It names an unknown
+    argument, else too many without a name, else the missing ones.
 
-    ``error``: Python's own error, which is shown if none of these is found.
+    ``operator``: the name of the function in the error. ``args``, ``kwargs``: the arguments of the
+    call. ``error``: Python's own error, which is shown if there is none of these.
     """
     parameters = {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -214,16 +220,18 @@ def _unbound(
         and (p.kind is p.KEYWORD_ONLY or n >= bound)
     ]
     if not lacking:
-        return CallError(operator, str(error), f"Call it as {_called(operator, parameters)}")
+        return CallError(operator, str(error), f"Call it as {_call_text(operator, parameters)}")
     named = ", ".join(f"{name}=" for name in lacking)
     verb = "is" if len(lacking) == 1 else "are"
     return CallError(
-        operator, f"{named} {verb} missing", f"Call it as {_called(operator, parameters)}"
+        operator, f"{named} {verb} missing", f"Call it as {_call_text(operator, parameters)}"
     )
 
 
-def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return the text of a call to a function, with the arguments that it needs."""
+def _call_text(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Return the text of a call to a function, such as ``join(other, how=...)``, with the arguments
+    that have no default.
+    """
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -237,7 +245,9 @@ def _called(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
 
 
 def validated_fields(class_: C) -> C:
-    """Decorate a dataclass, and return it: ``validated`` checks the fields that are given to it."""
+    """Decorate a dataclass, and return it. Its ``__init__`` is changed in place, so that
+    ``validated`` checks the fields that it is given.
+    """
     class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
     return class_
 
@@ -255,8 +265,10 @@ def takes(count: int, function: Callable[..., Any]) -> bool:
     return True
 
 
-def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
-    """Return the arguments that were given for a parameter, each with its name in errors."""
+def _named_arguments(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the arguments that were given for a parameter, each with its name in errors: one, or
+    each of ``*args`` or ``**kwargs``. ``value``: what ``inspect`` has bound to the parameter.
+    """
     if parameter.kind is parameter.VAR_KEYWORD:
         return ((f"{name}=", item) for name, item in value.items())
     if parameter.kind is parameter.VAR_POSITIONAL:
@@ -265,9 +277,9 @@ def _each(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]
 
 
 @cache
-def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
+def parameter_annotations(function: Callable[..., Any]) -> dict[str, Annotation]:
     """Return the annotations of a function's parameters, and of the options that it shares, by
-    name.
+    name. Parameters without an annotation are left out.
 
     They are resolved at the first call, because they may use names that the module defines later.
     Raises ``NameError`` for a name that it never defines.
@@ -284,26 +296,31 @@ def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
     return kinds if shared is None else kinds | get_type_hints(shared, include_extras=True)
 
 
-def _refuse(operator: str, argument: str, value: Any, kind: Any) -> None:
-    """Raise ``PlanError`` if a value does not fit an annotation. ``argument``: its name in the
-    error, such as ``how=``.
+def _check_argument(operator: str, argument: str, value: Any, kind: Annotation) -> None:
+    """Raise ``PlanError`` if a value does not fit the annotation ``kind``. ``operator``: the name
+    of the call in the error. ``argument``: that of the argument, such as ``how=``.
     """
     if _fits(value, kind):
         return
     shown = shown_value(value)
-    problem = next(_misfits(value, kind), f"is {shown}")
+    problem = next(_item_problems(value, kind), f"is {shown}")
     hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
-    raise PlanError(operator, f"{argument} {problem}", hint or f"Give {_either(_said(kind))}")
+    raise PlanError(operator, f"{argument} {problem}", hint or f"Give {_join_with_or(_describe_kind(kind))}")
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Say whether a value fits an annotation."""
-    return _FITS.get(get_origin(kind), _is_a)(value, kind)
+def _fits(value: Any, kind: Annotation) -> bool:
+    """Say whether a value fits an annotation. Annotations whose origin has no entry in ``_FITS``
+    count as classes.
+    """
+    return _FITS.get(get_origin(kind), _fits_class)(value, kind)
 
 
-def _is_a(value: Any, kind: Any) -> bool:
-    """Say whether a value is of a class, a protocol or a ``TypedDict``; a bool is no number, and an
-    int is also a float. Of a ``TypedDict`` only that it is a mapping counts.
+def _fits_class(value: Any, kind: Annotation) -> bool:
+    """Say whether a value is of a class, a protocol or a ``TypedDict``; everything is of ``Any``.
+
+    A bool is no number, and an int is also a float. A value is of a protocol if it has all of its
+    public members. Each mapping is of a ``TypedDict``, whatever its names. For a class of
+    ``pyspark.sql``, a class of the same name there is enough, because Spark Connect has its own.
     """
     if is_typeddict(kind):
         return isinstance(value, Mapping)
@@ -322,33 +339,33 @@ def _is_a(value: Any, kind: Any) -> bool:
     return both_of_spark and kind.__name__ == type(value).__name__
 
 
-def _is_ruled(value: Any, kind: Any) -> bool:
-    """Say whether a value fits an annotation with rules. Rules are asked only if it is of the
-    annotated type.
+def _fits_rules(value: Any, kind: Annotation) -> bool:
+    """Say whether a value fits an annotation with rules: it is of the annotated type, and all rules
+    hold. Notes that are no ``Rule`` do not count.
     """
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
-def _is_one_of(value: Any, kind: Any) -> bool:
+def _fits_alternative(value: Any, kind: Annotation) -> bool:
     """Say whether a value fits one of several alternatives."""
     return any(_fits(value, option) for option in get_args(kind))
 
 
-def _is_literal(value: Any, kind: Any) -> bool:
+def _fits_literal(value: Any, kind: Annotation) -> bool:
     """Say whether a value is one of the literals, of the same type: True is not 1."""
     return any(type(value) is type(literal) and value == literal for literal in get_args(kind))
 
 
-def _is_listed(value: Any, kind: Any) -> bool:
-    """Say whether a value is a list, not a text, whose items all fit. ``kind``: a ``Sequence`` or a
-    tuple; its first type counts for all items.
+def _fits_list(value: Any, kind: Annotation) -> bool:
+    """Say whether a value is a list, not a text or bytes, whose items all fit; an empty one does.
+    ``kind``: a ``Sequence`` or a tuple; its first type counts for all items.
     """
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(item, get_args(kind)[0]) for item in value)
 
 
-def _is_mapping(value: Any, kind: Any) -> bool:
+def _fits_mapping(value: Any, kind: Annotation) -> bool:
     """Say whether a value is a mapping whose names and values all fit; an empty one does."""
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
@@ -357,24 +374,24 @@ def _is_mapping(value: Any, kind: Any) -> bool:
 
 
 _FITS: dict[Any, Callable[[Any, Any], bool]] = {
-    Annotated: _is_ruled,
-    Union: _is_one_of,
-    UnionType: _is_one_of,
-    Literal: _is_literal,
-    Sequence: _is_listed,
-    tuple: _is_listed,
-    Mapping: _is_mapping,
+    Annotated: _fits_rules,
+    Union: _fits_alternative,
+    UnionType: _fits_alternative,
+    Literal: _fits_literal,
+    Sequence: _fits_list,
+    tuple: _fits_list,
+    Mapping: _fits_mapping,
 }
 
 
-def _misfits(value: Any, kind: Any) -> Iterator[str]:
-    """Yield in words the items that do not fit, such as ``has 3``: of a list, or names and values
-    of a mapping.
+def _item_problems(value: Any, kind: Annotation) -> Iterator[str]:
+    """Yield a phrase for each item of a list, or name or value of a mapping, that does not fit,
+    such as ``has 3``.
 
     ``kind``: the annotation; each list or mapping type in a union is tried. Yield nothing for
     another value, or if all fit.
     """
-    for option in _options(kind):
+    for option in _alternatives(kind):
         if get_origin(option) is Sequence and isinstance(value, (list, tuple)):
             yield from (f"has {shown_value(v)}" for v in value if not _fits(v, get_args(option)[0]))
         elif get_origin(option) is Mapping and isinstance(value, Mapping):
@@ -386,28 +403,28 @@ def _misfits(value: Any, kind: Any) -> Iterator[str]:
                     yield f"has {shown_value(item)} for {shown_value(key)}"
 
 
-def _options(kind: Any) -> Iterator[Any]:
+def _alternatives(kind: Annotation) -> Iterator[Any]:
     """Yield the alternatives of an annotation in order, such as the types of a union at any depth.
     Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
     """
     if get_origin(kind) is Annotated:
-        yield from _options(get_args(kind)[0])
+        yield from _alternatives(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
         for option in get_args(kind):
-            yield from _options(option)
+            yield from _alternatives(option)
     else:
         yield kind
 
 
-def _said(kind: Any) -> list[str]:
-    """Return the descriptions of an annotation's alternatives, None last. That of an annotation
-    with rules is its first rule's.
+def _describe_kind(kind: Annotation) -> list[str]:
+    """Return the descriptions of an annotation's alternatives, None last. An annotation with rules
+    has the description of its first rule.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_said(args[0])[:1])]
+        return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_describe_kind(args[0])[:1])]
     if origin in (Union, UnionType):
-        descriptions = [description for arg in args for description in _said(arg)]
+        descriptions = [description for arg in args for description in _describe_kind(arg)]
         return [
             *(description for description in descriptions if description != "None"),
             *(["None"] if "None" in descriptions else []),
@@ -415,11 +432,11 @@ def _said(kind: Any) -> list[str]:
     if origin is Literal:
         return [repr(arg) for arg in args]
     if origin in (Sequence, tuple):
-        return [f"a list, each item of it {_either(_said(args[0]))}"]
+        return [f"a list, each item of it {_join_with_or(_describe_kind(args[0]))}"]
     if origin is Mapping:
-        names = f"each name {_either(_said(args[0]))}, " if get_origin(args[0]) is Annotated else ""
-        return [f"a mapping, {names}each value of it {_either(_said(args[1]))}"]
-    return [_NAMES.get(origin or kind) or _article((origin or kind).__name__)]
+        names = f"each name {_join_with_or(_describe_kind(args[0]))}, " if get_origin(args[0]) is Annotated else ""
+        return [f"a mapping, {names}each value of it {_join_with_or(_describe_kind(args[1]))}"]
+    return [_NAMES.get(origin or kind) or _with_article((origin or kind).__name__)]
 
 
 _NAMES: dict[Any, str] = {
@@ -435,8 +452,10 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def _either(alternatives: Sequence[str]) -> str:
-    """Return words as ``a, b or c``; one word alone stays as it is. There must be at least one."""
+def _join_with_or(alternatives: Sequence[str]) -> str:
+    """Return phrases as ``a, b or c``, each once; one alone stays as it is. There must be at least
+    one. A comma comes before ``or`` if a phrase has a comma or an ``or`` itself.
+    """
     *first, last = dict.fromkeys(alternatives)
     comma = "," if any("," in alternative or " or " in alternative for alternative in first) else ""
     return f"{', '.join(first)}{comma} or {last}" if first else last
@@ -446,7 +465,8 @@ def shown_value(value: Any) -> str:
     """Return a value for an error: None, a boolean, a number or a text as Python writes it, cut
     after 80 characters.
 
-    Of all other values only the kind is shown, since they may have secrets or fill a screen.
+    A class or a function is shown by its name. Of all other values only the kind is shown, since
+    they may have secrets or fill a screen.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value)
@@ -457,13 +477,13 @@ def shown_value(value: Any) -> str:
         return f"the function {value.__name__}"
     kind = type(value)
     package = kind.__module__.partition(".")[0]
-    return _article(kind.__name__ if package in _OWN else f"{package} {kind.__name__}")
+    return _with_article(kind.__name__ if package in _OWN else f"{package} {kind.__name__}")
 
 
 _SHOWN_MAX = 80
 _OWN = {"builtins", "dovetail"}
 
 
-def _article(name: str) -> str:
+def _with_article(name: str) -> str:
     """Return a noun with its article, ``a`` or ``an``."""
     return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
