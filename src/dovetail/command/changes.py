@@ -12,7 +12,7 @@ from dovetail.api.topology import Topology
 from dovetail.command.options import AsJson, Checkpoint
 from dovetail.command.output import as_text, at_terminal, print_json, print_table
 from dovetail.command.sessions import session
-from dovetail.command.topologies import loaded
+from dovetail.command.topologies import load_topology
 from dovetail.spark.migration import repartition as dealing
 from dovetail.spark.migration import rewind as going_back
 
@@ -55,9 +55,10 @@ def upgrade(
 ) -> None:
     """Make of a checkpoint that of another topology, which goes on where the first one stands."""
     with session() as spark:
-        results = [loaded(name, Topology) for name in topology]
+        results = [load_topology(name, Topology) for name in topology]
 
-        def steps(*, dry_run: bool) -> list[dict[str, Any]]:
+        def run_upgrade(*, dry_run: bool) -> list[dict[str, Any]]:
+            """Return the steps of the upgrade, a row for each stage; make them unless ``dry_run``."""
             frame = goes_on(
                 spark,
                 old,
@@ -72,7 +73,7 @@ def upgrade(
 
         asks = at_terminal() and not (yes or as_json)
         if dry_run or asks:
-            forecast = steps(dry_run=True)
+            forecast = run_upgrade(dry_run=True)
             seconds = _START_S + sum(step["seconds"] for step in forecast)
             if as_json:
                 print_json({"checkpoint": new, "stages": forecast, "seconds": seconds})
@@ -81,7 +82,7 @@ def upgrade(
                 print(f"It takes about {seconds:.0f} s. {old} stays as it is.")
             if dry_run or not typer.confirm("Go on?"):
                 raise typer.Exit(0 if dry_run else 1)
-        rows = steps(dry_run=False)
+        rows = run_upgrade(dry_run=False)
     if as_json:
         print_json({"checkpoint": new, "stages": rows})
     elif not asks:
@@ -91,7 +92,9 @@ def upgrade(
 
 
 def _print_steps(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of the ways in which stages begin."""
+    """Print the steps of an upgrade as a table: the ways in which stages begin. Without steps the
+    table is empty.
+    """
     print_table([*steps[0]] if steps else [], [[*step.values()] for step in steps])
 
 

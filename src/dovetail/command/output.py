@@ -32,8 +32,10 @@ def at_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, at once."""
-    print(json.dumps(value, default=_json_of, ensure_ascii=False), flush=True)
+    """Print a value as one line of JSON, and flush standard output. Values that JSON lacks are as
+    ``_json_value`` returns them.
+    """
+    print(json.dumps(value, default=_json_value, ensure_ascii=False), flush=True)
 
 
 def as_text(value: Any) -> str:
@@ -41,16 +43,16 @@ def as_text(value: Any) -> str:
     text, else Python's text. A time without a zone counts as local.
     """
     if isinstance(value, datetime):
-        return _instant(value).isoformat()
+        return _in_utc(value).isoformat()
     return "" if value is None else str(value)
 
 
-def _json_of(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value that JSON lacks as one that it has: times and dates in ISO 8601, bytes in
     base64, a mapping as a dict. All else is its text.
     """
     if isinstance(value, datetime):
-        return _instant(value).isoformat().replace("+00:00", "Z")
+        return _in_utc(value).isoformat().replace("+00:00", "Z")
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):
@@ -58,6 +60,6 @@ def _json_of(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _instant(time: datetime) -> datetime:
-    """Return a time in UTC. One without a zone counts as local, as in Spark's rows."""
+def _in_utc(time: datetime) -> datetime:
+    """Return a time in UTC. A time without a zone counts as local, as in Spark's rows."""
     return time.astimezone(timezone.utc)

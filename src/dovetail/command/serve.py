@@ -13,7 +13,7 @@ from dovetail.api.topology import Planned
 from dovetail.command.options import AsJson, Checkpoint
 from dovetail.command.output import print_json
 from dovetail.command.sessions import local_stores, session
-from dovetail.command.topologies import loaded
+from dovetail.command.topologies import load_topology
 from dovetail.page.server import serve_checkpoint
 
 
@@ -36,7 +36,7 @@ def serve(
     """Serve the page of a query that runs elsewhere or has ended, until Ctrl-C."""
     needs_spark = bool(topology) or local_stores("serve", checkpoint, None) is None
     with session() if needs_spark else nullcontext() as spark:
-        results = [loaded(name, Planned).plan for name in topology or ()]
+        results = [load_topology(name, Planned).plan for name in topology or ()]
         page = serve_checkpoint(
             checkpoint,
             results,

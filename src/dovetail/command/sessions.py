@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield the active Spark session of this process or, if there is none, a new quiet one, which
-    is stopped after the block. If none can be made, show what Spark has printed.
+    """Yield the active Spark session of this process. If there is none, yield a new local one
+    without output, which is stopped after the block. If none can be made, show what Spark has
+    printed.
 
     Raises Spark's own error then, and ``ConfigurationError`` where ``SPARK_REMOTE`` is set.
     """
@@ -56,9 +57,10 @@ def session() -> Iterator[SparkSession]:
 
 
 @contextmanager
-def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[CheckpointStores]:
-    """Yield the stores of a checkpoint after the micro-batch ``batch``, None for the last one. They
-    come from its files if they are on a local disk, else through a session.
+def open_stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[CheckpointStores]:
+    """Yield the stores of a checkpoint after the micro-batch ``batch``, None for the last one.
+    ``caller``: the command, for errors. The stores come from the checkpoint's files if they are on
+    a local disk, else through a session.
 
     Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch, and if
     files go while they are read. Raises ``ConfigurationError`` if Spark cannot read them.
@@ -68,13 +70,15 @@ def stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[Checkpoi
         with session() as spark:
             yield CheckpointStores.of(caller, spark, checkpoint, batch)
         return
-    with reading(caller, checkpoint):
+    with refuse_deleted_files(caller, checkpoint):
         yield stored
 
 
 @contextmanager
-def reading(caller: str, checkpoint: str) -> Iterator[None]:
-    """Raise ``CheckpointError`` if files of a local checkpoint go while the block reads them."""
+def refuse_deleted_files(caller: str, checkpoint: str) -> Iterator[None]:
+    """Raise ``CheckpointError`` in place of ``UnreadableFile`` in the block: files of a local
+    checkpoint were deleted while it read them. ``caller``: the command, for the error.
+    """
     try:
         yield
     except UnreadableFile as error:
@@ -87,7 +91,8 @@ def reading(caller: str, checkpoint: str) -> Iterator[None]:
 
 def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointStores | None:
     """Return the stores of a checkpoint on a local disk after the micro-batch ``batch``, None for
-    the last one. Return None if Spark is needed to read them.
+    the last one. Return None if Spark is needed to read them, or if a file cannot be read.
+    ``caller``: the command, for errors.
 
     Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch. Reading
     rows of the stores may raise ``UnreadableFile`` later.

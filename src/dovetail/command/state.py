@@ -15,7 +15,7 @@ import typer
 
 from dovetail.command.options import AsJson, Batch, Checkpoint
 from dovetail.command.output import print_json, print_table
-from dovetail.command.sessions import local_stores, reading, session, stores
+from dovetail.command.sessions import local_stores, open_stores, refuse_deleted_files, session
 from dovetail.engine.store_contents import schema_of
 from dovetail.errors import ConfigurationError
 from dovetail.spark.checkpoints.local_rows import local_rows
@@ -36,7 +36,7 @@ class OutputFormat(str, Enum):
 
 def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = False) -> None:
     """List the stores of a checkpoint."""
-    with stores("inspect", checkpoint, batch) as stored:
+    with open_stores("inspect", checkpoint, batch) as stored:
         rows = list(list_stores(stored))
     offsets = rows[0]["offsets"] if rows else []
     after = rows[0]["batch"] if rows else None
@@ -84,15 +84,15 @@ def state(
         raise ConfigurationError(
             "state", "--format parquet and --output go together", "Give both or neither"
         )
-    moment = None if as_of is None else _moment(as_of)
+    moment = None if as_of is None else _parse_time(as_of)
     needs_spark = output is not None or moment is not None or topology is not None
     stored = None if needs_spark else local_stores("state", checkpoint, batch)
     if stored is not None:
-        with reading("state", checkpoint):
-            _write(*_rows_here(stored, table, key, column), format, limit)
+        with refuse_deleted_files("state", checkpoint):
+            _write_rows(*_read_local_rows(stored, table, key, column), format, limit)
         return
     from dovetail.api.topology import Planned
-    from dovetail.command.topologies import loaded
+    from dovetail.command.topologies import load_topology
     from dovetail.spark.checkpoints.state_reader import read_state
 
     with session() as spark:
@@ -108,19 +108,20 @@ def state(
             as_of=moment,
             keys=keys,
             columns=column,
-            topology=None if topology is None else loaded(topology, Planned),
+            topology=None if topology is None else load_topology(topology, Planned),
         )
         if output is not None:
             frame.write.parquet(output)
         else:
-            _write(frame.columns, _rows_of(frame), format, limit)
+            _write_rows(frame.columns, _frame_rows(frame), format, limit)
 
 
-def _rows_here(
+def _read_local_rows(
     stored: CheckpointStores, table: str, key: Sequence[str] | None, columns: Sequence[str] | None
 ) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the names of the columns and the rows of a table on a local disk, read as they are
-    asked for. ``key``: texts of keys, None for all rows. ``columns``: None for all.
+    """Return the names of the columns and the rows of ``table``, a table or a store on a local
+    disk. Rows are lists of values, read as they are asked for. ``key``: texts of keys, None for all
+    rows. ``columns``: names, None for all.
 
     Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
     The rows raise ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for files that
@@ -134,14 +135,16 @@ def _rows_here(
     return names, rows
 
 
-def _rows_of(frame: DataFrame) -> Iterator[list[Any]]:
-    """Yield the rows of a frame."""
+def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
+    """Return the rows of a frame one by one, each as a list of its values in the order of columns.
+    Structs are dicts.
+    """
     return (list(row.asDict(recursive=True).values()) for row in frame.toLocalIterator())
 
 
-def _write(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
+def _write_rows(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
     """Write rows with the columns ``names`` as JSON, one a line, or the first ``limit`` of them as
-    a table. A table says if there are more.
+    a table. ``limit`` does not count for JSON. A line below the table says if there are more.
     """
     if form is OutputFormat.json:
         for row in rows:
@@ -153,7 +156,7 @@ def _write(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, 
         print(f"the first {limit} rows; --limit or another --format shows more")
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     """Return the time in a text of ISO 8601, such as 2026-01-31T12:00:00Z. Without a zone it is in
     UTC.
 

@@ -71,7 +71,7 @@ def top(
     as_json: AsJson = False,
 ) -> None:
     """Show how a query goes, from its checkpoint or a record of its figures, until Ctrl-C."""
-    looks = _looks(checkpoint, record)
+    looks = _query_views(checkpoint, record)
     console = Console()
     if as_json:
         view = next(looks)
@@ -79,20 +79,22 @@ def top(
         figures = [json.loads(text) for _, text in last]
         print_json(view.as_json() | {"progress": figures[0] if figures else None})
     elif once or not console.is_terminal:
-        console.print(screen(next(looks), datetime.now(timezone.utc)))
+        console.print(query_screen(next(looks), datetime.now(timezone.utc)))
     else:
         with (
             suppress(KeyboardInterrupt),
             Live(console=console, screen=True, auto_refresh=False) as live,
         ):
             for view in looks:
-                live.update(screen(view, datetime.now(timezone.utc)), refresh=True)
+                live.update(query_screen(view, datetime.now(timezone.utc)), refresh=True)
                 time.sleep(every)
 
 
-def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
-    """Yield a view with the newest figures at each step, without end. ``checkpoint``, ``record``:
-    where they come from; one of both may be None.
+def _query_views(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
+    """Yield a view with the newest figures at each step, without end. The stores come from
+    ``checkpoint``, a folder, and the micro-batches from ``record``, a file of
+    ``dt.metrics.record``. One of both may be None. If a file of the checkpoint was deleted
+    meanwhile, that view has no stores.
 
     Raises ``ConfigurationError`` if both are None, if the checkpoint is not on a local disk, or if
     ``record`` is no file of figures. Raises ``CheckpointError`` for another folder. All are raised
@@ -130,20 +132,20 @@ def _looks(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
         yield view
 
 
-def screen(view: QueryView, now: datetime) -> RenderableType:
-    """Return what the terminal shows of a query at the time ``now``: a headline, then what is
-    known.
+def query_screen(view: QueryView, now: datetime) -> RenderableType:
+    """Return what the terminal shows of a query at the time ``now``: a headline, then the figures
+    that ``view`` has.
 
     If a micro-batch has been reported, grids of its inputs and stages, a line of bars and the
-    left-out rows follow. The stores come last, if they were read.
+    left-out rows follow. The stores come last, if there are any.
     """
     parts: list[RenderableType] = [_headline(view, now)]
     if view.progress:
         last = view.progress[-1]
-        parts += [_inputs(last), _stages(last), _bars(view.progress)]
+        parts += [_inputs_grid(last), _stages_grid(last), _rate_bars(view.progress)]
         if last.unused:
             parts.append(
-                _grid(
+                _make_grid(
                     "left out",
                     ["rows", "an example"],
                     [
@@ -153,13 +155,13 @@ def screen(view: QueryView, now: datetime) -> RenderableType:
                 )
             )
     if view.stores:
-        parts.append(_stores(view.stores))
+        parts.append(_stores_grid(view.stores))
     return Group(*parts)
 
 
 def _headline(view: QueryView, now: datetime) -> Text:
-    """Return the headline: the name, the last micro-batch with its phases, if they are known, and
-    the time since its commit.
+    """Return the headline: the name, the last micro-batch, with its duration and phases if it is
+    recorded, and the time since its commit.
     """
     line = Text(view.name, style="bold")
     if view.progress:
@@ -173,15 +175,15 @@ def _headline(view: QueryView, now: datetime) -> Text:
         line.append(f"  micro-batch {view.batch}", style="not bold")
     if view.committed is not None:
         age_s = max((now - view.committed).total_seconds(), 0)
-        line.append(f", committed {_span(age_s)} ago", style="not bold")
+        line.append(f", committed {_duration_text(age_s)} ago", style="not bold")
     return line
 
 
-def _inputs(progress: Progress) -> Grid:
+def _inputs_grid(progress: Progress) -> Grid:
     """Return the inputs of a micro-batch as a grid: one line each, with its rows, rows per second
     and what Spark says it is behind. Without inputs the grid has its head only.
     """
-    return _grid(
+    return _make_grid(
         "input",
         ["rows", "rows/s", "behind"],
         [
@@ -189,7 +191,7 @@ def _inputs(progress: Progress) -> Grid:
                 input_.name or input_.source,
                 [
                     f"{input_.rows:,}",
-                    _rate(input_.rows, progress),
+                    _rows_per_second(input_.rows, progress),
                     ", ".join(f"{name} {value:,.0f}" for name, value in input_.behind.items()),
                 ],
             )
@@ -198,20 +200,20 @@ def _inputs(progress: Progress) -> Grid:
     )
 
 
-def _stages(progress: Progress) -> Grid:
+def _stages_grid(progress: Progress) -> Grid:
     """Return the stages of a micro-batch as a grid: one line each, with rows and changes per
     second, times and the size of its state. Without stages the grid has its head only.
     """
     names = ["rows/s", "changes/s", "work ms", "state ms", "slowest ms", "state MB"]
-    return _grid(
+    return _make_grid(
         "stage",
         names,
         [
             (
                 f"{stage.number}. {stage.title}",
                 [
-                    _rate(sum(stage.rows.values()), progress),
-                    _rate(stage.changes, progress),
+                    _rows_per_second(sum(stage.rows.values()), progress),
+                    _rows_per_second(stage.changes, progress),
                     f"{stage.work_ms:,.0f}",
                     f"{stage.state_ms:,.0f}",
                     f"{stage.slowest_ms:,.0f}",
@@ -223,11 +225,11 @@ def _stages(progress: Progress) -> Grid:
     )
 
 
-def _stores(stores: Sequence[Mapping[str, Any]]) -> Grid:
+def _stores_grid(stores: Sequence[Mapping[str, Any]]) -> Grid:
     """Return the stores of a checkpoint as a grid, one line each. Without stores the grid has its
     head only.
     """
-    return _grid(
+    return _make_grid(
         "store",
         ["table", "rows", "MB", "segments", "stream time"],
         [
@@ -246,9 +248,10 @@ def _stores(stores: Sequence[Mapping[str, Any]]) -> Grid:
     )
 
 
-def _grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Grid:
-    """Return a table with the columns ``first``, which is text, and ``names``. ``rows``: the first
-    cell of each line, and its others.
+def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Grid:
+    """Return a table with the columns ``first``, which is text, and ``names``. Columns are aligned
+    to the right, but ``an example`` and ``table`` to the left. ``rows``: the first cell of each
+    line, and its others.
     """
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
     grid.add_column(first, overflow="fold")
@@ -260,22 +263,26 @@ def _grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[s
     return grid
 
 
-def _bars(batches: Sequence[Progress]) -> Text:
-    """Return the rows a second of each micro-batch, one or more, as a line of bars."""
+def _rate_bars(batches: Sequence[Progress]) -> Text:
+    """Return the rows a second of each micro-batch, one or more, as a line of bars. The highest bar
+    is the largest rate, which stands before them.
+    """
     rates = [batch.rows / max(batch.total_ms, 1) * 1000 for batch in batches]
     most = max(rates) or 1.0
     bars = "".join(_BARS[min(int(rate / most * len(_BARS)), len(_BARS) - 1)] for rate in rates)
     return Text(f"rows/s, up to {most:,.0f}  ", style="dim").append(bars, style="not dim green")
 
 
-def _rate(rows: int, progress: Progress) -> str:
-    """Return the rows a second of a micro-batch."""
+def _rows_per_second(rows: int, progress: Progress) -> str:
+    """Return ``rows`` divided by the duration of a micro-batch in seconds, as a text. A duration of
+    0 counts as a millisecond.
+    """
     return f"{rows / max(progress.total_ms, 1) * 1000:,.0f}"
 
 
-def _span(seconds: float) -> str:
-    """Return a duration in words, rounded, in the largest of days, hours, minutes and seconds of
-    which it has at least two; else in seconds.
+def _duration_text(seconds: float) -> str:
+    """Return a duration as a rounded text, such as ``3 min``. The unit is the largest of days,
+    hours and minutes of which it has at least two; else seconds.
     """
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

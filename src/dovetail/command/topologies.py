@@ -45,7 +45,7 @@ def explain(
 ) -> None:
     """Print a topology, its stages, their shuffles and their state."""
     with session():
-        planned = loaded(topology, Planned)
+        planned = load_topology(topology, Planned)
         if as_json:
             graph = asdict(topology_graph(planned.plan))
             print_json({name: graph[name] for name in ("nodes", "edges", "stages")})
@@ -55,9 +55,9 @@ def explain(
             print(planned.explain(format=format.value))
 
 
-def loaded(name: str, kind: type[P]) -> P:
-    """Return the topology that ``module:name`` names, or that the function of that name makes.
-    Modules in the working directory are found.
+def load_topology(name: str, kind: type[P]) -> P:
+    """Return the topology that ``name`` names as ``module:name``, or that the function of that name
+    makes. The working directory is put before the paths of modules.
 
     Raises ``ConfigurationError`` if there is none, if the function takes an argument, or if the
     result is not of ``kind``. Other errors of the module or the function pass.
@@ -81,7 +81,9 @@ def loaded(name: str, kind: type[P]) -> P:
 
 
 def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
-    """Raise ``ConfigurationError`` for a function that cannot be called without arguments."""
+    """Raise ``ConfigurationError`` for a function that cannot be called without arguments.
+    ``name``: its name in the error.
+    """
     needed = [
         parameter.name
         for parameter in signature(function).parameters.values()

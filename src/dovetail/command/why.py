@@ -9,7 +9,7 @@ import typer
 from dovetail.api.topology import Planned
 from dovetail.command.options import App, AsJson, Checkpoint
 from dovetail.command.sessions import session
-from dovetail.command.topologies import loaded
+from dovetail.command.topologies import load_topology
 from dovetail.spark.checkpoints.row_explanations import explain_stored_row
 
 
@@ -26,7 +26,7 @@ def why(
     """Print the rows of inputs that make a row of a result, or why there is no such row."""
     texts = dict(part.partition("=")[::2] for part in key)
     with session() as spark:
-        node = loaded(topology, Planned).plan
+        node = load_topology(topology, Planned).plan
         explanation = explain_stored_row(
             "why", spark, checkpoint, [node], texts, result, as_text=True
         )

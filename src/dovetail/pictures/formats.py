@@ -33,11 +33,12 @@ def explained(
     sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str | None:
     """Print the description of a topology with the results ``nodes`` and return None, or return its
-    picture as text in another ``form``.
+    picture as text. ``"text"`` prints; ``"mermaid"``, ``"svg"`` and ``"html"`` return.
 
-    Only ``"text"`` is printed, with reasons if asked for. ``sinks``: the targets of results. Raises
-    ``PlanError`` for results that cannot be planned together. Raises ``ConfigurationError`` for
-    ``"svg"`` and ``"html"`` if grandalf is not installed.
+    ``reasons``: only for ``"text"``, say also why each stage shuffles and stores rows. ``sinks``:
+    the texts that name the targets of each result. Raises ``PlanError`` for results that cannot be
+    planned together. Raises ``ConfigurationError`` for ``"svg"`` and ``"html"`` if grandalf is not
+    installed.
     """
     if form == "text":
         text = explain(*nodes, reasons=reasons, sinks=sinks)
@@ -48,7 +49,7 @@ def explained(
 
 def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})) -> str:
     """Return the picture of a topology with these results as SVG; an empty text where it cannot be
-    drawn, whatever the error. ``sinks``: the targets of results.
+    drawn, whatever the error. ``sinks``: the texts that name the targets of each result.
     """
     with suppress(Exception):
         return svg(topology_graph(*nodes, sinks=sinks))

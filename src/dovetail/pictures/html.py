@@ -18,8 +18,8 @@ td { vertical-align: top; }
 
 
 def html(graph: TopologyGraph) -> str:
-    """Return a page that needs no other file: the picture, a table of all nodes, and one of the
-    stages with their reasons.
+    """Return a page of a topology that needs no other file: the picture, a table of all nodes, and
+    one of the stages with their reasons.
 
     Raises ``ConfigurationError`` without grandalf.
     """

@@ -85,22 +85,23 @@ class _Arranged:
     size: Size
     """The width and the height of all boxes together."""
     boxes: Mapping[Hashable, Box]
+    """The boxes of nodes, stages and ports by their keys: ids, numbers, ``_port_key``."""
     lines: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
     """The points between both ends of each line; none if it passes no layer of boxes."""
 
 
 def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
-    """Return the places of all nodes, stages and edges. ``sizes``: width and height by node id, of
-    each node, in pixels.
+    """Return the places of all nodes, stages and edges of a graph. ``sizes``: width and height in
+    pixels by node id; each node needs them. A graph without nodes has no size.
 
     Raises ``ConfigurationError`` if grandalf is not installed.
     """
-    library = grandalf()
+    library = grandalf_classes()
     unit: dict[str, Hashable] = {
         node.id: node.id if node.stage is None else node.stage for node in graph.nodes
     }
     within: dict[Hashable, _Arranged] = {
-        stage.number: _within(library, graph, stage.number, sizes) for stage in graph.stages
+        stage.number: _arrange_stage(library, graph, stage.number, sizes) for stage in graph.stages
     }
     unit_sizes: dict[Hashable, Size] = {n: sizes[n] for n in unit if unit[n] == n}
     unit_sizes |= {
@@ -108,7 +109,7 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
         for number, part in within.items()
     }
     between = [(unit[s], unit[t]) for s, t in graph.edges if unit[s] != unit[t]]
-    outer = _arranged(library, unit_sizes, between, _LAYER_GAP, low=True)
+    outer = _arrange_boxes(library, unit_sizes, between, _LAYER_GAP, low=True)
     boxes: dict[str, Box] = {}
     for node_id, owner in unit.items():
         box = outer.boxes[owner]
@@ -127,7 +128,7 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
             points += outer.lines[leaves, enters]
         if enters in within:
             border = outer.boxes[enters]
-            lane = within[enters].lines[source if inside else _port(source), target]
+            lane = within[enters].lines[source if inside else _port_key(source), target]
             passed = [(x + border.x + PADDING, y + border.y + PADDING) for x, y in lane]
             first = passed[0] if passed else boxes[target].entrance
             points += passed if inside else [(first[0], border.y), *passed]
@@ -136,9 +137,9 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
     return Layout(outer.size, boxes, stages, edges)
 
 
-def grandalf() -> Any:
-    """Return the parts of the package grandalf. Raises ``ConfigurationError`` if it is not
-    installed.
+def grandalf_classes() -> SimpleNamespace:
+    """Return the classes ``Edge``, ``Graph``, ``Vertex`` and ``SugiyamaLayout`` of the package
+    grandalf. Raises ``ConfigurationError`` if it is not installed.
     """
     try:
         from grandalf.graphs import Edge, Graph, Vertex
@@ -152,31 +153,34 @@ def grandalf() -> Any:
     return SimpleNamespace(Edge=Edge, Graph=Graph, Vertex=Vertex, SugiyamaLayout=SugiyamaLayout)
 
 
-def _port(source: str) -> Hashable:
-    """Return the key of the port by which the rows of ``source`` enter a stage."""
+def _port_key(source: str) -> Hashable:
+    """Return the key of the port by which the rows of ``source``, the id of a node, enter a stage.
+    """
     return "port", source
 
 
-def _within(
-    library: Any, graph: TopologyGraph, number: int, sizes: Mapping[str, Size]
+def _arrange_stage(
+    library: SimpleNamespace, graph: TopologyGraph, number: int, sizes: Mapping[str, Size]
 ) -> _Arranged:
     """Return the places of the nodes of stage ``number``, relative to the inner corner of its
-    padding. Edges that come from elsewhere begin at ports without height.
+    padding. Edges that come from elsewhere begin at ports, which have no height.
+
+    ``library``: as ``grandalf_classes`` returns it. ``sizes``: width and height by node id.
     """
     own: dict[Hashable, Size] = {
         node.id: sizes[node.id] for node in graph.nodes if node.stage == number
     }
     lines: list[tuple[Hashable, Hashable]] = [
-        (source if source in own else _port(source), target)
+        (source if source in own else _port_key(source), target)
         for source, target in graph.edges
         if target in own
     ]
     ports: dict[Hashable, Size] = {source: (_LANE, 0.0) for source, _ in lines if source not in own}
-    return _arranged(library, {**ports, **own}, lines, _PORT_GAP, low=False)
+    return _arrange_boxes(library, {**ports, **own}, lines, _PORT_GAP, low=False)
 
 
-def _arranged(
-    library: Any,
+def _arrange_boxes(
+    library: SimpleNamespace,
     sizes: Mapping[Hashable, Size],
     lines: Sequence[tuple[Hashable, Hashable]],
     layer_gap: float,
@@ -184,8 +188,8 @@ def _arranged(
     low: bool,
 ) -> _Arranged:
     """Lay boxes of these ``sizes`` out in layers ``layer_gap`` apart; parts that no line connects
-    come beside each other. ``library``: as ``grandalf`` returns it. Without boxes the result has no
-    size.
+    come beside each other. ``library``: as ``grandalf_classes`` returns it. ``lines``: pairs of
+    keys in ``sizes``, from the upper box to the lower one. Without boxes the result has no size.
 
     ``low``: True to place each box as low as its lines allow, False to place it as high.
     """
@@ -208,9 +212,9 @@ def _arranged(
         first = [v for v in vertices.values() if v in part.sV and not v.e_in()]
         drawn.init_all(roots=first, optimize=low)
         drawn.draw()
-        half_heights = _separate(drawn.layers)
+        half_heights = _separate_boxes(drawn.layers)
         drawn.draw_edges()
-        here = {vertex.data: _box(vertex.view.xy, sizes[vertex.data]) for vertex in part.sV}
+        here = {vertex.data: _box_around(vertex.view.xy, sizes[vertex.data]) for vertex in part.sV}
         x = (width + _GAP if boxes else 0.0) - min(box.x for box in here.values())
         y = -min(box.y for box in here.values())
         boxes |= {key: box.moved(x, y) for key, box in here.items()}
@@ -225,11 +229,12 @@ def _arranged(
     return _Arranged((width, height), boxes, passed)
 
 
-def _separate(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
-    """Move what is closer to its left neighbour than the gap to the right, layer by layer.
+def _separate_boxes(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
+    """Move boxes that are closer to their left neighbour than the gap to the right, layer by layer.
+    grandalf's own places of boxes of different widths may overlap.
 
-    grandalf's own places of boxes of different widths may overlap. Return half of each layer's
-    height by the y of its middle.
+    Return half of each layer's height by the y of its middle. ``layers``: grandalf's vertices,
+    whose views are changed in place. Each layer has one at least.
     """
     half_heights: dict[float, float] = {}
     for vertices in layers:
@@ -243,7 +248,7 @@ def _separate(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
     return half_heights
 
 
-def _box(centre: Point, size: Size) -> Box:
-    """Return the box of this size around its centre."""
+def _box_around(centre: Point, size: Size) -> Box:
+    """Return the box of this size, (width, height), around its centre."""
     width, height = size
     return Box(centre[0] - width / 2, centre[1] - height / 2, width, height)

@@ -21,25 +21,29 @@ _SHAPES: Final[Mapping[GraphKind, tuple[str, str]]] = {
 
 
 def mermaid(graph: TopologyGraph) -> str:
-    """Return the text of a flowchart from top to bottom, with a box around each stage."""
+    """Return the text of a flowchart from top to bottom, with a box around each stage. A node shows
+    its title and details, in brackets by its kind.
+    """
     lines = ["flowchart TD"]
-    lines += _nodes((node for node in graph.nodes if node.stage is None), "  ")
+    lines += _node_lines((node for node in graph.nodes if node.stage is None), "  ")
     for stage in graph.stages:
-        lines.append(f"  subgraph s{stage.number}[{_quoted([stage.title])}]")
-        lines += _nodes((node for node in graph.nodes if node.stage == stage.number), "    ")
+        lines.append(f"  subgraph s{stage.number}[{_quoted_text([stage.title])}]")
+        lines += _node_lines((node for node in graph.nodes if node.stage == stage.number), "    ")
         lines.append("  end")
     lines += [f"  {source} --> {target}" for source, target in graph.edges]
     return "\n".join(lines)
 
 
-def _nodes(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
+def _node_lines(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
     """Yield a line of Mermaid's text for each node, after ``indent``."""
     for node in nodes:
         opening, closing = _SHAPES[node.kind]
-        yield f"{indent}{node.id}{opening}{_quoted(chain([node.title], node.details))}{closing}"
+        yield f"{indent}{node.id}{opening}{_quoted_text(chain([node.title], node.details))}{closing}"
 
 
-def _quoted(lines: Iterable[str]) -> str:
-    """Return lines as a quoted text, with codes for all signs that mean something in mermaid."""
+def _quoted_text(lines: Iterable[str]) -> str:
+    """Return lines as a quoted text, with codes for all signs that mean something in mermaid. Lines
+    are joined by ``<br/>``, and spaces in a row become one.
+    """
     coded = (re.sub(r'[#"`<>&\\]', lambda sign: f"#{ord(sign[0])};", line) for line in lines)
     return f'"{"<br/>".join(printable(" ".join(line.split())) for line in coded)}"'

@@ -67,17 +67,18 @@ _RATE: Final = (84.0, 14.0)
 
 
 def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
-    """Return the picture as an SVG element. Raises ``ConfigurationError`` without grandalf.
+    """Return the picture of a topology as an SVG element. Raises ``ConfigurationError`` without
+    grandalf.
 
-    ``rates``: with an empty text beside each edge whose rows a figure counts, in the order of
-    ``graph.flows``. A page fills in these texts.
+    ``rates``: True to add an empty text beside each edge whose rows a figure counts, in the order
+    of ``graph.flows``. A page fills in these texts.
     """
-    lines = {node.id: _lines(node) for node in graph.nodes}
-    headings = {stage.number: _heading(stage) for stage in graph.stages}
+    lines = {node.id: _text_lines(node) for node in graph.nodes}
+    headings = {stage.number: _heading_line(stage) for stage in graph.stages}
     sizes = {
         node.id: (
-            _width([*lines[node.id], *((headings[node.stage],) if node.stage else ())]),
-            _LINE * len(lines[node.id]) + _INSET + _cap(node.kind),
+            _box_width([*lines[node.id], *((headings[node.stage],) if node.stage else ())]),
+            _LINE * len(lines[node.id]) + _INSET + _cap_height(node.kind),
         )
         for node in graph.nodes
     }
@@ -90,79 +91,87 @@ def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
         "<title>Topology</title>",
         f"<style>{_STYLE}</style>",
         f'<g transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">',
-        *(_stage(stage, places.stages[stage.number]) for stage in graph.stages),
-        *(_edge(points) for points in places.edges.values()),
+        *(_stage_element(stage, places.stages[stage.number]) for stage in graph.stages),
+        *(_edge_element(points) for points in places.edges.values()),
         *(
-            _text(*headings[number], box.x + PADDING, box.y + _LINE + 6)
+            _text_element(*headings[number], box.x + PADDING, box.y + _LINE + 6)
             for number, box in places.stages.items()
         ),
-        *(_node(node, lines[node.id], places.nodes[node.id]) for node in graph.nodes),
-        *(_rate(box) for box in (_rate_boxes(graph, places) if rates else ())),
+        *(_node_element(node, lines[node.id], places.nodes[node.id]) for node in graph.nodes),
+        *(_rate_element(box) for box in (_rate_boxes(graph, places) if rates else ())),
         "</g>",
         "</svg>",
     ]
     return "\n".join(parts)
 
 
-def _lines(node: GraphNode) -> list[Line]:
-    """Return the lines of text in a node's box: the title, then the details, wrapped and cut."""
-    named = [("dt-name", line) for line in _wrapped(node.title)]
-    return named + [("dt-detail", line) for detail in node.details for line in _wrapped(detail)]
+def _text_lines(node: GraphNode) -> list[Line]:
+    """Return the lines of text in a node's box: the title, then the details, wrapped and cut. Each
+    line is (class in the style sheet, text).
+    """
+    named = [("dt-name", line) for line in _wrap_text(node.title)]
+    return named + [("dt-detail", line) for detail in node.details for line in _wrap_text(detail)]
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap_text(text: str) -> list[str]:
     """Return a text in lines that fit into a box, at most ``_LINES_MAX``. A longer text ends with
     ``…``.
     """
     return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
 
-def _width(lines: Sequence[Line]) -> float:
-    """Return the width of a box with these lines in pixels. Fonts differ, so the width of text is
-    estimated from above. ``lines``: at least one.
+def _box_width(lines: Sequence[Line]) -> float:
+    """Return the width of a box with these lines in pixels, at least that of ``_WIDTH_MIN``. Fonts
+    differ, so the width of text is estimated from above. ``lines``: at least one.
     """
     signs = (len(line) * (8.0 if name == "dt-name" else 6.5) for name, line in lines)
     return max(_WIDTH_MIN, *signs) + 2 * _INSET
 
 
-def _cap(kind: GraphKind) -> float:
+def _cap_height(kind: GraphKind) -> float:
     """Return the height in pixels of the upper end of a shape of this kind, above its text; 0 for a
     flat one.
     """
     return 8.0 if kind in _DRUMS else 0.0
 
 
-def _heading(stage: GraphStage) -> Line:
-    """Return the title of a stage in one line, cut to ``_HEADING_MAX`` characters."""
+def _heading_line(stage: GraphStage) -> Line:
+    """Return the title of a stage in one line, cut to ``_HEADING_MAX`` characters: (class in the
+    style sheet, text).
+    """
     return "dt-heading", shorten(printable(stage.title), _HEADING_MAX, placeholder=" …")
 
 
-def _stage(stage: GraphStage, box: Box) -> str:
-    """Return the frame of a stage. Its title has the stage's reasons, too."""
+def _stage_element(stage: GraphStage, box: Box) -> str:
+    """Return the element of a stage's frame. Its tooltip has the stage's title and reasons."""
     hint = escaped("\n".join([stage.title, *stage.reasons]))
-    return f"<g><title>{hint}</title>{_rect('dt-stage', box, 8)}</g>"
+    return f"<g><title>{hint}</title>{_rect_element('dt-stage', box, 8)}</g>"
 
 
-def _node(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
-    """Return the shape of a node, its lines, and a title with the whole text."""
+def _node_element(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
+    """Return the element of a node: its shape, its lines of text, and a tooltip with the whole
+    text. ``lines``: (class in the style sheet, text) each.
+    """
     hint = escaped("\n".join([f"{node.kind}: {node.title}", *node.details]))
-    x, y = box.x + _INSET, box.y + _cap(node.kind) + _LINE + 3
+    x, y = box.x + _INSET, box.y + _cap_height(node.kind) + _LINE + 3
     texts = (
-        _text(name, line, x, y + _LINE * line_number)
+        _text_element(name, line, x, y + _LINE * line_number)
         for line_number, (name, line) in enumerate(lines)
     )
     return (
         f'<g class="dt-node dt-{node.kind}"><title>{hint}</title>'
-        f"{_shape(node.kind, box)}{''.join(texts)}</g>"
+        f"{_outline_element(node.kind, box)}{''.join(texts)}</g>"
     )
 
 
-def _text(name: str, line: str, x: float, y: float) -> str:
-    """Return the element of one line of text at a point. ``name``: its class in the style sheet."""
+def _text_element(name: str, line: str, x: float, y: float) -> str:
+    """Return the element of one line of text at a point; ``line`` is a plain text. ``name``: its
+    class in the style sheet.
+    """
     return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escaped(line)}</text>'
 
 
-def _rect(name: str, box: Box, corner: float) -> str:
+def _rect_element(name: str, box: Box, corner: float) -> str:
     """Return the element of a rectangle with round corners. ``name``: its class in the style
     sheet.
     """
@@ -172,11 +181,13 @@ def _rect(name: str, box: Box, corner: float) -> str:
     )
 
 
-def _shape(kind: GraphKind, box: Box) -> str:
-    """Return the outline of a node: a drum, a hexagon, a box or a pill, by its kind."""
+def _outline_element(kind: GraphKind, box: Box) -> str:
+    """Return the element of a node's outline, by its kind: a drum for an input or a sink, a hexagon
+    for a view, a box for an operator, a pill for a result.
+    """
     x, y, width, height = box.x, box.y, box.width, box.height
     if kind in _DRUMS:
-        rim = _cap(kind) / 2
+        rim = _cap_height(kind) / 2
         arc = f"a {width / 2:.1f} {rim:.1f} 0 0"
         outline = (
             f"M {x:.1f} {y + rim:.1f} {arc} 1 {width:.1f} 0 v {height - 2 * rim:.1f} "
@@ -190,12 +201,12 @@ def _shape(kind: GraphKind, box: Box) -> str:
             f"l {tip} {half:.1f} l {-tip} {half:.1f} h {2 * tip - width:.1f} z"
         )
         return f'<path class="dt-shape" d="{outline}"/>'
-    return _rect("dt-shape", box, 16 if kind == "result" else 3)
+    return _rect_element("dt-shape", box, 16 if kind == "result" else 3)
 
 
-def _edge(points: Sequence[Point]) -> str:
-    """Return a line through the points, upright at each of them, with an arrow at its end.
-    ``points``: from top to bottom, at least two.
+def _edge_element(points: Sequence[Point]) -> str:
+    """Return the elements of a line through the points, upright at each of them, with an arrow at
+    its end. ``points``: from top to bottom, at least two.
     """
     end_x, end_y = points[-1]
     points = [*points[:-1], (end_x, end_y - _ARROW)]
@@ -208,12 +219,13 @@ def _edge(points: Sequence[Point]) -> str:
 
 
 def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
-    """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``. It lies
-    on the edge, free of other boxes if there is such a place.
+    """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``. The box
+    lies on the edge, free of other boxes if one of the points tried is, else in the middle of the
+    longest part.
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:
-        boxes = [_around(point) for point in _points_along(places.edges[edge])]
+        boxes = [_rate_box_around(point) for point in _points_along(places.edges[edge])]
         free = (box for box in boxes if not any(map(box.overlaps, taken)))
         box = next(free, boxes[0])
         taken.append(box)
@@ -222,7 +234,7 @@ def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
 
 def _heading_box(stage: GraphStage, box: Box) -> Box:
     """Return the box of a stage's title, within the stage's own box."""
-    return Box(box.x + PADDING, box.y + 6, 6.5 * len(_heading(stage)[1]), _LINE)
+    return Box(box.x + PADDING, box.y + 6, 6.5 * len(_heading_line(stage)[1]), _LINE)
 
 
 def _points_along(points: Sequence[Point]) -> Iterator[Point]:
@@ -237,11 +249,11 @@ def _points_along(points: Sequence[Point]) -> Iterator[Point]:
             yield x + across * (next_x - x), y + share * (next_y - y)
 
 
-def _around(point: Point) -> Box:
+def _rate_box_around(point: Point) -> Box:
     """Return the box of fixed size around a point, for the rate at an edge."""
     return Box(point[0] - _RATE[0] / 2, point[1] - _RATE[1] / 2, *_RATE)
 
 
-def _rate(box: Box) -> str:
+def _rate_element(box: Box) -> str:
     """Return the element for the rate at an edge, yet without a text."""
     return f'<text class="dt-rate" x="{box.entrance[0]:.1f}" y="{box.y + 11:.1f}"></text>'

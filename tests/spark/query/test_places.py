@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.api.topology import Topology
-from dovetail.command.topologies import loaded
+from dovetail.command.topologies import load_topology
 from dovetail.errors import (
     CheckpointError,
     ConfigurationError,
@@ -244,7 +244,7 @@ def test_the_command_line_names_a_functions_argument(
     (tmp_path / "made.py").write_text("def topology(version, *, of): ...\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"made:topology takes an argument, version, of"):
-        loaded("made:topology", Topology)
+        load_topology("made:topology", Topology)
 
 
 @pytest.mark.slow
