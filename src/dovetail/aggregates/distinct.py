@@ -80,7 +80,9 @@ class CountDistinct(Listing):
         return self.ordered
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return each value in the form in which all its equals are stored."""
+        """Return each value in the form in which it is stored, with equal bits for equal values:
+        one NaN, and 0.0 for -0.0.
+        """
         return canonical_key(values[0])
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:

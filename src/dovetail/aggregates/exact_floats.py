@@ -141,7 +141,7 @@ def to_nearest(limbs: Limbs) -> Floats:
     """Return the doubles nearest to the sums, float64[n]: the even one on a tie, infinite beyond
     the largest double.
     """
-    magnitude, negative = _absolute_limbs(limbs)
+    magnitude, negative = _absolute_values(limbs)
     rows, top, sticky = _highest_limbs(magnitude, 3)
     result = _round_to_double(rows, limbs.lowest + top, sticky)
     return np.where(negative, -result, result)
@@ -151,7 +151,7 @@ def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
     """Return the doubles nearest to the sums divided by ``divisor``, ties to even: float64[n].
     ``divisor``: int64[n], from 1 to 2**47.
     """
-    magnitude, negative = _absolute_limbs(limbs)
+    magnitude, negative = _absolute_values(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
     rows, top, sticky = _highest_limbs(magnitude, 4 if small else 5)
     quotient, remainder = long_division(rows, divisor, _BITS if small else 16)
@@ -184,11 +184,13 @@ class _Block:
         return len(self.first)
 
     def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
-        """Return the sum before the block of each of its groups, in their order. It is the stored
-        sum or, for the first group if it ``began`` in an earlier block, ``carried``.
+        """Return the sum before the block of each of its groups, in their order. Each is the stored
+        sum of the group. For the first group, if its updates ``began`` in an earlier block, it is
+        ``carried``.
 
         ``stored``: the columns of stored sums, one row per group of the batch. ``carried``: one
-        sum; it must be given if the first group began earlier, and is ignored otherwise.
+        sum, that at the end of the block before. None is allowed only if the first group begins in
+        this block.
         """
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
@@ -286,7 +288,7 @@ def _to_twos_complement(limbs: Limbs) -> tuple[Ints, Mask]:
     return normal, carry < 0
 
 
-def _absolute_limbs(limbs: Limbs) -> tuple[Ints, Mask]:
+def _absolute_values(limbs: Limbs) -> tuple[Ints, Mask]:
     """Return the absolute values, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1, and a mask of
     the negative numbers.
     """

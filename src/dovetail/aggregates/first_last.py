@@ -75,8 +75,10 @@ class End(Accumulating):
         """Return the accumulator of each place over the rows that cover it: ``places`` rows, null
         with a false flag where none does. Takes O(n log n).
 
-        Row i covers the places from ``first[i]`` to before ``end[i]``. Rows are taken by ``order``,
-        a number per row, the lowest first.
+        Row i covers the places from ``first[i]`` to before ``end[i]``. ``values``: one column, one
+        value per row. ``order``: a number per row. The covering row with the lowest number counts
+        or, with ``last``, that with the highest. With ``ignore_nulls``, rows with a null do not
+        count.
         """
         eligible = not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
@@ -91,9 +93,10 @@ class End(Accumulating):
     def _choose_values(
         self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
-        """Return the accumulator after each update: the stored value, or that of the first or last
-        ``eligible`` update so far; null with a false flag for neither. ``initial``: the stored
-        value and flag of each group. ``values``: one row per update.
+        """Return the accumulator after each update: the stored value, or that of the first (with
+        ``last``, the last) ``eligible`` update so far; null with a false flag for neither. For the
+        first value the stored one wins, for the last one an update. ``initial``: the stored value
+        and flag of each group. ``values``: one row per update.
         """
         stored = _flag_mask(initial[1])
         present = any_so_far(updates, eligible, stored)

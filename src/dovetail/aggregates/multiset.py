@@ -208,8 +208,9 @@ def multiset_spans(
 
 
 def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
-    """Return the multisets after the last update, and the origins of their elements. They are two
-    columns, the lists of values and of counts: one row per group, empty for a group without values.
+    """Return the multisets after the last update, and the origins of their elements. The multisets
+    are two columns, the lists of values and of counts: one row per group, empty for a group without
+    values.
 
     Values are in the order of their type or, if it has none, by the update that brought each to
     stay. ``value_spans``: by (group, value, time), as ``multiset_spans`` returns them. Raises

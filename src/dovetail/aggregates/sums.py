@@ -151,7 +151,7 @@ class _Exact(Accumulating):
         """
         summands = [_count_summands(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
-        return _sums_as_columns(
+        return _accumulator_columns(
             [
                 sums(updates, summand, int64_values(start))
                 for summand, start in zip(summands, initial, strict=True)
@@ -160,7 +160,7 @@ class _Exact(Accumulating):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
-        return _sums_as_columns(
+        return _accumulator_columns(
             [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]
         )
 
@@ -169,7 +169,7 @@ class _Exact(Accumulating):
         ``AggregateOverflowError`` if one does not fit its type.
         """
         count, *limbs = [int64_values(column) for column in state]
-        result, fits = self._read(count, limbs)
+        result, fits = self._results_of_sums(count, limbs)
         if not np.all(fits | (count == 0)):
             raise AggregateOverflowError(
                 f"a {self._title} does not fit its type {self.result}", self._remedy
@@ -189,7 +189,7 @@ class _Exact(Accumulating):
         """The aggregate's name in errors."""
 
     @abstractmethod
-    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+    def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return the result of each accumulator, null for a count of 0, and a mask of those that
         fit the type; the others are arbitrary.
 
@@ -217,7 +217,7 @@ class ExactSum(_Exact):
         """The aggregate's name in errors, ``sum``."""
         return "sum"
 
-    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+    def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return the sums, null for a count of 0, and a mask of those that fit the type. ``count``:
         int64[n]. ``limbs``: those of the exact sums, the lowest first, int64[n] each.
         """
@@ -253,7 +253,7 @@ class ExactMean(_Exact):
         """The aggregate's name in errors, ``mean``."""
         return "mean"
 
-    def _read(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
+    def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return the means, null for a count of 0, and a mask of those that fit the type. Every
         double fits. ``count``: int64[n]. ``limbs``: those of the exact sums, the lowest first,
         int64[n] each.
@@ -294,7 +294,7 @@ class _Float(Aggregate):
         """
         summands, *counts = self._summands_by_kind(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
-        return self._read_all(sums, counts)
+        return self._results_of_blocks(sums, counts)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update: one row per group, arbitrary for
@@ -321,7 +321,7 @@ class _Float(Aggregate):
         """Return the result of each accumulator, null without values. A NaN, or infinities of both
         signs, make it NaN; infinities of one sign make it infinite.
         """
-        return self._read_all(
+        return self._results_of_blocks(
             load_stored_sums(state[1:3]), [int64_values(state[i]) for i in _COUNTS]
         )
 
@@ -345,7 +345,7 @@ class _Float(Aggregate):
         finite = np.where(np.isfinite(column), column, 0.0)
         return finite * updates.sign, n, nan, above, below
 
-    def _read_all(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
+    def _results_of_blocks(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
         """Return a result for each accumulator, null if it has no values. ``sums``: their finite
         sums, block by block in order. NaNs and infinities win over the finite sum. ``counts``: the
         four counts of ``_summands_by_kind``.
@@ -356,7 +356,7 @@ class _Float(Aggregate):
         start = 0
         for limbs in sums:
             stop = start + limbs.rows.shape[1]
-            total[start:stop] = self._read(limbs, divisor[start:stop])
+            total[start:stop] = self._results_of_sums(limbs, divisor[start:stop])
             start = stop
         if any(count.any() for count in (nan, above, below)):
             total[above > 0] = np.inf
@@ -365,7 +365,7 @@ class _Float(Aggregate):
         return pa.array(total, mask=n == 0)
 
     @abstractmethod
-    def _read(self, sums: Limbs, count: Ints) -> Floats:
+    def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
         """Return the results from finite sums, float64[n]. ``sums``: n exact sums. ``count``:
         int64[n], at least 1: the number of values.
         """
@@ -377,7 +377,7 @@ class FloatSum(_Float):
     largest. Zero is never negative.
     """
 
-    def _read(self, sums: Limbs, count: Ints) -> Floats:
+    def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
         """Return the double nearest to each exact sum, infinite beyond the largest: float64[n].
         ``count`` is not used.
         """
@@ -390,7 +390,7 @@ class FloatMean(_Float):
     itself may be too large for a double.
     """
 
-    def _read(self, sums: Limbs, count: Ints) -> Floats:
+    def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
         """Return the double nearest to each exact sum divided by its count: float64[n]. ``count``:
         int64[n], 1 or more each.
         """
@@ -408,7 +408,7 @@ def _count_summands(updates: GroupUpdates, values: Columns) -> Ints:
     return updates.sign
 
 
-def _sums_as_columns(sums: list[Ints]) -> list[pa.Array]:
+def _accumulator_columns(sums: list[Ints]) -> list[pa.Array]:
     """Return a count and the limbs of a sum as columns of the accumulator, the limbs normalised.
     ``sums``: the count, then the limbs, int64[n] each.
     """

@@ -130,7 +130,7 @@ class Top(Listing):
             (value_spans.count > 0) & (value_spans.first < value_spans.end)
         )
         value_spans = value_spans.where(self._in_reach(updates, value_spans))
-        update, span = _first_over(updates, value_spans, self.n)
+        update, span = _first_covering_spans(updates, value_spans, self.n)
         copies = self._copies_among_first(update, value_spans.count[span])
         return self._shown_lists(
             np.bincount(update, copies, len(updates)).astype(np.int64),
@@ -247,7 +247,7 @@ class Top(Listing):
         """
         by, shown = rows.flatten()
         (key,) = ordering.to_ordered_keys([by]).keys
-        return _rank_of_keys([group, ~key if self.descending else key, *_row_keys(shown)])
+        return _number_key_combinations([group, ~key if self.descending else key, *_row_keys(shown)])
 
 
 def _row_keys(values: pa.Array) -> Iterator[Ints]:
@@ -265,21 +265,21 @@ def _row_keys(values: pa.Array) -> Iterator[Ints]:
         yield np.where(has, key, 0)
 
 
-def _rank_of_keys(keys: Iterable[Ints]) -> Ints:
+def _number_key_combinations(keys: Iterable[Ints]) -> Ints:
     """Return a number per distinct combination of keys, from 0, in their order: int64[n].
 
     A key is read only for rows that tie on all keys before it.
 
-    >>> _rank_of_keys([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
+    >>> _number_key_combinations([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
     [2, 0, 1, 2]
     """
     first, *others = keys
-    rank = _dense_rank(first)
+    rank = _rank_among_distinct(first)
     for key in others:
         tied = np.flatnonzero(np.bincount(rank)[rank] > 1)
         if len(tied) == 0:
             break
-        minor = _dense_rank(key[tied])
+        minor = _rank_among_distinct(key[tied])
         combined = rank[tied] * (int(minor.max()) + 1) + minor
         distinct, among = np.unique(combined, return_inverse=True)
         major = distinct // (int(minor.max()) + 1)
@@ -292,21 +292,21 @@ def _rank_of_keys(keys: Iterable[Ints]) -> Ints:
     return rank
 
 
-def _dense_rank(keys: Ints) -> Ints:
+def _rank_among_distinct(keys: Ints) -> Ints:
     """Return the rank of each key among the distinct keys, from 0: int64[n]."""
     rank: Ints = np.unique(keys, return_inverse=True)[1]
     return rank
 
 
 def _one_nan(values: pa.Array) -> pa.Array:
-    """Return the values with one bit pattern for NaN, at any depth."""
+    """Return the values with one bit pattern for NaN, at any depth of structs."""
     if not pa.types.is_struct(values.type):
         return ordering.with_one_nan(values)
     parts = [_one_nan(part) for part in values.flatten()]
     return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=values.is_null())
 
 
-def _first_over(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
+def _first_covering_spans(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` spans that cover each update, or all if there are fewer: pairs (update,
     span), by update, then span.
 

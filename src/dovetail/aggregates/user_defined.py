@@ -138,7 +138,7 @@ class UserDefined(Aggregate):
         columns = list(state[1:])
         if not begun.all():
             index = np.where(begun, np.arange(len(begun)), len(begun))
-            columns = _take_rows([columns, self._empty_accumulators(1)], index)
+            columns = _take_of_parts([columns, self._empty_accumulators(1)], index)
         return self._finish_accumulators(columns)
 
     def _accumulators_at(
@@ -155,23 +155,23 @@ class UserDefined(Aggregate):
         upto = _latest_included(updates, ~updates.retracted, wanted)
         at = np.flatnonzero((upto >= 0) & begun[group])
         over = self._combine_accumulators(
-            "merge", _take_rows([stored], group[at]), _take_rows([added], upto[at])
+            "merge", _take_of_parts([stored], group[at]), _take_of_parts([added], upto[at])
         )
         n, m = updates.groups, updates.groups + len(updates) - int(updates.retracted.sum())
         index = np.where(upto >= 0, n + upto, np.where(begun[group], group, m))
         index[at] = m + 1 + np.arange(len(at))
-        state = _take_rows([stored, added, self._empty_accumulators(1), over], index)
+        state = _take_of_parts([stored, added, self._empty_accumulators(1), over], index)
         if not updates.retracted.any():
             return state
         gone = self._prefix_accumulators(updates, values, updates.retracted, every=every)
         upto = _latest_included(updates, updates.retracted, wanted)
         at = np.flatnonzero(upto >= 0)
         left = self._combine_accumulators(
-            "retract", _take_rows([state], at), _take_rows([gone], upto[at])
+            "retract", _take_of_parts([state], at), _take_of_parts([gone], upto[at])
         )
         index = np.arange(len(wanted))
         index[at] = len(wanted) + np.arange(len(at))
-        return _take_rows([state, left], index)
+        return _take_of_parts([state, left], index)
 
     def _prefix_accumulators(
         self, updates: GroupUpdates, values: Columns, included: Mask, *, every: bool
@@ -193,18 +193,18 @@ class UserDefined(Aggregate):
         offset = np.arange(len(group)) - start
         before_end = np.searchsorted(group, group, side="right") - 1 - np.arange(len(group))
         state = self._single_row_accumulators(
-            _take_rows([values], chosen) if values else [], len(chosen)
+            _take_of_parts([values], chosen) if values else [], len(chosen)
         )
         step = 1
         while step <= offset.max(initial=0):
             needed = (offset >= step) & (every | (before_end % (2 * step) == 0))
             at = np.flatnonzero(needed)
             longer = self._combine_accumulators(
-                "merge", _take_rows([state], at - step), _take_rows([state], at)
+                "merge", _take_of_parts([state], at - step), _take_of_parts([state], at)
             )
             index = np.arange(len(group))
             index[at] = len(group) + np.arange(len(at))
-            state = _take_rows([state, longer], index)
+            state = _take_of_parts([state, longer], index)
             step *= 2
         return state
 
@@ -333,7 +333,7 @@ def _begun_mask(state: Columns) -> Mask:
     return int64_values(state[0].cast(pa.int8())) > 0
 
 
-def _take_rows(parts: list[Columns], index: Ints) -> list[pa.Array]:
+def _take_of_parts(parts: list[Columns], index: Ints) -> list[pa.Array]:
     """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns, one
     row per index. There is at least one part.
     """

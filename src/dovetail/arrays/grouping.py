@@ -57,8 +57,8 @@ def by_key(
 
 
 def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
-    """Find the rows that have a null in any key column: bool[rows], all false without columns. Such
-    a key equals no other key. ``rows``: the length of each column.
+    """Find the rows that have a null in any key column: bool[rows], all false without columns. In
+    SQL such a key equals no other. ``rows``: the length of each column.
     """
     null = np.zeros(rows, dtype=np.bool_)
     for key in keys:
@@ -118,8 +118,8 @@ def last_of_each(numbers: Ints) -> Ints:
 
 
 def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return the bucket of each hash, ``hash mod buckets``, which is never negative. The result has
-    the smallest unsigned type that holds it, because numpy sorts small integers by counting.
+    """Return the bucket of each hash, ``hash mod buckets``, from 0 to ``buckets - 1``. The result
+    has the smallest unsigned type that holds it, because numpy sorts small integers by counting.
     """
     return np.mod(hash_, buckets).astype(np.min_scalar_type(buckets - 1))
 
@@ -138,8 +138,8 @@ def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
 #
 # Only rows whose upper part has values out of order are sorted again.
 def stable_argsort(values: Ints) -> Ints:
-    """Return ``np.argsort(values, kind="stable")`` faster, by one vectorised sort or, if the values
-    ascend, by none.
+    """Return ``np.argsort(values, kind="stable")``, int64[n], faster, by one vectorised sort or, if
+    the values ascend, by none.
     """
     if not np.any(values[1:] < values[:-1]):
         return np.arange(len(values))

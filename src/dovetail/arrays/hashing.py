@@ -61,7 +61,7 @@ def _mix_words(words: _Words) -> _Words:
 
 def _hash_array(array: pa.Array) -> _Words:
     """Return a word per element of any type but a map: uint64[n], 0 for null. Raises ``ValueError``
-    for a map.
+    for a map, unless all its values are null.
     """
     type_ = array.type
     words = np.zeros(len(array), dtype=np.uint64)

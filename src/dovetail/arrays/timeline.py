@@ -115,11 +115,12 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
     """Return the order in which rows of all sources are processed: a permutation of their
     concatenation.
 
-    Sources that all carry a ``sequence`` share one log and are read in its order. Otherwise the log
-    whose next record has the smallest timestamp goes first, as a Kafka Streams task picks records.
-    A tie goes to the earlier source, then to the earlier log. Rows of one log keep their order, so
-    rows go by clock: the largest timestamp of the log so far. If all sources have an ``order``, it
-    decides between equal clocks. Rows with a ``tie`` go by it last.
+    Sources that all carry a ``sequence`` share one log and are read in its order, rows of one
+    position by ``order``. Otherwise the log whose next record has the smallest timestamp goes
+    first, as a Kafka Streams task picks records. A tie goes to the earlier source, then to the
+    earlier log. Rows of one log keep their order, so rows go by clock: the largest timestamp of the
+    log so far. If all sources have an ``order``, it decides between equal clocks. Rows of one
+    source that are still equal go by their ``tie``.
 
     >>> def rows(times):
     ...     n = len(times)

@@ -137,15 +137,15 @@ def position_name(index: int) -> str:
 
 
 def attempt_name(index: int) -> str:
-    """Return the name of the column with the result of a view's expression ``index``, null where it
-    fails.
+    """Return the internal name of the column with the result of a view's expression ``index``, null
+    where it fails.
     """
     return f"_attempt_{index}"
 
 
 def shared_name(index: int) -> str:
-    """Return the name of a source's column with index ``index`` while views are made of
-    its rows.
+    """Return the internal name of a source's column ``index`` while several views are made of its
+    rows.
     """
     return f"_shared_{index}"
 
@@ -157,7 +157,7 @@ def wire_name(index: int) -> str:
 
 
 def aggregated_name(index: int) -> str:
-    """Return the internal name of the column with the input of aggregate ``index``."""
+    """Return the internal name of input column ``index``, from 0, on its way to an aggregate."""
     return f"_v{index}"
 
 

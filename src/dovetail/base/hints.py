@@ -223,29 +223,37 @@ class Hinted:
         return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
 
     def __bool__(self) -> bool:
+        """Return True. Without this method, a condition would call ``__len__``, which raises."""
         return True
 
     if not TYPE_CHECKING:  # a type checker refuses these names by itself
 
         def __getattr__(self, name: str) -> NoReturn:
+            """Raise ``MissingNameError`` with the call to make instead. For a name that begins with
+            an underscore, raise a plain ``AttributeError``.
+            """
             kind = type(self).__name__
             if name.startswith("_"):
                 raise AttributeError(f"{kind!r} object has no attribute {name!r}")
             raise MissingNameError(kind, f"it has no {name!r}", self._instead(name))
 
         def __getitem__(self, name: object) -> NoReturn:
+            """Raise ``NoRowsError``, which for a text says how to name a column."""
             kind = type(self).__name__
             if isinstance(name, str):
                 raise NoRowsError(kind, f"it has no item {name!r}", self._of_column(name))
             raise NoRowsError(kind, "it holds no rows", ROWS)
 
         def __iter__(self) -> Iterator[Any]:
+            """Raise ``NoRowsError``, which says how to read rows."""
             raise NoRowsError(type(self).__name__, "it holds no rows to go through", ROWS)
 
         def __contains__(self, name: object) -> bool:
+            """Raise ``NoRowsError``, which says how to read rows."""
             raise NoRowsError(type(self).__name__, "it holds no rows to search", ROWS)
 
         def __len__(self) -> int:
+            """Raise ``NoRowsError``, which says how to count rows."""
             raise NoRowsError(type(self).__name__, "it holds no rows to count", _COUNT)
 
 

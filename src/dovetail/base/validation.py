@@ -82,7 +82,8 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
 
     The error is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
-    arguments without an annotation, are not checked.
+    arguments without an annotation, are not checked. Fields of shared options become arguments in
+    the signature and the docstring.
 
     >>> @validated
     ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
@@ -148,7 +149,7 @@ def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signatur
     if shared is None:
         return signature
     annotations = inspect.get_annotations(shared)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     added = [
         inspect.Parameter(
             name,
@@ -158,7 +159,7 @@ def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signatur
         )
         for name, kind in get_type_hints(shared, include_extras=True).items()
     ]
-    return signature.replace(parameters=[*own, *added])
+    return signature.replace(parameters=[*parameters, *added])
 
 
 def _parameters_section(shared: Any) -> str:

@@ -15,7 +15,8 @@ from rich.table import Table as Grid
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under a header of ``names``, as wide as they need, in colours where standard
-    output is a terminal. Without rows, print the header alone.
+    output is a terminal. Cells are as ``as_text`` returns them. Without rows, print the header
+    alone.
     """
     grid = Grid(*names)
     for row in rows:

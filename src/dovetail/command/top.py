@@ -48,8 +48,8 @@ class QueryView:
     """The last recorded micro-batches."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the view as JSON data. Its ``progress`` is None, in which the caller puts the last
-        recorded micro-batch.
+        """Return the view as data for ``print_json``. Its ``progress`` is None; the caller puts the
+        last recorded micro-batch there.
         """
         return {
             "name": self.name,

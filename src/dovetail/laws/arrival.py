@@ -303,8 +303,8 @@ def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
 
 def order_before_records(hash_: Ints) -> Ints:
     """Return numbers that order rows of equal clocks by the hash of their key, before all records:
-    int64[n], from -2**62 up to -1. These numbers serve rows that are emitted because stream time
-    moves.
+    int64[n], from -2**62 up to -1. ``hash_``: int64[n]. These numbers serve rows that are emitted
+    because stream time moves.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
     return order

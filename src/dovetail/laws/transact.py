@@ -154,10 +154,10 @@ def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     first = np.append(True, group[1:] != group[:-1])[:count]
     after_delete = np.append(False, steps.kind[:-1] == GOES)[:count]
     behind = (steps.kind == BARE) & np.where(first, tally.skipped[group], after_delete)
-    own = np.flatnonzero(~behind)
-    counted = _settle_by_counting(steps.take(own), group[own], tally)
+    counted_event = np.flatnonzero(~behind)
+    counted = _settle_by_counting(steps.take(counted_event), group[counted_event], tally)
     left_out, repeated, reached = behind & first, np.zeros(count, np.bool_), counted.tally.copy()
-    left_out[own], repeated[own] = counted.left_out, counted.repeated
+    left_out[counted_event], repeated[counted_event] = counted.left_out, counted.repeated
     tail = np.flatnonzero(behind & ~first)
     left_out[tail] = left_out[tail - 1]
     last = np.append(start[1:], count) - 1
@@ -180,9 +180,9 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     for step in range(int(length.max(initial=0))):
         keys = longest[: np.searchsorted(-length[longest], -step)]
         event = start[keys] + step
-        made = _settle_one_event_per_key(steps.take(event), tally.take(keys))
-        left_out[event], repeated[event] = made.left_out, made.repeated
-        tally.replace(keys, made.tally)
+        outcomes = _settle_one_event_per_key(steps.take(event), tally.take(keys))
+        left_out[event], repeated[event] = outcomes.left_out, outcomes.repeated
+        tally.replace(keys, outcomes.tally)
     return EventOutcomes(left_out, repeated, tally)
 
 
@@ -197,7 +197,7 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 # | CHANGES | none | 1 | 1 | |
 def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
     """Return the outcome of k events, one of each of k keys. ``steps``: these events. ``tally``:
-    the state of the event's key before, in the same order; it is not changed.
+    the state of the k keys before, in the order of their events; it is not changed.
     """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
@@ -211,17 +211,17 @@ def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
     stays = repeated | behind
     left_out = stays | ((kind == GOES) & (before > 1))
     order, place = (
-        np.where(same, np.maximum(own, known), own)
-        for own, known in ((steps.order, tally.order), (steps.place, tally.place))
+        np.where(same, np.maximum(of_event, of_key), of_event)
+        for of_event, of_key in ((steps.order, tally.order), (steps.place, tally.place))
     )
-    made = Tally(
+    state_after = Tally(
         np.where(stays, tally.rows, after),
         np.where(stays, tally.transaction, steps.transaction),
         np.where(stays, tally.order, order),
         np.where(stays, tally.place, place),
         left_out & (kind == GOES),
     )
-    return EventOutcomes(left_out, repeated, made.without_gone_keys())
+    return EventOutcomes(left_out, repeated, state_after.without_gone_keys())
 
 
 def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcomes:
@@ -236,8 +236,8 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
         return EventOutcomes(none, none, tally)
     new = np.append(True, group[1:] != group[:-1])
     transaction, order, place = (
-        np.where(new, known[group], np.append(0, column[:-1]))
-        for known, column in (
+        np.where(new, of_keys[group], np.append(0, column[:-1]))
+        for of_keys, column in (
             (tally.transaction, steps.transaction),
             (tally.order, steps.order),
             (tally.place, steps.place),
@@ -263,7 +263,7 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
     base = np.where(given == ABSENT, _rows_at_begin(low, high), given)
     rows = change + np.maximum(base[span], lift)
     before = np.where(opens, base[span], np.append(0, rows[:-1]))
-    made = EventOutcomes(
+    outcomes = EventOutcomes(
         (steps.kind == GOES) & (before > 1),
         np.zeros(count, np.bool_),
         Tally(rows[end], steps.transaction[end], steps.order[end], steps.place[end], none[end]),
@@ -271,13 +271,13 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
     which, event = expand_ranges(begin[doubtful], end[doubtful] + 1)
     for rows_before, lane in enumerate(lanes):
         taken = np.minimum(base[doubtful], 1) == rows_before
-        made.tally.replace(doubtful[taken], lane.tally.take(np.flatnonzero(taken)))
-        made.left_out[event[taken[which]]] = lane.left_out[taken[which]]
-        made.repeated[event[taken[which]]] = lane.repeated[taken[which]]
+        outcomes.tally.replace(doubtful[taken], lane.tally.take(np.flatnonzero(taken)))
+        outcomes.left_out[event[taken[which]]] = lane.left_out[taken[which]]
+        outcomes.repeated[event[taken[which]]] = lane.repeated[taken[which]]
     last = np.flatnonzero(np.append(given[1:] != ABSENT, True))
     reached = tally.copy()
-    reached.replace(group[end[last]], made.tally.take(last))
-    return EventOutcomes(made.left_out, made.repeated, reached)
+    reached.replace(group[end[last]], outcomes.tally.take(last))
+    return EventOutcomes(outcomes.left_out, outcomes.repeated, reached)
 
 
 def _running_changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tuple[Ints, Ints]:
@@ -325,8 +325,8 @@ def _settle_both_ways(
     )
     parts = ((np.arange(n) + lane * n for n in (len(event), spans)) for lane in (0, 1))
     return [
-        EventOutcomes(both.left_out[own], both.repeated[own], both.tally.take(of_span))
-        for own, of_span in parts
+        EventOutcomes(both.left_out[of_event], both.repeated[of_event], both.tally.take(of_span))
+        for of_event, of_span in parts
     ]
 
 

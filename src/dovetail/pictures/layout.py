@@ -167,16 +167,16 @@ def _arrange_stage(
 
     ``library``: as ``grandalf_classes`` returns it. ``sizes``: width and height by node id.
     """
-    own: dict[Hashable, Size] = {
+    stage_sizes: dict[Hashable, Size] = {
         node.id: sizes[node.id] for node in graph.nodes if node.stage == number
     }
     lines: list[tuple[Hashable, Hashable]] = [
-        (source if source in own else _port_key(source), target)
+        (source if source in stage_sizes else _port_key(source), target)
         for source, target in graph.edges
-        if target in own
+        if target in stage_sizes
     ]
-    ports: dict[Hashable, Size] = {source: (_LANE, 0.0) for source, _ in lines if source not in own}
-    return _arrange_boxes(library, {**ports, **own}, lines, _PORT_GAP, low=False)
+    ports: dict[Hashable, Size] = {source: (_LANE, 0.0) for source, _ in lines if source not in stage_sizes}
+    return _arrange_boxes(library, {**ports, **stage_sizes}, lines, _PORT_GAP, low=False)
 
 
 def _arrange_boxes(

@@ -172,8 +172,8 @@ def _text_element(name: str, line: str, x: float, y: float) -> str:
 
 
 def _rect_element(name: str, box: Box, corner: float) -> str:
-    """Return the element of a rectangle with round corners. ``name``: its class in the style
-    sheet.
+    """Return the element of a rectangle with round corners. ``name``: its class in the style sheet.
+    ``corner``: their radius in pixels.
     """
     return (
         f'<rect class="{name}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
@@ -255,5 +255,7 @@ def _rate_box_around(point: Point) -> Box:
 
 
 def _rate_element(box: Box) -> str:
-    """Return the element for the rate at an edge, yet without a text."""
+    """Return the element for the rate at an edge, yet without a text. ``box``: the place of the
+    text.
+    """
     return f'<text class="dt-rate" x="{box.entrance[0]:.1f}" y="{box.y + 11:.1f}"></text>'

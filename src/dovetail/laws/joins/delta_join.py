@@ -56,7 +56,7 @@ class SideRows:
 
     @property
     def alive(self) -> Mask:
-        """Flags of the rows that the table has after the batch: bool[n]."""
+        """The mask of the rows that the table has after the batch: bool[n]."""
         return ~self.gone
 
 
@@ -110,8 +110,8 @@ def delta_join(
     each side.
 
     ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
-    a fresh left row without a match is emitted, because it may have had a match before. It is a row
-    if the left is preserved, else a tombstone.
+    a fresh left row without a match is emitted, because it may have had a match before. Its result
+    is a row if the left is preserved, else a tombstone.
 
     A left join of form ``pair``, one group; right row r0 is fresh and gone, and is the only one:
 
@@ -132,7 +132,7 @@ def delta_join(
         )
         if sides_preserved(how)[1]:
             parts.append(_unmatched_results(groups, sides, 1))
-    return _concatenate(parts)
+    return _concatenate_results(parts)
 
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
@@ -188,8 +188,9 @@ def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int)
     """Return the results without a match that the batch changes, of the preserved ``side``: 0 for
     the left, 1 for the right.
 
-    A row is emitted while the other side of its group is empty. The row alone is retracted if it is
-    gone, or if the other side gains a row, even if it never was emitted alone.
+    A row is emitted alone if the other side of its group is empty. The row must be fresh, or the
+    other side must have fresh rows. The row alone is retracted if it is gone, or if the other side
+    gains a row, even if it never was emitted alone.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_flag_of_rows(
@@ -293,7 +294,7 @@ def _latest_fresh_time(groups: int, side: SideRows, group: Ints) -> Ints:
     return time_us[group]
 
 
-def _concatenate(parts: Sequence[Results]) -> Results:
+def _concatenate_results(parts: Sequence[Results]) -> Results:
     """Return the results of all parts one after the other. There is at least one part."""
     return Results(
         row=(

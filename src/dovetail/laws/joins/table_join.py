@@ -316,7 +316,7 @@ def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Su
     a missing side are ABSENT, and so are all leaves where there is no row. Its time then means
     nothing.
 
-    ``keeps``: the left and the right side are preserved, so its rows appear without a match.
+    ``keeps``: for the left and the right side, whether its rows appear without a match.
     """
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])

@@ -38,7 +38,8 @@ def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[
 
 def open_windows(end_us: Ints, clock_us: Ints, grace_us: int) -> Mask:
     """Say for each window whether it still takes records at the stream time ``clock_us``: bool[n].
-    A window closes when stream time reaches ``end_us + grace_us``. All times are int64[n].
+    A window closes when stream time reaches ``end_us + grace_us``. ``end_us``, ``clock_us``:
+    int64[n].
     """
     return end_us > clock_us - grace_us
 

@@ -297,11 +297,11 @@ def _join_records_behind(
     for block in range(0, len(some), _BLOCK):
         pending = some[block : block + _BLOCK]
         while len(pending):
-            of, time = session[pending], time_us[pending]
-            new = np.append(True, of[1:] != of[:-1])
+            pending_session, time = session[pending], time_us[pending]
+            new = np.append(True, pending_session[1:] != pending_session[:-1])
             begins = np.flatnonzero(new)
             block_session = np.cumsum(new) - 1
-            session_start = np.minimum(line.time_us[low[pending]], start[of])
+            session_start = np.minimum(line.time_us[low[pending]], start[pending_session])
             moved = np.append(_NEVER, time)[: len(time)]
             moved[begins] = _NEVER
             moved = _running_min(moved, block_session)
@@ -309,8 +309,8 @@ def _join_records_behind(
             stop = _first_set_flag(np.minimum(session_start, moved) > time + gap_us, begins, ends)
             taken = np.arange(len(pending)) < stop[block_session]
             joins[pending[taken]] = True
-            np.minimum.at(start, of[taken], time[taken])
-            session_start = np.minimum(line.time_us[low[pending]], start[of])
+            np.minimum.at(start, pending_session[taken], time[taken])
+            session_start = np.minimum(line.time_us[low[pending]], start[pending_session])
             stop = _first_set_flag((session_start <= time + gap_us) & ~taken, begins, ends)
             pending = pending[np.arange(len(pending)) >= stop[block_session]]
     return joins, low, high
