@@ -213,9 +213,9 @@ class Aggregate(ABC):
     ) -> TracedAccumulators:
         """Return the accumulators after the last update, with the origins of their lists' elements.
 
-        An origin says which stored element or value of the batch an element comes from. Each group
-        must have an update. ``initial``: one row per group, null for a new one. ``values``: one row
-        per update.
+        An origin says which stored element or value of the batch an element comes from. An
+        accumulator without lists has none. Each group must have an update. ``initial``: one row per
+        group, null for a new one. ``values``: one row per update.
         """
         return TracedAccumulators(self.fold(updates, initial, values))
 

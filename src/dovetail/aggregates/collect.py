@@ -99,9 +99,9 @@ class CollectList(Listing):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Append the right list to the left one, row by row; null counts as empty.
 
-        A row that left the right side may have equalled a value of the left, which would have gone
-        instead. So the merged values are right, but their order may differ. Raises
-        ``AggregateError`` if the lists have too many elements for an Arrow column.
+        The values are those of one accumulator over the rows of both sides. With retracted rows
+        their order may differ: one accumulator removes the first equal value, even one of the left.
+        Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         group, added = list_elements(right[0])
         updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
@@ -227,8 +227,8 @@ def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class CollectSet(Listing):
-    """The distinct values that are not null. They are in ascending order if their type has one
-    (``arrays.ordering``), otherwise in the order in which they came to stay.
+    """The distinct values that are not null. The values are in ascending order if their type has
+    one (``arrays.ordering``), otherwise in the order in which they came to stay.
 
     Values are equal if their bits are; all NaNs are one value. The accumulator is the values and,
     if rows may leave, their counts (``aggregates.multiset``). ``scan`` builds a list for each

@@ -57,8 +57,8 @@ class CountDistinct(Listing):
 
     @property
     def reads(self) -> Reads:
-        """The part of the list that is needed beside the updated values. It is ``"none"`` if the
-        list is in the order of its values, else ``"all"``, since a value may be anywhere.
+        """The part of the list that is needed beside the updated values. The part is ``"none"`` if
+        the list is in the order of its values, else ``"all"``, since a value may be anywhere.
         """
         return "none" if self.ordered else "all"
 

@@ -113,15 +113,15 @@ class End(Accumulating):
 
 def _latest_eligible(eligible: Mask) -> Ints:
     """Return for each update the last eligible one up to it, of any group: int64[n], -1 for none.
-    It is of the update's own group if that has one so far.
+    The eligible update is of the same group if that has one so far.
     """
     update = np.where(eligible, np.arange(len(eligible)), -1)
     return np.maximum.accumulate(update) if len(update) else update
 
 
 def _first_eligible(updates: GroupUpdates, eligible: Mask) -> Ints:
-    """Return for each update the first eligible one of its group: int64[n]. It may come after the
-    update, and means nothing if the group has none.
+    """Return for each update the first eligible one of its group: int64[n]. The eligible one may
+    come after the update, and means nothing if the group has none.
     """
     eligible_update = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)

@@ -41,8 +41,8 @@ class Listing(Aggregate):
     """An aggregate whose accumulator lists its group's values, so it grows with the group.
 
     The accumulator's list columns come first. All are as long as the first, which has the values. A
-    part of a list gives the same result as the whole if it holds enough values. It must hold the
-    updated values and, at the end that is read, ``reach`` values more than updates remove.
+    part of a list gives the same result as the whole if it holds enough values. The part must hold
+    the updated values and, at the end that is read, ``reach`` values more than updates remove.
     """
 
     @property

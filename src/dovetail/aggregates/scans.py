@@ -143,9 +143,9 @@ def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
     """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
-    covers it: ``places`` rows. It is null where none does. ``values``: the aggregate's columns, one
-    row per range. ``kernel`` must commute, because rows are taken in any order. Raises
-    ``AggregateError`` if the kernel fails.
+    covers it: ``places`` rows. The accumulator is null where no range covers the place. ``values``:
+    the aggregate's columns, one row per range. ``kernel`` must commute, because rows are taken in
+    any order. Raises ``AggregateError`` if the kernel fails.
 
     The places are the leaves of a tree. A row is added to the topmost nodes within its range, at
     most two a level. Each node hands its accumulator down, a level at a time: O(n log n).

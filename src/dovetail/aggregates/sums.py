@@ -231,8 +231,8 @@ class ExactSum(_Exact):
 class ExactMean(_Exact):
     """The mean of an integer column as a double, or of decimals with four more digits.
 
-    It is the quotient of the exact sum, even if a sum would not fit its type. Decimals are rounded
-    half away from zero.
+    The mean is the quotient of the exact sum, even if a sum would not fit its type. Decimals are
+    rounded half away from zero.
     """
 
     values: pa.DataType
@@ -240,8 +240,8 @@ class ExactMean(_Exact):
 
     @property
     def result(self) -> pa.DataType:
-        """The type double, or a decimal with up to four more digits, all after the point. It has 38
-        digits at most.
+        """The type double, or a decimal with up to four more digits, all after the point. A decimal
+        has 38 digits at most.
         """
         if pa.types.is_decimal(self.values):
             precision, scale = self.values.precision, self.values.scale

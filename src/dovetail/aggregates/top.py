@@ -108,8 +108,8 @@ class Top(Listing):
         )
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Return the rank of each row among the rows of all arrays: int64 per array. Equal rows
-        have one rank.
+        """Return the rank of each row among the rows of all arrays, in the order of the result:
+        int64[n] per array. Equal rows have one rank.
 
         ``values``: arrays of listed rows.
         """
@@ -219,9 +219,9 @@ class Top(Listing):
         return copies
 
     def _in_reach(self, updates: GroupUpdates, value_spans: Spans) -> Mask:
-        """Find the spans that may be among the first ``n`` of an update: bool[m]. They have fewer
-        than ``n`` spans of their group before them that last for the whole batch. ``value_spans``:
-        by (group, row, time).
+        """Find the spans that may be among the first ``n`` of an update: bool[m]. Such spans have
+        fewer than ``n`` spans of their group before them that last for the whole batch.
+        ``value_spans``: by (group, row, time).
         """
         group = value_spans.group
         whole = value_spans.first == updates.bounds[group]

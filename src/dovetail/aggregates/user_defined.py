@@ -145,8 +145,8 @@ class UserDefined(Aggregate):
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
         """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
-        They are all updates, or each group's last one. A group that has had no rows so far has that
-        of ``init``. Raises ``AggregateError`` if a function fails.
+        ``wanted``: the indices of all updates, or of each group's last one. A group that has had no
+        rows so far has the accumulator of ``init``. Raises ``AggregateError`` if a function fails.
         """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun_mask(initial)

@@ -27,7 +27,7 @@ def bucket_number(label: int, buckets: int) -> int:
 
 @cache
 def _bucket_number_by_label(buckets: int) -> dict[int, int]:
-    """Return the number of the bucket under each label, for ``buckets`` buckets. It is computed
-    once in a process.
+    """Return the number of each bucket by its label, for ``buckets`` buckets. The mapping is
+    computed once in a process.
     """
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}

@@ -262,8 +262,8 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 # | 3   | 0     | b   | 0         | 0            | 0            |
 # | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a number per row, from 0 without gaps: int64[n]. It is equal for equal keys of one
-    group, different for all others. There must be at least one row and one column.
+    """Return a number per row, from 0 without gaps: int64[n]. The number is equal for equal keys of
+    one group, different for all others. There must be at least one row and one column.
 
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.

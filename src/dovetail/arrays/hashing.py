@@ -172,8 +172,8 @@ def separate_key_spaces(hash_: Ints, key_space: npt.NDArray[np.integer], spaces:
 
 
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Compute Spark's ``xxhash64`` of each row's key: int64[n]. It works row by row, so use it for
-    few rows.
+    """Compute Spark's ``xxhash64`` of each row's key: int64[n]. The function works row by row, so
+    use it for few rows.
 
     ``keys``: at least one column, with one NaN and without -0.0 (``equality.canonical_key``), times
     in microseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map, which Spark

@@ -173,8 +173,8 @@ def cell_text(value: Any, type_: pa.DataType) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Say whether a text can be a cell without JSON's quotes. It cannot if it is empty, has spaces
-    at an end, a bar or a quote, or what cannot be printed.
+    """Say whether a text can be a cell without JSON's quotes. A text cannot if it is empty, has
+    spaces at an end, a bar or a quote, or what cannot be printed.
     """
     return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
 

@@ -181,8 +181,8 @@ def _call_error(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> CallError:
-    """Return the error of a call whose arguments do not fit its signature. It names an unknown
-    argument, else too many without a name, else the missing ones.
+    """Return the error of a call whose arguments do not fit its signature. The error names an
+    unknown argument, else too many without a name, else the missing ones.
 
     ``operator``: the name of the function in the error. ``args``, ``kwargs``: the arguments of the
     call. ``error``: Python's own error, which is shown if there is none of these.
@@ -282,8 +282,8 @@ def parameter_annotations(function: Callable[..., Any]) -> dict[str, Annotation]
     """Return the annotations of a function's parameters, and of the options that it shares, by
     name. Parameters without an annotation are left out.
 
-    They are resolved at the first call, because they may use names that the module defines later.
-    Raises ``NameError`` for a name that it never defines.
+    Annotations are resolved at the first call, because they may use names that the module defines
+    later. Raises ``NameError`` for a name that it never defines.
     """
     shared = _shared_options(function)
     annotations = {

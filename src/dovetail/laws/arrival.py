@@ -89,9 +89,9 @@ class LogRuns:
         """Return two bounds for the clocks of rows that a condition leaves out at the ends of runs:
         int64[k] each.
 
-        The first is the largest timestamp of the rows left out directly before a run, ``NO_TIME``
-        for none. The second is the clock of the first row in later runs that is not left out,
-        ``NEVER`` for none. Only for runs with ``low_us`` and ``trail_us``.
+        The first is the largest timestamp of the rows left out between the last other row and the
+        run's begin, ``NO_TIME`` for none. The second is the clock of the first row in later runs
+        that is not left out, ``NEVER`` for none. Only for runs with ``low_us`` and ``trail_us``.
         """
         assert self.low_us is not None
         assert self.trail_us is not None

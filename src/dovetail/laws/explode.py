@@ -55,8 +55,8 @@ class Elements:
 
 
 def elements_to_emit(elements: Elements, arrival: Ints) -> Ints:
-    """Return the indices of the elements to emit, by the arrival of their change. Those that leave
-    come before those of the new array; each kind is in the order of its array.
+    """Return the indices of the elements to emit, by the arrival of their change. Elements that
+    leave come before those of the new array; each kind is in the order of its array.
 
     All elements of the new array are emitted, even unchanged ones. An old element that is also in
     the new array is not emitted as leaving. ``arrival``: int64[m], distinct, the order of the

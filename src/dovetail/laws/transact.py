@@ -100,7 +100,7 @@ class Tally:
 
     def without_gone_keys(self) -> Tally:
         """Return a state in which keys without a row have the state of ``empty``: no transaction,
-        order, place or skipped delete. It may share arrays with this one.
+        order, place or skipped delete. The result may share arrays with this one.
         """
         gone = self.rows == 0
         return Tally(
@@ -341,11 +341,11 @@ def _settle_both_ways(
 # | 3, fixed | 0 | 0 | 0 | 0 |
 # | 4 | 0 | 1 | 0 | 0 |
 def _rows_at_begin(low: Ints, high: Ints) -> Ints:
-    """Return the number of rows, 0 or 1, that each span begins with: int64[spans]. It means nothing
-    for a key's first span.
+    """Return the number of rows, 0 or 1, that each span begins with: int64[spans]. The number means
+    nothing for a key's first span.
 
     ``low``, ``high``: int64[spans], the rows, 0 or 1, that a span ends with if it begins with 0 or
-    with 1. They are equal for a key's first span.
+    with 1. Both are equal for a key's first span.
     """
     fixed = np.maximum.accumulate(np.where(low == high, np.arange(len(low)), 0))
     turns = np.cumsum(low > high)

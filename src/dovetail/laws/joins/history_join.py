@@ -45,7 +45,8 @@ class Points:
     def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the row of its ``group`` that stood at ``time_us``, among versions
         that arrived before ``arrival``: int64[queries], a reference or ABSENT. A version at the
-        time itself counts; one that is no longer known does not.
+        time itself counts. A version from before the known history (``horizon_us``) counts only if
+        it is still the latest.
 
         ``group``, ``time_us``, ``arrival``: int64[queries].
         """
@@ -128,7 +129,8 @@ def correct_points(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
     """Return the points of the join's history that the records of ``side`` correct, each record's
-    in order of time.
+    in order of time. A point is emitted if it has a row now or had one before, or if the row of the
+    point before ends there.
 
     ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and the order of each record.
     ``row``: int64[n], the row that each record puts in place, ABSENT for a tombstone. ``points``:

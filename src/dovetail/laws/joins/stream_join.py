@@ -53,7 +53,7 @@ class Window:
     @property
     def retention_us(self) -> int:
         """The largest distance behind stream time at which a row still joins, inclusive, in
-        microseconds. It is no less than ``reach_us``.
+        microseconds. The distance is no less than ``reach_us``.
         """
         return max(self.before_us, 0) + max(self.after_us, 0) + self.grace_us
 

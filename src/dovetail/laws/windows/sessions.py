@@ -277,8 +277,8 @@ def _join_records_behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
     """Decide which of n records that come behind join the first session open at their arrival:
-    bool[n]. A record comes behind if a session of it alone would be closed. It joins if the
-    session's start is at most ``gap_us`` after it, and moves the start.
+    bool[n]. A record comes behind if a session of it alone would be closed. The record joins if the
+    session's start is at most ``gap_us`` after it, and becomes the new start.
 
     Also return the first and the last place of that session: int64[n] each, both 0 where none is
     open. ``group``, ``time_us``, ``arrival``: int64[n]. ``closing_us``: int64[n], the least end of
@@ -327,7 +327,7 @@ def _running_min(values: Ints, segment: Ints) -> Ints:
 
 def _first_set_flag(flags: Mask, begins: Ints, ends: Ints) -> Ints:
     """Return for each range the first index from ``begins``, inclusive, to ``ends``, exclusive,
-    whose flag is set. It is the range's end if none is.
+    whose flag is set. The index is the range's end if none is set.
 
     ``flags``: bool[n]. ``begins``, ``ends``: int64[ranges].
     """
