@@ -159,10 +159,11 @@ class Aggregate(ABC):
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update: n rows, in the order of the updates.
 
-        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update. The results equal ``results`` of the accumulators after each update.
-        ``retracted`` updates take a row out that was added before. Raises
-        ``AggregateOverflowError`` if a result does not fit its type.
+        ``updates``: n rows that are added or retracted, by group. ``initial``: the stored
+        accumulators, one row per group, null for a new one. ``values``: one row per update. The
+        results equal ``results`` of the accumulators after each update. ``retracted`` updates take
+        a row out that was added before. Raises ``AggregateOverflowError`` if a result does not fit
+        its type.
         """
 
     @abstractmethod
@@ -170,8 +171,9 @@ class Aggregate(ABC):
         """Return the accumulators after the last update: one row per group, arbitrary for a group
         without updates.
 
-        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update. A retracted row must have been added before.
+        ``updates``: rows that are added or retracted, by group. ``initial``: the stored
+        accumulators, one row per group, null for a new one. ``values``: one row per update. A
+        retracted row must have been added before.
         """
 
     @abstractmethod
@@ -193,8 +195,8 @@ class Aggregate(ABC):
         for a group without updates. Their ``results`` equal ``scan`` at these updates. No update
         may be retracted unless the aggregate ``retracts``.
 
-        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update.
+        ``updates``: rows that are added or retracted, by group. ``initial``: the stored
+        accumulators, one row per group, null for a new one. ``values``: one row per update.
         """
         assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
         computed = self.after(updates, initial, values)
@@ -234,9 +236,9 @@ class Accumulating(Aggregate):
         """
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each update: n rows. Raises ``AggregateOverflowError`` if a
-        result does not fit its type. ``initial``: one row per group, null for a new one.
-        ``values``: one row per update.
+        """Return the result after each of the n updates, in their order. Raises
+        ``AggregateOverflowError`` if a result does not fit its type. ``initial``: one row per
+        group, null for a new one. ``values``: one row per update.
         """
         return self.results(self.accumulated(updates, initial, values))
 

@@ -108,7 +108,7 @@ class CollectList(Listing):
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the lists, an empty list for null."""
+        """Return the lists in the only column of ``state``, an empty list for null."""
         return _no_nulls(state[0])
 
 
@@ -142,7 +142,9 @@ class LastRow(CollectList):
         return _last_elements(super().scan(updates, initial, values))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the last row of each list, null for an empty list or for null."""
+        """Return the last row of each list in the only column of ``state``, null for an empty list
+        or for null.
+        """
         return _last_elements(state[0])
 
 
@@ -181,8 +183,9 @@ class _HeldElements:
 
 
 def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _HeldElements:
-    """Return the elements of the ``stored`` lists, one list per group, and of the batch's
-    ``values``, one per update. Nulls are left out.
+    """Return the elements of lists with the range of ``updates`` that have them: those of the
+    ``stored`` lists, one list per group, and of the batch's ``values``, one per update. Nulls are
+    left out.
 
     A retracted value ends the first element of its group that equals it. That must exist, or an
     assertion fails.
@@ -305,9 +308,9 @@ class CollectSet(Listing):
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the values of both sides, row by row. Of values without an
-        order, the left's come first. Raises ``AggregateError`` if the lists have too many elements
-        for an Arrow column.
+        """Return the accumulators of the values of ``left`` and ``right`` together, row by row;
+        null counts as empty. If the type has no order, the left values come first. Raises
+        ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -316,13 +319,14 @@ class CollectSet(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the lists of values, an empty list for null."""
+        """Return the lists of values, the first column of ``state``, with an empty list for null.
+        """
         return _no_nulls(state[0])
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
         """Return the accumulators after the last update with the origins of their elements: the
         list of values and, if rows may leave, that of counts. ``value_spans``: by (group, value,
-        time). Raises ``AggregateError`` as ``stored_lists`` does.
+        time). ``groups``: the number of groups. Raises ``AggregateError`` as ``stored_lists`` does.
         """
         traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])

@@ -123,7 +123,7 @@ class CountDistinct(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the numbers, 0 for null."""
+        """Return the numbers of distinct values, the last column of ``state``; 0 for null."""
         return state[-1].fill_null(0)
 
     def _value_spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:

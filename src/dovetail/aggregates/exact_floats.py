@@ -138,8 +138,8 @@ def load_stored_sums(stored: Columns) -> Iterator[Limbs]:
 
 
 def to_nearest(limbs: Limbs) -> Floats:
-    """Return the doubles nearest to the sums, float64[n]: the even one on a tie, infinite beyond
-    the largest double.
+    """Return the doubles nearest to the sums ``limbs``, float64[n]: the even one on a tie, infinite
+    beyond the largest double.
     """
     magnitude, negative = _absolute_values(limbs)
     rows, top, sticky = _highest_limbs(magnitude, 3)
@@ -148,8 +148,8 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
-    """Return the doubles nearest to the sums divided by ``divisor``, ties to even: float64[n].
-    ``divisor``: int64[n], from 1 to 2**47.
+    """Return the doubles nearest to the sums ``limbs`` divided by ``divisor``, ties to even:
+    float64[n]. ``divisor``: int64[n], from 1 to 2**47.
     """
     magnitude, negative = _absolute_values(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
@@ -260,8 +260,8 @@ def _split_doubles(values: Floats) -> Limbs:
 
 
 def _common_limb_range(left: Limbs, right: Limbs) -> tuple[int, int]:
-    """Return the (lowest, exclusive highest) limb number that two batches of sums have together.
-    One without limbs does not count, unless both have none.
+    """Return the (lowest, exclusive highest) limb number that ``left`` and ``right`` have together.
+    A side without limb rows does not count, unless both have none.
     """
     some = [limbs for limbs in (left, right) if len(limbs.rows)] or [left]
     return min(limbs.lowest for limbs in some), max(limbs.highest for limbs in some)

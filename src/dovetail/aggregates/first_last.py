@@ -66,7 +66,9 @@ class End(Accumulating):
         return self._choose_values(updates, left, right[0], _flag_mask(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the value of each group, null for a group without one."""
+        """Return the value of each accumulator, the first column of ``state``; null for a group
+        without one.
+        """
         return state[0]
 
     def over(

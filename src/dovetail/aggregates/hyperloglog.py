@@ -83,8 +83,8 @@ class ApproxCountDistinct(Aggregate):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update, a list with one binary column of
-        registers: one row per group. A group without updates keeps its registers; null counts as
-        registers of 0. Null values are not counted.
+        registers: one row per group. A group without updates keeps its registers; null in
+        ``initial`` counts as registers of 0. Null values are not counted.
         """
         registers = _copy_registers(initial[0])
         update, register, rank = _registers_and_ranks(values[0])
@@ -93,13 +93,15 @@ class ApproxCountDistinct(Aggregate):
         return [_registers_as_binary(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the larger of each pair of registers, row by row; null counts as zeros."""
+        """Return the larger of each register of ``left`` and of ``right``, row by row; null counts
+        as zeros.
+        """
         return [
             _registers_as_binary(np.maximum(_copy_registers(left[0]), _copy_registers(right[0])))
         ]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the estimate of each group: a long, 0 for null."""
+        """Return the estimate of each accumulator in ``state``: a long, 0 for null."""
         return _estimate_counts(*_weights_and_empty(state[0]))
 
 
@@ -117,7 +119,9 @@ def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
 
 
 def _copy_registers(stored: pa.Array) -> _Registers:
-    """Return a copy of each group's registers, zeros for null: uint8[groups, registers]."""
+    """Return a copy of each group's registers in the column ``stored``, zeros for null:
+    uint8[groups, registers].
+    """
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     present = not_null_mask(stored)
     registers[present] = _stored_bytes(stored)[present]
@@ -136,8 +140,8 @@ def _stored_bytes(stored: pa.Array) -> _Registers:
 
 
 def _stored_registers_at(stored: pa.Array, register_index: Ints) -> Ints:
-    """Return registers by their index among those of all groups: int64[m], 0 for a group without
-    registers.
+    """Return registers of ``stored`` by their index among those of all groups: int64[m], 0 for a
+    group without registers.
 
     ``register_index``: int64[m], the group times 512, plus the register.
     """

@@ -63,14 +63,17 @@ class Extreme(Accumulating):
         return [comparable.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the extreme of both sides, row by row; null if both are null."""
+        """Return the extreme of ``left`` and ``right`` together, row by row; null if both are null.
+        """
         row = np.arange(len(left[0]))
         return self.accumulated(
             GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
         )
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the extremes unchanged, null for a group without a value."""
+        """Return the extremes, the only column of ``state``, unchanged; null for a group without a
+        value.
+        """
         return state[0]
 
     def _scan(self, updates: GroupUpdates, before: Ints, now: Ints) -> Ints:
@@ -149,8 +152,9 @@ class ChangingExtreme(Listing):
         return stored_lists(multiset_spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the values of both sides with their counts added, row by row; null counts as
-        empty. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        """Return the values of ``left`` and ``right`` with their counts added, row by row; null
+        counts as empty. Raises ``AggregateError`` if the lists have too many elements for an Arrow
+        column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -159,7 +163,9 @@ class ChangingExtreme(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first or last value of each list, null for an empty list or for null."""
+        """Return the first value of each list, or the last for the largest, null for an empty list
+        or for null.
+        """
         size = list_sizes(state[0])
         end = np.cumsum(size)
         index = end - 1 if self.largest else end - size

@@ -170,7 +170,7 @@ def multiset_spans(
     numbering: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
     """Return the spans of the values of ``stored`` multisets and of a batch, by (group, value,
-    time). Null is no value.
+    time). Null is no value. ``updates``: those of the batch.
 
     ``stored``: multisets, one row per group each, which are added up: a list of values, then
     perhaps one of counts. Without counts each value counts once. ``values``: one per update; a
@@ -213,8 +213,9 @@ def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
     values.
 
     Values are in the order of their type or, if it has none, by the update that brought each to
-    stay. ``value_spans``: by (group, value, time), as ``multiset_spans`` returns them. Raises
-    ``AggregateError`` if the lists have too many elements for an Arrow column.
+    stay. ``groups``: the number of groups. ``value_spans``: by (group, value, time), as
+    ``multiset_spans`` returns them. Raises ``AggregateError`` if the lists have too many elements
+    for an Arrow column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:

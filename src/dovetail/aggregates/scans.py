@@ -55,9 +55,9 @@ def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
     """Accumulate the binary ``operation`` within each segment: int64[n], the result up to each
     element.
 
-    ``start``: the first index of each segment, ascending from 0. Segments of up to 64 elements
-    advance together, one element a step. Each longer one is accumulated by itself. So there are at
-    most 64 steps and n/64 calls.
+    ``values``: int64[n]. ``start``: the first index of each segment, ascending from 0. Segments of
+    up to 64 elements advance together, one element a step. Each longer one is accumulated by
+    itself. So there are at most 64 steps and n/64 calls.
 
     >>> segmented_scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
     [2, 2, 3, 4]
@@ -208,7 +208,7 @@ def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Co
 
 
 def _take_rows(state: Columns, row: Ints) -> list[pa.Array]:
-    """Return each accumulator column's values at the indices ``row``, in that order."""
+    """Return the accumulators of ``state`` at the indices ``row``, in that order."""
     index = pa.array(row)
     return [column.take(index) for column in state]
 

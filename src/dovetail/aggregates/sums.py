@@ -95,11 +95,11 @@ class Count(Accumulating):
         ]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the sums of both sides' counts, row by row; null counts as 0."""
+        """Return the sums of the counts in ``left`` and ``right``, row by row; null counts as 0."""
         return [pa.array(int64_values(left[0]) + int64_values(right[0]))]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the counts, 0 for null."""
+        """Return the counts, the only column of ``state``; 0 for null."""
         return pa.array(int64_values(state[0]))
 
 
@@ -132,7 +132,8 @@ class _Exact(Accumulating):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the count and the limbs after each group's last update: one row per group,
-        ``initial`` for a group without updates. A null in ``initial`` counts as 0.
+        ``initial`` for a group without updates. A null in ``initial`` counts as 0. ``values``: one
+        column, one row per update; nulls do not count.
         """
         return self._add_to_initial(final_sum, updates, initial, values)
 
@@ -159,13 +160,15 @@ class _Exact(Accumulating):
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
+        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row; null
+        counts as 0.
+        """
         return _accumulator_columns(
             [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]
         )
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator, null if it has no value. Raises
+        """Return the result of each accumulator in ``state``, null if it has no value. Raises
         ``AggregateOverflowError`` if one does not fit its type.
         """
         count, *limbs = [int64_values(column) for column in state]
@@ -313,13 +316,15 @@ class _Float(Aggregate):
         return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of both sides' rows together, row by row; null counts as 0."""
+        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row; null
+        counts as 0.
+        """
         n, *others = [pa.array(int64_values(left[i]) + int64_values(right[i])) for i in _COUNTS]
         return [n, *add_stored_sums(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator, null without values. A NaN, or infinities of both
-        signs, make it NaN; infinities of one sign make it infinite.
+        """Return the result of each accumulator in ``state``, null without values. A NaN, or
+        infinities of both signs, make it NaN; infinities of one sign make it infinite.
         """
         return self._results_of_blocks(
             load_stored_sums(state[1:3]), [int64_values(state[i]) for i in _COUNTS]
@@ -330,7 +335,8 @@ class _Float(Aggregate):
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
         """Return what each update adds to the finite sum, float64[updates], 0 for a null or no
         finite value. Then return, after each update, the number of values, NaNs, infinities and
-        negative infinities: int64[updates] each.
+        negative infinities: int64[updates] each. ``initial``: the stored accumulators, one row per
+        group. ``values``: one column, one row per update.
         """
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (int64_values(initial[i]) for i in _COUNTS)

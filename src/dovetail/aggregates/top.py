@@ -152,9 +152,9 @@ class Top(Listing):
         return self._traced_accumulators(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of both sides, with the counts of equal rows added:
-        one row per group. Null counts as empty. Raises ``AggregateError`` if the lists have too
-        many elements for an Arrow column.
+        """Return the accumulators of the rows of ``left`` and ``right``, with the counts of equal
+        rows added: one row per group. Null counts as empty. Raises ``AggregateError`` if the lists
+        have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -162,8 +162,9 @@ class Top(Listing):
         return self._traced_accumulators(value_spans, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first ``n`` rows of each list, repeated by their counts; an empty list for
-        null. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        """Return the first ``n`` rows of each list in ``state``, repeated by their counts; an empty
+        list for null. Raises ``AggregateError`` if the lists have too many elements for an Arrow
+        column.
         """
         group, index, copies = self._first_elements(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
@@ -177,9 +178,9 @@ class Top(Listing):
         return multiset_spans(updates, stored, values, self._row_numbers)
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
-        """Return the accumulators after the last update, one row per group. ``value_spans``: all
-        spans of the batch. If rows never leave, only the first ``n`` rows are kept, without
-        origins.
+        """Return the accumulators after the last update, one row for each of ``groups`` groups.
+        ``value_spans``: all spans of the batch. If rows never leave, only the first ``n`` rows are
+        kept, without origins.
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
@@ -231,8 +232,8 @@ class Top(Listing):
         return in_reach
 
     def _shown_lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the given sizes,
-        which add up to the number of rows.
+        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the sizes ``size``.
+        Sizes add up to the number of rows.
 
         ``pool``: structs of the ordering value and the shown columns. Raises ``AggregateError`` if
         the lists have too many elements for Arrow.
@@ -307,10 +308,11 @@ def _one_nan(values: pa.Array) -> pa.Array:
 
 
 def _first_covering_spans(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
-    """Find the first ``n`` spans that cover each update, or all if there are fewer: pairs (update,
-    span), by update, then span.
+    """Find the first ``n`` of ``value_spans`` that cover each of ``updates``, or all if there are
+    fewer: pairs (update, span), by update, then span.
 
-    Groups with about as many spans are worked on together.
+    ``value_spans``: by group, in the order of the result. Groups with about as many spans are
+    worked on together.
     """
     span_counts = np.bincount(value_spans.group, minlength=updates.groups)
     width = np.minimum(span_counts, n)

@@ -100,8 +100,9 @@ class UserDefined(Aggregate):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the accumulators after each group's last update, one row per group. A group
-        without updates has a false flag and null columns, whatever ``initial`` has. Raises
-        ``AggregateError`` if a function fails.
+        without updates has a false flag and null columns, whatever ``initial`` has. ``initial``:
+        the stored accumulators, one row per group. ``values``: the user's columns, one row per
+        update. Raises ``AggregateError`` if a function fails.
         """
         state = self._accumulators_at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
@@ -112,8 +113,9 @@ class UserDefined(Aggregate):
         return [pa.array(~absent), *columns]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the merged accumulators, row by row. If only one side has begun, return that one;
-        if neither has, the result has not begun. Raises ``AggregateError`` if a function fails.
+        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row. If
+        only one side has begun, return that one; if neither has, the result has not begun. Raises
+        ``AggregateError`` if a function fails.
         """
         in_left, in_right = _begun_mask(left), _begun_mask(right)
         in_both = pa.array(np.flatnonzero(in_left & in_right))
@@ -131,8 +133,8 @@ class UserDefined(Aggregate):
         return [pa.array(in_left | in_right), *columns]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator. A group that has not begun has the result of no
-        rows. Raises ``AggregateError`` if a function fails.
+        """Return the result of each accumulator in ``state``. A group that has not begun has the
+        result of no rows. Raises ``AggregateError`` if a function fails.
         """
         begun = _begun_mask(state)
         columns = list(state[1:])
@@ -145,6 +147,7 @@ class UserDefined(Aggregate):
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
         """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
+        ``initial``: the stored accumulators, one row per group. ``values``: one row per update.
         ``wanted``: the indices of all updates, or of each group's last one. A group that has had no
         rows so far has the accumulator of ``init``. Raises ``AggregateError`` if a function fails.
         """
@@ -226,9 +229,9 @@ class UserDefined(Aggregate):
         return self._checked_columns("init", self._call_function("init", rows), rows)
 
     def _combine_accumulators(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the columns that the user's ``merge`` or ``retract`` makes of both sides, row by
-        row. Without rows, the function is not called. ``name``: that function's name. Raises
-        ``AggregateError`` if it fails or returns other columns.
+        """Return the columns that the user's ``merge`` or ``retract`` makes of ``left`` and
+        ``right``, row by row. Without rows, the function is not called. ``name``: that function's
+        name. Raises ``AggregateError`` if it fails or returns other columns.
         """
         rows = len(left[0])
         if rows == 0:
@@ -237,8 +240,9 @@ class UserDefined(Aggregate):
         return self._checked_columns(name, returned, rows)
 
     def _finish_accumulators(self, state: Columns) -> pa.Array:
-        """Return the results of accumulators that have begun: ``finish`` of them, or the first
-        column without such a function. Raises ``AggregateError`` if ``finish`` fails.
+        """Return the results of the accumulators ``state``, which all have begun: ``finish`` of
+        them, or the first column without such a function. Raises ``AggregateError`` if ``finish``
+        fails.
         """
         if self.functions.finish is None:
             return state[0]

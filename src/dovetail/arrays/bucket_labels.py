@@ -8,8 +8,8 @@ from dovetail.arrays.hashing import spark_preimage
 
 
 def bucket_labels(buckets: int) -> list[int]:
-    """Return the label of each bucket, by its number, under which it is shuffled and its state is
-    stored.
+    """Return the labels of ``buckets`` buckets, in the order of their numbers. Under its label a
+    bucket is shuffled, and its state is stored.
 
     A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own number. So
     bucket b goes to partition ``b % partitions``, as evenly as can be for any number of partitions.

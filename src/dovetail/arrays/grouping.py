@@ -94,6 +94,7 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     """Return the stable order by (group, time) of rows that lie by (group, arrival): int64[n]. Rows
     of one group and time stay in the order of arrival. ``group``: int64[n], non-decreasing.
+    ``time_us``: int64[n].
 
     If no time is less than the one before it in its group, the rows stay as they are.
     """
@@ -263,7 +264,8 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 # | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     """Return a number per row, from 0 without gaps: int64[n]. The number is equal for equal keys of
-    one group, different for all others. There must be at least one row and one column.
+    one group, different for all others. ``columns``: the key columns, n rows, at least one of each.
+    ``group``: int64[n], the hash group of each row.
 
     If keys collide under the second hash, too, each pass separates the first key of a number from
     the rest.

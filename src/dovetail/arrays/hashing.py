@@ -122,9 +122,9 @@ def _hash_bytes(array: pa.Array) -> _Words:
 
 
 def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
-    """Combine the hashes of two keys into one number: the upper half of the first, then the lower
-    half of the second: int64[n]. So rows that have the first key in common lie side by side in
-    state. Different pairs may have one number.
+    """Combine the hashes of two keys into one number, int64[n]: the upper half of ``major_hash``,
+    then the lower half of ``minor_hash``. So rows that have the major key in common lie side by
+    side in state. Different pairs may have one number.
 
     >>> hashes = np.array([0x11112222AAAA, 0x33334444BBBB])
     >>> [f"{hash_:x}" for hash_ in combine_hashes(hashes, np.array([7, 8]))]
@@ -134,8 +134,8 @@ def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
 
 
 def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the greatest number, both inclusive, that ``combine_hashes`` gives a
-    first key with any second one: int64[n] each.
+    """Return the least and the greatest number, both inclusive, that ``combine_hashes`` gives for
+    ``major_hash`` and any minor hash: int64[n] each.
 
     >>> [f"{h[0]:x}" for h in combined_hash_range(np.array([0x11112222AAAA]))]
     ['111100000000', '1111ffffffff']
@@ -144,8 +144,8 @@ def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
 
 
 def lower_hash_bits(minor_hash: Ints) -> Ints:
-    """Return the lower 32 bits of the hash of the second key, the part that ``combine_hashes``
-    keeps of it: int64[n], from 0.
+    """Return the lower 32 bits of ``minor_hash``, the part that ``combine_hashes`` keeps of it:
+    int64[n], from 0.
     """
     return minor_hash & _LOW
 

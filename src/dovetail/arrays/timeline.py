@@ -238,8 +238,8 @@ def versions_around(
 
 
 def last_of_source(timeline: Timeline, source: int) -> Ints:
-    """Find the last event of the source number ``source`` in each group that has one: event
-    numbers, ascending, int64.
+    """Find the last event of the source number ``source`` in each group of ``timeline`` that has
+    one: event numbers, ascending, int64.
     """
     events = np.flatnonzero(timeline.source == source)
     if len(events) == 0:

@@ -316,8 +316,8 @@ def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> s
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
-    """Return a remedy that names the nearest of the known names; all of them, sorted, if none is
-    near.
+    """Return a remedy that names the one of ``known_names`` that is nearest to ``name``. If none is
+    near, the remedy lists all of them, sorted.
 
     A known name that differs only in case and underscores is the nearest.
     """

@@ -105,8 +105,8 @@ def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> s
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of HTML with these titles above its columns. Titles and cells are plain texts,
-    which are escaped here.
+    """Return a table of HTML with these titles above its columns. ``titles``, ``rows``: plain texts
+    of the cells, which are escaped here.
     """
     lines = [_html_row("th", titles), *(_html_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])

@@ -230,8 +230,8 @@ def _call_error(
 
 
 def _call_text(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return the text of a call to a function, such as ``join(other, how=...)``, with the arguments
-    that have no default.
+    """Return the text of a call to the function ``operator``, such as ``join(other, how=...)``,
+    with the arguments that have no default. ``parameters``: by name, without ``self``.
     """
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
@@ -310,14 +310,15 @@ def _check_argument(operator: str, argument: str, value: Any, kind: Annotation) 
 
 
 def _fits(value: Any, kind: Annotation) -> bool:
-    """Say whether a value fits an annotation. Annotations whose origin has no entry in ``_FITS``
-    count as classes.
+    """Say whether a value fits the annotation ``kind``. Annotations whose origin has no entry in
+    ``_FITS`` count as classes.
     """
     return _FITS.get(get_origin(kind), _fits_class)(value, kind)
 
 
 def _fits_class(value: Any, kind: Annotation) -> bool:
-    """Say whether a value is of a class, a protocol or a ``TypedDict``; everything is of ``Any``.
+    """Say whether a value is of ``kind``: a class, a protocol or a ``TypedDict``. Everything is of
+    ``Any``.
 
     A bool is no number, and an int is also a float. A value is of a protocol if it has all of its
     public members. Each mapping is of a ``TypedDict``, whatever its names. For a class of
@@ -341,20 +342,21 @@ def _fits_class(value: Any, kind: Annotation) -> bool:
 
 
 def _fits_rules(value: Any, kind: Annotation) -> bool:
-    """Say whether a value fits an annotation with rules: it is of the annotated type, and all rules
-    hold. Notes that are no ``Rule`` do not count.
+    """Say whether a value fits the ``Annotated`` type ``kind``: it is of the annotated type, and
+    all rules hold. Notes that are no ``Rule`` do not count.
     """
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
 def _fits_alternative(value: Any, kind: Annotation) -> bool:
-    """Say whether a value fits one of several alternatives."""
+    """Say whether a value fits one of the alternatives of the union ``kind``."""
     return any(_fits(value, option) for option in get_args(kind))
 
 
 def _fits_literal(value: Any, kind: Annotation) -> bool:
-    """Say whether a value is one of the literals, of the same type: True is not 1."""
+    """Say whether a value is one of the literals of ``kind``, and of the same type: True is not 1.
+    """
     return any(type(value) is type(literal) and value == literal for literal in get_args(kind))
 
 
@@ -367,7 +369,9 @@ def _fits_list(value: Any, kind: Annotation) -> bool:
 
 
 def _fits_mapping(value: Any, kind: Annotation) -> bool:
-    """Say whether a value is a mapping whose names and values all fit; an empty one does."""
+    """Say whether a value is a mapping whose names and values all fit those of ``kind``, a
+    ``Mapping`` of two types. An empty one does.
+    """
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
         _fits(key, of_keys) and _fits(item, of_values) for key, item in value.items()
@@ -405,8 +409,8 @@ def _item_problems(value: Any, kind: Annotation) -> Iterator[str]:
 
 
 def _alternatives(kind: Annotation) -> Iterator[Any]:
-    """Yield the alternatives of an annotation in order, such as the types of a union at any depth.
-    Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
+    """Yield the alternatives of the annotation ``kind`` in order, such as the types of a union at
+    any depth. Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
     """
     if get_origin(kind) is Annotated:
         yield from _alternatives(get_args(kind)[0])
@@ -418,8 +422,8 @@ def _alternatives(kind: Annotation) -> Iterator[Any]:
 
 
 def _describe_kind(kind: Annotation) -> list[str]:
-    """Return the descriptions of an annotation's alternatives, None last. An annotation with rules
-    has the description of its first rule.
+    """Return the descriptions of the annotation's alternatives, such as ``a text``, None last. An
+    annotation with rules has the description of its first rule.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:

@@ -143,8 +143,8 @@ def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
 
 
 def _write_rows(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
-    """Write rows with the columns ``names`` as JSON, one a line, or the first ``limit`` of them as
-    a table. ``limit`` does not count for JSON. A line below the table says if there are more.
+    """Write rows with the columns ``names``: all as JSON, one a line, if ``form`` is ``json``, else
+    the first ``limit`` of them as a table. A line below the table says if there are more.
     """
     if form is OutputFormat.json:
         for row in rows:

@@ -160,8 +160,8 @@ def query_screen(view: QueryView, now: datetime) -> RenderableType:
 
 
 def _headline(view: QueryView, now: datetime) -> Text:
-    """Return the headline: the name, the last micro-batch, with its duration and phases if it is
-    recorded, and the time since its commit.
+    """Return the headline of ``view``: the name, the last micro-batch, with its duration and phases
+    if it is recorded, and the time from its commit to ``now``.
     """
     line = Text(view.name, style="bold")
     if view.progress:
@@ -264,8 +264,8 @@ def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Seque
 
 
 def _rate_bars(batches: Sequence[Progress]) -> Text:
-    """Return the rows a second of each micro-batch, one or more, as a line of bars. The highest bar
-    is the largest rate, which stands before them.
+    """Return the rows a second of each micro-batch in ``batches``, one or more, as a line of bars.
+    The highest bar is the largest rate, which stands before them.
     """
     rates = [batch.rows / max(batch.total_ms, 1) * 1000 for batch in batches]
     most = max(rates) or 1.0

@@ -180,7 +180,7 @@ class Stairs:
 
     def first_position_at(self, time_us: Ints) -> Ints:
         """Return the position of the first step that reaches each time or exceeds it: int64[n],
-        ``NEVER`` if none does.
+        ``NEVER`` if none does. ``time_us``: int64[n], in any order.
         """
         position: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
         return position

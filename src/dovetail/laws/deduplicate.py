@@ -35,8 +35,9 @@ def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us
 
 
 def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Find the records that are emitted: bool[n]. Records lie by (group, arrival), and none is near
-    a record emitted before this call.
+    """Find the records that are emitted: those more than ``within_us`` away from each emitted
+    record of their group before them, bool[n]. Records lie by (group, arrival), and none is near a
+    record emitted before this call.
 
     If a group's times never fall, its next emitted record is the first beyond ``within_us``. All
     these groups take log2(n) steps together. In other groups a step finds one record each, so they

@@ -33,7 +33,7 @@ def explained(
     sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str | None:
     """Print the description of a topology with the results ``nodes`` and return None, or return its
-    picture as text. ``"text"`` prints; ``"mermaid"``, ``"svg"`` and ``"html"`` return.
+    picture as text. The ``form`` ``"text"`` prints; ``"mermaid"``, ``"svg"`` and ``"html"`` return.
 
     ``reasons``: only for ``"text"``, say also why each stage shuffles and stores rows. ``sinks``:
     the texts that name the targets of each result. Raises ``PlanError`` for results that cannot be

@@ -143,14 +143,16 @@ def _heading_line(stage: GraphStage) -> Line:
 
 
 def _stage_element(stage: GraphStage, box: Box) -> str:
-    """Return the element of a stage's frame. Its tooltip has the stage's title and reasons."""
+    """Return the element of a stage's frame, which is ``box``. Its tooltip has the stage's title
+    and reasons.
+    """
     hint = escaped("\n".join([stage.title, *stage.reasons]))
     return f"<g><title>{hint}</title>{_rect_element('dt-stage', box, 8)}</g>"
 
 
 def _node_element(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
-    """Return the element of a node: its shape, its lines of text, and a tooltip with the whole
-    text. ``lines``: (class in the style sheet, text) each.
+    """Return the element of a node in ``box``: its shape, its lines of text, and a tooltip with the
+    whole text. ``lines``: (class in the style sheet, text) each.
     """
     hint = escaped("\n".join([f"{node.kind}: {node.title}", *node.details]))
     x, y = box.x + _INSET, box.y + _cap_height(node.kind) + _LINE + 3
@@ -165,8 +167,8 @@ def _node_element(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
 
 
 def _text_element(name: str, line: str, x: float, y: float) -> str:
-    """Return the element of one line of text at a point; ``line`` is a plain text. ``name``: its
-    class in the style sheet.
+    """Return the element of one line of text at the point (``x``, ``y``), where its baseline
+    begins; ``line`` is a plain text. ``name``: its class in the style sheet.
     """
     return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escaped(line)}</text>'
 
@@ -219,9 +221,9 @@ def _edge_element(points: Sequence[Point]) -> str:
 
 
 def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
-    """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``. The box
-    lies on the edge, free of other boxes if one of the points tried is, else in the middle of the
-    longest part.
+    """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``.
+    ``places``: the layout of the graph. The box lies on the edge, free of other boxes if one of the
+    points tried is, else in the middle of the longest part.
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:

@@ -103,7 +103,8 @@ def delta_join(
     groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
     """Return the results of a batch, in no order. ``groups``: the number of join keys. ``sides``:
-    the fresh rows and the looked-up ones, of left and right.
+    the fresh rows and the looked-up ones, of left and right. ``how``: the kind of join, which says
+    whose rows appear without a match.
 
     ``form`` names the key of a result. ``"pair"``: both primary keys. ``"left"``: the left primary
     key; a left row has at most one match. ``"key"``: the join key; a group has at most one row of
@@ -166,7 +167,7 @@ def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: 
     Pairs with a gone row are tombstones if ``retracting``, else left out.
 
     Pairs of fresh left rows come first, then those of other left rows with fresh right ones.
-    ``groups``: their number.
+    ``groups``: their number. ``sides``: the left and the right rows.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
@@ -190,7 +191,8 @@ def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int)
 
     A row is emitted alone if the other side of its group is empty. The row must be fresh, or the
     other side must have fresh rows. The row alone is retracted if it is gone, or if the other side
-    gains a row, even if it never was emitted alone.
+    gains a row, even if it never was emitted alone. ``groups``: the number of groups. ``sides``:
+    the left and the right rows.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_flag_of_rows(
@@ -224,7 +226,8 @@ def _unmatched_left_results(
     give tombstones; the others too, unless left rows are ``preserved``.
 
     Of rows without a match only some are emitted: those whose group has fresh right rows and, if
-    ``preserved`` or ``moving``, fresh ones. ``groups``: the number of groups.
+    ``preserved`` or ``moving``, fresh ones. ``groups``: the number of groups. ``sides``: the left
+    and the right rows.
     """
     left, right = sides
     empty = ~_flag_of_rows(_groups_with_members(groups, right.group[right.alive]), left.group)

@@ -129,13 +129,15 @@ def correct_points(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
     """Return the points of the join's history that the records of ``side`` correct, each record's
-    in order of time. A point is emitted if it has a row now or had one before, or if the row of the
-    point before ends there.
+    in order of time. At the record's time and at later versions of the other side, a point is
+    emitted in three cases. It has a row now, it had one before, or it ends the row of the point
+    before. At the side's own next version, a point is emitted only to end a row that now lasts up
+    to there.
 
-    ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and the order of each record.
-    ``row``: int64[n], the row that each record puts in place, ABSENT for a tombstone. ``points``:
-    the versions of the left and the right side, the batch's included. ``side``: 0 for the left, 1
-    for the right.
+    ``how``: the kind of join. ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and
+    the order of each record. ``row``: int64[n], the row that each record puts in place, ABSENT for
+    a tombstone. ``points``: the versions of the left and the right side, the batch's included.
+    ``side``: 0 for the left, 1 for the right.
 
     A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
     15 makes three points:

@@ -217,8 +217,8 @@ def net_changes(
     before and after the batch are left out. The caller removes the rows whose values turn out
     equal.
 
-    ``tree``: the joins. ``changes``: all changes of the batch, each key's by arrival. ``stored``:
-    by source, the stored row of each group.
+    ``tree``: the joins. ``timeline``: the batch's events. ``changes``: all changes of the batch,
+    each key's by arrival. ``stored``: by source, the stored row of each group.
     """
     group = timeline.group[changes.event]
     last = last_of_each(group)

@@ -281,8 +281,8 @@ def _join_records_behind(
     session's start is at most ``gap_us`` after it, and becomes the new start.
 
     Also return the first and the last place of that session: int64[n] each, both 0 where none is
-    open. ``group``, ``time_us``, ``arrival``: int64[n]. ``closing_us``: int64[n], the least end of
-    a session that is open at the arrival.
+    open. ``line``: the other records and the stored sessions. ``group``, ``time_us``, ``arrival``:
+    int64[n]. ``closing_us``: int64[n], the least end of a session that is open at the arrival.
     """
     first, end = line.first[group], line.end[group]
     low = bisect(line.time_us, first, end, closing_us, right=False)
