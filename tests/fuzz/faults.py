@@ -319,8 +319,8 @@ FAULTS = [
     Fault(
         "duplicates: one as far away as it may be comes out too late",
         "operators.deduplicate",
-        "(time_us < job.clocks_of(0, events) - law.within_us)",
-        "(time_us <= job.clocks_of(0, events) - law.within_us)",
+        "(time_us < job.clock_at_events(0, events) - law.within_us)",
+        "(time_us <= job.clock_at_events(0, events) - law.within_us)",
         "views",
     ),
     Fault(

@@ -114,7 +114,7 @@ def test_a_batch_writes_little_however_large_the_state() -> None:
         manifest = load(blobs, "t", 1, 1, known)
         known |= manifest.pages
         assert manifest.stores == {"t": runs}
-        runs = runs.append(segments(1)).without(runs.of_tier(0)[:1])
+        runs = runs.append(segments(1)).without_runs(runs.runs_of_tier(0)[:1])
         (merge,) = runs.merges
         runs = runs.replace_merge(merge, replace(merge, done=(*merge.done, *segments(4))))
         known |= save(blobs, replace(manifest, stores={"t": runs}))

@@ -86,7 +86,7 @@ def arrange_rows(
         trail_us = trailing_times(log, rows.column(EVENT_TIME).to_numpy(), left_out)
         clock_us = clocks_with_left_out(log, stream_us, trail_us, left_out)
         low_us = np.minimum.reduceat(np.where(left_out, NEVER, stream_us), first)
-        runs = _with_left_out(runs, low_us, trail_us[last])
+        runs = _with_left_out_times(runs, low_us, trail_us[last])
     columns = {CLOCK: clock_us, ORDER: np.arange(len(rows)), FILE: log}
     stairs = _stairs_table(arrival, rows, clock_us, stream_us) if arrival.stairs else None
     if arrival.by_file:
@@ -196,7 +196,7 @@ def _runs_table(
     return pa.table(columns, schema=RUNS)
 
 
-def _with_left_out(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
+def _with_left_out_times(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
     """Return runs (``RUNS``) with ``_low`` and ``_trail``, the times that ``LogRuns`` needs of rows
     that are left out.
 

@@ -26,7 +26,7 @@ from dovetail.engine.batches.slices import Slices
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.engine.error_context import failing_key, locate_errors, place_of_failure
 from dovetail.engine.idle import IdleRules, Times
-from dovetail.engine.logs import drop_without_effect
+from dovetail.engine.logs import drop_rows_without_effect
 from dovetail.engine.store_contents import horizon_us
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
@@ -34,7 +34,7 @@ from dovetail.physical.fragment import Fragment
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import Blobs
 from dovetail.state.manifest import Manifest
-from dovetail.state.queue import waiting_rows
+from dovetail.state.queue import count_waiting_rows
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
@@ -152,7 +152,7 @@ def _process_batch(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    report = BucketReport.of(after.stream_time_us)
+    report = BucketReport.begin(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
     changes = report.count_changes(
         _run_shares(shares, before, after, waiting_stores, counts, report, bucket)
@@ -183,7 +183,7 @@ def _run_shares(
         share = replace(part, manifest=manifest)
         report.add_rows([batch.rows for batch in share.batches])
         with locate_errors(share.fragment.title, partial(_describe_failure, share, bucket)):
-            share, logs = drop_without_effect(share, counts)
+            share, logs = drop_rows_without_effect(share, counts)
             done = operator_chain.run_operators(share)
             counts.update(done.counts)
             emitted = [] if done.output is None else [done.output]
@@ -218,7 +218,7 @@ def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
         if runs is None:
             yield 0
             continue
-        yield waiting_rows(
+        yield count_waiting_rows(
             runs,
             horizon_us(wait.store, after),
             lambda segment: share.cache.open(segment, share.blobs.get),
@@ -242,7 +242,7 @@ def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[
     piece_index, loaded = 0, []
     for piece in pieces:
         if piece.rows is not None:
-            rows = rows_in_memory(piece.rows) if stock is None else stock.ordering(piece_index)
+            rows = rows_in_memory(piece.rows) if stock is None else stock.numbered_ordering_columns(piece_index)
             piece, piece_index = replace(piece, rows=rows), piece_index + 1
         loaded.append(piece)
     return loaded

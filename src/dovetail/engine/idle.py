@@ -120,7 +120,7 @@ def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
     long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
     run with another ``idle=``, and nothing else would show it.
     """
-    last_us = max(_idle_since(idle, heard_us, now_us))
+    last_us = max(_silence_starts_us(idle, heard_us, now_us))
     quiet_us, (_, span_us) = now_us - last_us, idle.run_span_at(now_us)
     if span_us is not None and quiet_us >= span_us:
         return Pause(last_us, moves=True, again_us=now_us + quiet_us // 10)
@@ -135,7 +135,7 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
     It is the largest timestamp read plus the wall-clock time since the last record. For an input
     that hears heartbeats, it is the time that they say. ``manifest``: what was read and heard.
     """
-    since_us = _idle_since(idle, manifest.heard_us, now_us)
+    since_us = _silence_starts_us(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
     for input_index, (stream_us, read_us) in enumerate(
         zip(manifest.stream_time_us, manifest.read_us, strict=True)
@@ -166,7 +166,7 @@ def result_time(fragment: Fragment, times: Times) -> int:
     return subtract_span(time_us, fragment.holds_us)
 
 
-def _idle_since(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:
+def _silence_starts_us(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:
     """Return for each input the wall-clock time since which it has brought nothing.
 
     It is no earlier than the start of the present run of the query. ``heard_us``: the last times,

@@ -101,23 +101,24 @@ class Expressions(Conditions, Protocol):
     """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """Return the columns of the foreign key of an input's rows, then a column of failures.
+        """Return the columns of the foreign key for ``rows`` of the input ``input_``, then a column
+        of failures.
 
         The last column has a row as JSON if the key's expression fails on it, else null. All have
-        one element per row.
+        one element per row, in order.
         """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """Return the changes of a stage whose selections have expressions, one row each in the same
-        order. They have the columns of its node, then ``_event_time``, ``_deleted`` and others.
-        ``changes``: columns of ``Fragment.output_schema``.
+        order. They have the columns of its node, then ``_event_time``, ``_deleted``, ``_position``
+        and ``Fragment.feeds``. ``changes``: columns of ``Fragment.output_schema``.
         """
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """Apply a view with expressions to rows. Return its rows, the index of each one's input
-        row, and the dead letters.
+        """Apply a view with expressions to ``rows``. Return the view's rows, the index of each
+        one's input row, int64, and the dead letters.
 
-        The rows are the view's columns with ``_deleted``. An input row may give none or several
+        The view's rows have its columns and ``_deleted``. An input row may give none or several
         rows. Dead letters (``DEAD_LETTERS``) are the rows on which the view fails.
         """
 
@@ -133,9 +134,10 @@ class LocalRun:
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
         """Build the stages of ``plan`` with empty state.
 
-        ``key_hash``: the function that hashes keys to place them; ``expressions``: the evaluator of
-        the topology's Spark expressions, None for none. Raises ``PlanError`` for a topology that
-        cannot run here: one with a delta join, or with Spark expressions and no evaluator.
+        ``key_hash``: a function of a key's columns that returns int64[rows]; the hash chooses the
+        bucket; ``expressions``: the evaluator of the topology's Spark expressions, None for none.
+        Raises ``PlanError`` for a topology that cannot run here: one with a delta join, or with
+        Spark expressions and no evaluator.
         """
         self.plan, self.hash, self._expressions = plan, key_hash, expressions
         self.idle: IdleRules | None = None
@@ -155,8 +157,8 @@ class LocalRun:
         ]
 
     def let_time_go_on(self, idle: IdleRules) -> None:
-        """Let stream time go on when no rows arrive, by the rules ``idle``. It holds for all later
-        micro-batches.
+        """Let stream time go on when no rows arrive, by the rules ``idle``, in all later
+        micro-batches. Rules given earlier are replaced.
         """
         self.plan, self.idle = replace(self.plan, idles=True), idle
         self._readings = [
@@ -170,15 +172,18 @@ class LocalRun:
 
     @property
     def total_counts(self) -> Counts:
-        """The counts of all stages since the start by metric, without the rows in ``dropped``."""
+        """A new ``Counts``: what stages and views counted since the start, by metric. Rows in the
+        number ``dropped`` are not in it.
+        """
         counts = self.failed.copy()
         for buckets in self.buckets:
             counts.update(buckets.counts)
         return counts
 
     def accept_rows(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
-        """Pack rows of a source, as those of input partition ``partition``, for the next
-        micro-batch.
+        """Pack ``rows`` of a source for the next micro-batch, once for each stage input that reads
+        it. They count as those of input partition ``partition``, and follow the rows accepted
+        before.
 
         Raises ``DataError`` for rows without a timestamp or that an expectation refuses, and then
         accepts none of them. Errors of lookups and expressions pass.
@@ -195,7 +200,7 @@ class LocalRun:
             accepted += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
     def add_counts(self, counts: Counts) -> None:
-        """Add the counts of rows that packing left out to ``failed``.
+        """Add the numbers and examples of rows that packing left out to ``failed``.
 
         Metrics that end in ``.dropped`` are removed from ``counts`` and added to the number
         ``dropped``.
@@ -208,8 +213,8 @@ class LocalRun:
     def all_or_nothing(self) -> Iterator[None]:
         """Undo everything done in the block if it raises, and raise the error again.
 
-        Then state and counts are as before, and no rows are accepted. Cached answers of stores
-        stay.
+        Then state and counts are as before the block, and all accepted rows are forgotten, earlier
+        ones included. Cached answers of stores stay.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(state.blobs) for state in b.blobs]) for b in buckets]
@@ -225,9 +230,9 @@ class LocalRun:
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
         """Return a stage's changes under the columns of its node, one row per change, in order.
 
-        ``changes``: columns of ``Fragment.output_schema``. ``_event_time``, ``_deleted``,
-        ``_position`` and the columns that feed other stages follow. Selections with expressions are
-        evaluated.
+        ``changes``: a table of ``Fragment.output_schema``. After the node's columns come
+        ``_event_time``, ``_deleted``, ``_position`` and the columns that feed other stages.
+        Selections with expressions are evaluated.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -241,7 +246,8 @@ class LocalRun:
         return rows
 
     def _apply_view(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
-        """Return rows after a view, with their columns that are not of the viewed node.
+        """Return ``rows`` after ``view``, with those of their columns that are not of the viewed
+        node.
 
         Rows may be dropped, repeated or become tombstones. ``reports``: True to count the rows on
         which the view fails, and to keep them as dead letters. Raises ``DataError`` for a row that
@@ -264,21 +270,24 @@ class LocalRun:
         return apply_plain_view(rows, view)
 
     def _report_rows(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
-        """Count rows under the metric ``name``, with the first of ``texts`` as the example; none if
-        it is empty.
+        """Add the number of ``texts`` to the metric ``name``, with the first text as the example;
+        nothing if there are none. Keep ``letters`` if dead letters are a result of the plan.
 
-        Keep their dead letters if dead letters are a result of the plan.
+        ``texts``: the rows on which a view fails, each as JSON. ``letters``: the same rows as
+        ``DEAD_LETTERS``.
         """
         if len(texts):
             self.failed.add(name, len(texts), texts[0].as_py())
         self.letters += [letters] if len(letters) and self.plan.dead_letters else []
 
     def _look_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
-        """Return each record beside each row that the store has for it.
+        """Return the rows after the lookup ``view``: each record beside each row that the store has
+        for it, in the order of ``rows``. Without such a row it comes once with nulls or, for an
+        inner join, not at all.
 
-        Columns that are not of the viewed node stay. ``reports``: True to count the records that
-        are left out. Raises ``DataError`` and ``ConfigurationError`` as
-        ``TaskLookups.join_records`` does.
+        Columns that are not of the viewed node stay. Deleted rows are left out. ``reports``: True
+        to count these, and null keys of an inner join. Raises ``DataError`` and
+        ``ConfigurationError`` as ``TaskLookups.join_records`` does.
         """
         law = store_lookup(view)
         answering = TaskLookups(law, self._caches, lambda: time.time_ns() // 1000)
@@ -300,9 +309,9 @@ class LocalRun:
         """Run a micro-batch on the accepted rows. Return the rows of its results in the order of
         results, without empty tables; dead letters come last.
 
-        ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time; ``beat_us``: the
-        time up to which all inputs count as read, None for none. Raises what ``run_batch_lazily``
-        raises.
+        ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time in microseconds;
+        ``beat_us``: an event time up to which all inputs count as read, None for none. Raises what
+        ``run_batch_lazily`` raises.
         """
         return [
             result for result in self.run_batch_lazily(batch, now_us, beat_us) if len(result.rows)
@@ -314,10 +323,10 @@ class LocalRun:
         """Run one micro-batch on the accepted rows, and yield the rows of its results on demand;
         dead letters come last.
 
-        ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: a time up to which all
-        inputs count as read, None for none. A result may come in several tables, some of them
-        empty. Raises what ``engine.fragment.process_batch`` and views raise; state may then be half
-        advanced (``all_or_nothing``). A plan with a single result yields no dead letters.
+        ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: an event time up to
+        which all inputs count as read, None for none. A result may come in several tables, some of
+        them empty. Raises what ``engine.fragment.process_batch`` and views raise; state may then be
+        half advanced (``all_or_nothing``). A plan with a single result yields no dead letters.
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -343,9 +352,11 @@ class LocalRun:
         """Pack the rows of the input ``reading`` for every bucket, through the bytes that Spark
         would move. ``tables``: the rows, as those of input partition ``partition``.
 
-        Return the pieces, and the counts of the rows that were left out. If dead letters are a
-        result, keep the rows on which the foreign key fails. Raises ``DataError`` for rows without
-        a timestamp or that an expectation refuses. Errors of lookups and expressions pass.
+        Return the pieces with their buckets, and the counts of the rows that were left out. Nothing
+        is accepted or added to ``failed`` for them. Views count their own failures in ``failed``.
+        If dead letters are a result, keep the rows on which the foreign key fails. Raises
+        ``DataError`` for rows without a timestamp or that an expectation refuses. Errors of lookups
+        and expressions pass.
         """
         port = reading.port
         wire_tables = [self._wire_rows(reading, table) for table in tables]
@@ -437,14 +448,18 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
     def read_source(self, step: RouteStep) -> Packed:
-        """Yield the accepted pieces of a source for all inputs that read it."""
+        """Yield the accepted pieces of the source of ``step``, for each input that reads it, as
+        parcels.
+        """
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
     def pack_rows(self, step: RouteStep, rows: StageOutput) -> Packed:
-        """Yield the parcels that passed the stage, then its changes: packed for all stages that
-        read them, as tables for relays and for a result. Rows that no reader can use are counted.
+        """Yield the parcels that passed the stage of ``step``, then its changes in ``rows``: packed
+        for all stages that read them, then as tables for relays and for a result.
+
+        All changes are computed first. Rows that no reader can use are counted.
         """
         tables = [*rows.changes]
         yield from rows.passing
@@ -457,9 +472,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
                 yield from (Parcel(to, 0, table) for table in tables)
 
     def run_partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Run a stage on its packed ``inputs``. Yield the changes of all buckets on demand: each
-        table becomes a piece for every bucket of the only reader. Parcels that pass the stage come
-        last.
+        """Run the stage of ``step`` on its packed ``inputs``. Yield the changes of all buckets on
+        demand: each table becomes a piece for every bucket of the only reader, by the hash column
+        that the changes bring. Parcels that pass the stage come last.
         """
         stage, reading = step.stage, step.hash_column_edge
         assert reading is not None
@@ -477,8 +492,8 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         yield from passing
 
     def run_to_result(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Run a stage on its packed ``inputs``. Yield its changes as parcels of bucket 0 for its
-        result, then the parcels that pass the step.
+        """Run the stage of ``step`` on its packed ``inputs``. Yield the stage's changes as parcels
+        of bucket 0 for its result, then the parcels that pass the step.
         """
         output = self.run_to_changelog(step, inputs)
         assert step.result is not None
@@ -487,8 +502,12 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         yield from output.passing
 
     def run_to_changelog(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
-        """Return a stage's changes on its packed ``inputs``, bucket by bucket, computed on demand.
-        A stage without state merges the tables that its input brings.
+        """Return the changes of the stage of ``step`` on its packed ``inputs``: non-empty tables,
+        bucket by bucket, computed on demand. A stage without state merges the tables that its input
+        brings.
+
+        The parcels that pass are complete only after all changes are read, since heartbeats are
+        added to them.
         """
         stage, last = step.stage, step.stage.fragment.last
         contents, passing = self._split_off_passing(step, inputs)
@@ -504,7 +523,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         return StageOutput(changelogs, passing)
 
     def relayed_rows(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
-        """Return the tables that arrive for a relay, unchanged, and the parcels that pass it."""
+        """Return the tables in ``inputs`` that are for the relay ``step``, unchanged, and the
+        parcels that pass it.
+        """
         contents, passing = self._split_off_passing(step, inputs)
         return StageOutput((table for _, table in contents), passing)
 
@@ -512,7 +533,8 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
         """Separate ``inputs`` into the (bucket, content) pairs for this step and the parcels that
-        pass it. If nothing can pass, all are for this step, read lazily, and the list is empty.
+        pass it. If nothing can pass (``step.passes``), all are for this step, read lazily, and the
+        list is empty.
         """
         parcels = chain(*inputs)
         if not step.passes:
@@ -524,10 +546,12 @@ class _MicroBatch(Flow[StageOutput, Packed]):
     def _process_buckets(
         self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (bucket, table of changes) for all buckets, in the order of buckets. ``contents``:
-        the pieces of the stage's input by bucket.
+        """Run the stage of ``step`` on all buckets. Yield (bucket, table of changes) in the order
+        of buckets; a bucket may give no table or several.
 
-        Add the buckets' heartbeats to ``passing``.
+        ``contents``: the pieces of the stage's input by bucket, read at once. If a time ``beat_us``
+        is set, each bucket hears it first. Heartbeats of buckets are not yielded but appended to
+        ``passing``.
         """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle
@@ -549,8 +573,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
 
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
-    """Raise ``PlanError`` for a delta join, or for Spark expressions if ``evaluates`` is False.
-    ``views``: those between the stage and its results.
+    """Raise ``PlanError`` if this process cannot run ``stage``: for a delta join, or for Spark
+    expressions unless there is an evaluator (``evaluates``). ``views``: those between the stage and
+    its results.
     """
     if isinstance(stage.fragment.last.law, DeltaJoinLaw):
         raise PlanError(
@@ -575,5 +600,7 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
 
 
 def _unpack_pieces(rows: pa.RecordBatch) -> Pieces:
-    """Return rows of ``PACKED`` as buckets and their pieces."""
+    """Return the rows of ``PACKED`` as (bucket, piece) pairs, in order. Buckets were packed under
+    their own numbers as labels.
+    """
     return [(row.bucket, unpack_piece(row)) for row in PackedRow.all_of(rows)]

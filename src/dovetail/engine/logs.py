@@ -33,7 +33,7 @@ FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
-def drop_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
+def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """Return the share without the rows that have no effect, and the stores on the logs of keys, by
     name. A row has no effect if a newer row of its key from another log came before it. Sources
     without such logs have no store.
@@ -51,7 +51,7 @@ def drop_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, 
         if source.arrival.limited or runs is not None:
             key_logs = _KeyLogs(source, runs or Runs(), share, share.final_us[source_index])
         rows = batches[source_index].rows
-        if len(rows) and (key_logs is not None or _has_several(rows)):
+        if len(rows) and (key_logs is not None or _any_key_from_several_logs(rows)):
             kept_row = _effective_rows(share, source_index, key_logs)
             if len(kept_row) < len(rows):
                 lost_row = np.delete(np.arange(len(rows)), kept_row)
@@ -103,7 +103,7 @@ class _KeyLogs(TableState):
         return merged.filter(pc.or_(pc.invert(merged.column(DELETED)), late))
 
 
-def _has_several(rows: pa.Table) -> bool:
+def _any_key_from_several_logs(rows: pa.Table) -> bool:
     """Say whether two rows with equal hashes come from different logs. ``rows`` has one row at
     least.
     """

@@ -71,7 +71,7 @@ def run_operators(share: Share) -> OperatorOutcome:
             )
         )
         return replace(done, stores=_stores_after(share, 0, done))
-    return _run_all(share)
+    return _run_chain(share)
 
 
 def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
@@ -110,7 +110,7 @@ def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> d
 # | 3 | 1 | 10 | 3 |
 #
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
-def _run_all(share: Share) -> OperatorOutcome:
+def _run_chain(share: Share) -> OperatorOutcome:
     """Run several operators of a fragment in turn, on rows that are numbered in the order of
     arrival.
 
@@ -129,7 +129,7 @@ def _run_all(share: Share) -> OperatorOutcome:
         for batch, input_rank in zip(share.batches, ranks, strict=True)
     ]
     clocks = {
-        index: np.concatenate([share.clock_of(index, asking) for asking in range(len(sources))])
+        index: np.concatenate([share.clock_at_rows(index, asking) for asking in range(len(sources))])
         for index in {index for operator in operators for index in operator.clocks}
     }
     outputs: list[pa.Table | None] = []
@@ -158,7 +158,7 @@ def _run_all(share: Share) -> OperatorOutcome:
         if operator is not operators[-1]:
             outputs.append(_whole_output(done))
     tables = chain([] if done.output is None else [done.output], done.chunks)
-    emitted = _numbered_on(share, tables, order, clock)
+    emitted = _renumber_changes(share, tables, order, clock)
     return OperatorOutcome(
         next(emitted, None),
         stores,
@@ -169,7 +169,7 @@ def _run_all(share: Share) -> OperatorOutcome:
     )
 
 
-def _numbered_on(
+def _renumber_changes(
     share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
 ) -> Iterator[pa.Table]:
     """Yield the last operator's changes as the fragment's, with positions from the manifest's on.
@@ -200,7 +200,7 @@ class _Clock:
     """The stream time at the end of the batch."""
 
     @classmethod
-    def of_table(cls, share: Share, source_index: int, rank: Ints, count: int) -> _Clock:
+    def of_input(cls, share: Share, source_index: int, rank: Ints, count: int) -> _Clock:
         """Return the clock of input ``source_index``: its stream time as each of its rows comes,
         that row included.
 
@@ -208,7 +208,7 @@ class _Clock:
         number of all records. The clock is ``NO_TIME`` at those of other inputs.
         """
         at_us = np.full(count, NO_TIME)
-        at_us[rank] = share.clock_of(source_index, source_index)
+        at_us[rank] = share.clock_at_rows(source_index, source_index)
         return cls(share.initial_us[source_index], at_us, share.final_us[source_index])
 
 
@@ -270,7 +270,7 @@ def _build_job(
     for table, feed, source in zip(fed, operator.reads, operator.sources, strict=True):
         source_clock = clock
         if source.meaning.versioned_us is not None:
-            source_clock = _Clock.of_table(share, feed.number, ranks[feed.number], len(clock.at_us))
+            source_clock = _Clock.of_input(share, feed.number, ranks[feed.number], len(clock.at_us))
         batches.append(
             Batch.in_sequence(table, source_clock.at_us[table.column(SEQUENCE).to_numpy()])
         )
@@ -318,7 +318,7 @@ def _operator_input(
     others = keys + foreign
     if feed.looks is not None:
         at_us = clock.at_us[rows.column(SEQUENCE).to_numpy()]
-        lost = _without_window(columns[others - 2], at_us, feed.looks)
+        lost = _find_without_window(columns[others - 2], at_us, feed.looks)
         there = pc.invert(rows.column(DELETED)).to_numpy(zero_copy_only=False)
         feeding_source = share.sources[feed.number]
         counts.add_rows(
@@ -339,7 +339,7 @@ def _operator_input(
     return pa.table(wire_columns, schema=source.wire_schema)
 
 
-def _without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
+def _find_without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
     """Find the starts that are null, begin no window, or begin one no longer kept: bool[n].
     ``clock_us``: int64[n], the stream time as each row comes, ``NO_TIME`` for none.
     """

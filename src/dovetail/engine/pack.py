@@ -73,9 +73,9 @@ class Packing(ABC):
     """The number of a column that is null in the reader's rows; None if it has all rows."""
 
     def select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that are for this reader, with its columns in the order of
-        ``places``. All rows are for it if ``out`` is None; else those with a null in column
-        ``out``.
+        """Return the rows of ``batch`` that are for this reader, in order, with its columns in the
+        order of ``places``. All rows are for it if ``out`` is None or null throughout; else those
+        with a null in column ``out`` of ``batch``.
         """
         rows = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
@@ -85,7 +85,9 @@ class Packing(ABC):
 
     @abstractmethod
     def begin_partition(self, partition: int) -> Pack:
-        """Begin an input partition with the number ``partition``, and return its packing."""
+        """Return a new ``Pack`` for the input partition with the number ``partition``. Its rows are
+        numbered from 0.
+        """
 
 
 class Pack(ABC):
@@ -93,14 +95,16 @@ class Pack(ABC):
 
     @abstractmethod
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add some rows of the partition; yield rows of ``PACKED`` if enough have come together,
-        else nothing. Raises ``DataError`` for a row with a null timestamp that a stage needs.
+        """Add the flat rows in ``batch``, with the columns that ``Packing.select_rows`` returns.
+        Yield rows of ``PACKED`` if enough have come together, else nothing.
+
+        Raises ``DataError`` for a row with a null timestamp that a stage needs.
         """
 
     @abstractmethod
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``PACKED`` for all rows not yet yielded. Rows that are added after it
-        begin anew.
+        """Yield the rows of ``PACKED`` for all rows and counts that were added since the last rows
+        were yielded; nothing if there are none. Rows that are added later begin anew.
         """
 
 
@@ -109,9 +113,10 @@ def pack_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an input partition, read once, packed for all readers: rows of ``PACKED``.
     A reader without rows and counts gets none. Raises ``DataError`` for a row with a null timestamp
-    that a stage needs.
+    that a stage needs; rows may have been yielded before.
 
-    ``packings``: one per reader; ``batches``: the flat rows; ``partition``: the partition's number.
+    ``packings``: one per reader; ``batches``: the flat rows, in order; ``partition``: the
+    partition's number.
     """
     begun = [(packing, packing.begin_partition(partition)) for packing in packings]
     for batch in batches:
@@ -158,8 +163,9 @@ class Packer(Packing):
         return _BucketPack(self, partition)
 
     def drop_failed_keys(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` whose foreign key did not fail, under the source's own names
-        and without the column of failures. Add the others to ``counts`` as failed.
+        """Return the rows of ``batch`` whose foreign key did not fail, in order and under the
+        source's own names. The last column, which says where the key failed, is left out. Add the
+        others to ``counts`` as failed. If the foreign key cannot fail, all rows are returned.
         """
         if not self.source.shape.fallible:
             return self._rename_columns(batch)
@@ -170,9 +176,11 @@ class Packer(Packing):
             batch = batch.filter(failure.is_null())
         return batch
 
-    def of_use(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that a join can use. Add the others to ``counts`` as
-        dropped; they stay if the source's ``keeps_time`` is set.
+    def drop_unusable_rows(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+        """Return the rows of ``batch`` that a join can use, in order. Add the others to ``counts``
+        as dropped; they are still returned if the source's ``keeps_time`` is set.
+
+        ``batch``: rows of ``drop_failed_keys``. The class's table lists the rows of no use.
         """
         usable = self._usable_mask(batch)
         if usable is None or usable.true_count == len(usable):
@@ -182,7 +190,7 @@ class Packer(Packing):
 
     def _count_rows(self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch) -> None:
         """Add the number of ``rows``, at least one, to the metric of this source and ``kind``, with
-        the first row as the example.
+        the first row as the example. ``counts`` is changed.
         """
         first = pa.Table.from_batches([rows.slice(0, 1)])
         counts.add(metric_name(self.source.name, kind), len(rows), example_of(first, self.source))
@@ -210,7 +218,8 @@ class Packer(Packing):
 
     def _rename_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch under the names of ``travel_schema``, without ``_deleted`` if that
-        column is missing. Before, its columns have the plain names in which they travel.
+        column is missing. The columns of ``batch`` lie in that order, under the plain names in
+        which they travel.
         """
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
@@ -219,7 +228,8 @@ class Packer(Packing):
 
     def refuse_timeless(self, batch: pa.RecordBatch) -> None:
         """Raise ``DataError`` if a row of ``batch`` has a null timestamp, so it has no place in
-        event time.
+        event time. The error gives the number of such rows, that of deletes among them, and the
+        first one's key.
         """
         time = batch.column(EVENT_TIME)
         if time.null_count:
@@ -247,9 +257,13 @@ class Packer(Packing):
         return [field.name for field in self.source.shape.key_fields]
 
     def pack_batches(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
-        """Return the rows of ``PACKED`` for batches of input, one for each bucket, all with the
-        ``tag``. Without a batch they are heartbeats, which bring the counts. ``batches``: rows of
-        ``drop_failed_keys`` and ``of_use``, with timestamps.
+        """Return the rows of ``PACKED`` for ``batches``, one for each bucket of the stage, without
+        rows if none are for that bucket. Without batches all are heartbeats, which bring the
+        counts.
+
+        ``batches``: rows of ``drop_failed_keys`` and ``drop_unusable_rows``, with timestamps.
+        ``tag``: the address and the counts; its time, runs and stairs are replaced by those of the
+        rows.
         """
         if not batches:
             return pack_table(None, self.labels, tag)
@@ -274,8 +288,8 @@ class Packer(Packing):
         return pack_table(table, self.labels, tag, by=PLACE)
 
     def _advances_time(self, table: pa.Table) -> Mask | None:
-        """Return for each row whether it advances stream time: bool[rows], None if all do. A row
-        with a null in the key does so only under ``keeps_time``.
+        """Return for each row of ``table`` whether it advances stream time: bool[rows], None if all
+        do. A row with a null in the key does so only under ``keeps_time``.
         """
         keys = [table.column(name) for name in self._key_names]
         if self.source.meaning.keeps_time or not any(key.null_count for key in keys):
@@ -298,13 +312,15 @@ class _BucketPack(Pack):
         self._bytes, self._counts = 0, Counts()
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows in ``batch`` that a join can use; count the others. Once about
-        ``_FLUSH_BYTES`` are held, yield all of them as rows of ``PACKED``; else yield nothing.
+        """Add the rows in ``batch`` that ``drop_unusable_rows`` keeps; count those of no use. Once
+        about ``_FLUSH_BYTES`` are held, yield all of them as rows of ``PACKED``; else yield
+        nothing.
 
-        Raises ``DataError`` for a null timestamp.
+        Raises ``DataError`` for a null timestamp among the added rows, and then adds none of
+        ``batch``.
         """
         packer = self._packer
-        taken = packer.of_use(packer.drop_failed_keys(batch, self._counts), self._counts)
+        taken = packer.drop_unusable_rows(packer.drop_failed_keys(batch, self._counts), self._counts)
         if taken.num_rows:
             packer.refuse_timeless(taken)
             self._held.append(taken)
@@ -333,6 +349,7 @@ class Carrier(Packing):
     """
 
     reader: int
+    """The address of the result (``physical.routing``)."""
     schema: pa.Schema
     labels: Sequence[int]
     """The number under which each bucket is shuffled, by bucket."""
@@ -344,8 +361,9 @@ class Carrier(Packing):
         return _ResultPack(self, partition)
 
     def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that go to the result, in the columns of ``schema``. Here it
-        is all rows.
+        """Return the rows of ``batch`` that go to the result, in order, with the columns of
+        ``schema``. Here it is all rows, and columns are matched by position. Raises
+        ``pa.ArrowInvalid`` if a value does not fit its type.
         """
         return batch.rename_columns(self.schema.names).cast(self.schema)
 
@@ -358,8 +376,8 @@ class Strays(Carrier):
     """
 
     def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the dead letters in the first column of ``batch``, a struct that is null in
-        rows.
+        """Return the dead letters in the first column of ``batch``, in order. The column has
+        structs, null where ``batch`` has a row instead.
         """
         letters = batch.column(0).drop_null()
         return super().result_rows(pa.RecordBatch.from_struct_array(letters))
@@ -398,8 +416,8 @@ class _ResultPack(Pack):
         self._number = self._bytes = 0
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows of ``batch`` that are carried. Once about ``_FLUSH_BYTES`` are held, yield
-        them as rows of ``PACKED``; else yield nothing.
+        """Add the rows of ``batch`` that go to the result. Once about ``_FLUSH_BYTES`` are held,
+        yield them as rows of ``PACKED``; else yield nothing.
         """
         rows = self._carrier.result_rows(batch)
         if rows.num_rows:
@@ -409,8 +427,8 @@ class _ResultPack(Pack):
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield one row of ``PACKED`` for all rows not yet yielded, nothing if there are none, and
-        begin anew.
+        """Yield one row of ``PACKED`` with all rows that are not yet yielded, nothing if there are
+        none, and begin anew. Its bucket follows from the number of the partition.
         """
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
@@ -457,10 +475,12 @@ class Tag:
 
 
 def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | None = None) -> str:
-    """Return counts of rows and the report of a bucket as JSON.
+    """Return counts of rows and the report of a bucket as JSON: ``[[number, example], ...,
+    report]``.
 
-    It is ``[[number, example], ..., report]``: a pair for each of ``metrics``, of 0 and null if
-    there were no such rows. The report is missing for None.
+    There is a pair for each of ``metrics``, the names in ``SourceSpec.metric_names``. It is ``[0,
+    null]`` if there were no such rows. Other metrics of ``counts`` are left out, and the report is
+    missing for None.
     """
     number, examples = counts.number, counts.examples
     parts = [json.dumps([number[name], examples.get(name)]) for name in metrics]
@@ -472,11 +492,12 @@ def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | 
 def pack_table(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
-    """Return the rows of ``PACKED``, one for each bucket, with the rows of ``table`` that belong
-    there.
+    """Return rows of ``PACKED``, one for each bucket in order, each with the rows of ``table`` that
+    belong there. A bucket without rows gets null, and so do all buckets if ``table`` is None: these
+    are heartbeats.
 
-    ``labels``: the number under which each bucket is shuffled. ``by``: the column with the hash
-    that chooses the bucket. None for a table makes heartbeats.
+    ``labels``: by bucket, the number under which it is shuffled. ``tag``: the address and facts of
+    the rows. ``by``: the int64 column with the hash that chooses a row's bucket.
     """
     buckets = len(labels)
     payloads = (
@@ -486,18 +507,22 @@ def pack_table(
 
 
 def pack_whole_table(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
-    """Return one row of ``PACKED``: all of ``table`` for the bucket with this label. None for a
-    table makes a heartbeat.
+    """Return one row of ``PACKED``: all of ``table`` for one bucket. None for ``table`` makes a
+    heartbeat.
+
+    ``label``: the number under which the bucket is shuffled. ``tag``: the address and facts of the
+    rows.
     """
     payload = None if table is None else to_ipc(table)
     return _tag_payloads([label], tag, pa.array([payload], pa.binary()))
 
 
 def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
-    """Return the rows of ``PACKED`` by which buckets hear that all sources have ended.
+    """Return the rows of ``PACKED`` by which buckets hear that all sources have ended: one
+    heartbeat per source and bucket.
 
-    ``reader``: the number of the stage. ``sources``: the number of its inputs. ``labels``: the
-    number under which each bucket is shuffled.
+    ``reader``: the number of the stage. ``sources``: the number of its inputs, at least 1.
+    ``labels``: by bucket, the number under which it is shuffled.
     """
     batches = [
         pack_table(None, labels, _heartbeat_tag(reader, beat))
@@ -508,13 +533,15 @@ def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch
 
 def pack_heartbeat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
     """Return the row of ``PACKED`` that brings the heartbeat ``piece`` to one bucket of stage
-    ``reader``. ``label``: the number under which the bucket is shuffled.
+    ``reader``. Rows in ``piece`` are left out.
+
+    ``label``: the number under which the bucket is shuffled.
     """
     return pack_whole_table(None, label, _heartbeat_tag(reader, piece))
 
 
 def _heartbeat_tag(reader: int, beat: Piece) -> Tag:
-    """Return the tag of the heartbeat ``beat`` for stage ``reader``."""
+    """Return the tag of the heartbeat ``beat`` for the stage with the number ``reader``."""
     address = (beat.source, beat.partition, beat.number)
     return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
 
@@ -542,9 +569,12 @@ def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.Rec
 # | edges | 0 2 2 3 |
 # | streams | rows 0 and 1, null, row 2 |
 def split_by_bucket(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
-    """Return one Arrow IPC stream for each bucket, null if it gets no rows: binary[buckets]. Rows
-    keep their order. All streams together take less than 2 GiB. ``by``: the int64 column with the
-    hash that chooses the bucket.
+    """Return for each bucket its rows of ``table`` as an Arrow IPC stream, null if it gets none:
+    binary[buckets]. Rows keep their order within a bucket. All streams together must take less than
+    2 GiB.
+
+    ``buckets``: the number of buckets. ``by``: the int64 column with the hash that chooses a row's
+    bucket.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)
@@ -568,17 +598,24 @@ class PackedRow(NamedTuple):
     """The part of a row of ``PACKED`` that a stage reads."""
 
     bucket: int
+    """The number under which the bucket is shuffled, one of ``labels``."""
     source: int
+    """The number of the source among the inputs of the stage."""
     partition: int
+    """The number of the input partition; -1 for a heartbeat of none."""
     number: int
+    """The number of these rows among those of the partition, from 0."""
     facts: bytes
+    """The bytes of ``Tag.facts``."""
     payload: bytes | None
+    """The rows as an Arrow IPC stream; None for a heartbeat."""
 
     @classmethod
     def all_of(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
         """Yield the rows of a frame or batch that has the columns of ``PACKED``, in order.
 
-        It is read column by column, since pandas takes long to make rows of a frame.
+        The frame may have more columns. It is read column by column, since pandas takes long to
+        make rows of a frame.
         """
         columns = (rows[name] for name in cls._fields)
         values = (c.to_pylist() if isinstance(c, pa.Array) else c for c in columns)
@@ -586,7 +623,7 @@ class PackedRow(NamedTuple):
 
 
 def unpack_piece(row: PackedRow) -> Piece:
-    """Return a row of ``PACKED`` as the piece that a stage reads. A heartbeat has no rows, so its
+    """Decode a row of ``PACKED`` into the piece that a stage reads. A heartbeat has no rows, so its
     piece has None for them.
     """
     high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)

@@ -31,23 +31,24 @@ class Counts:
     not, by input."""
 
     def add(self, metric: str, count: int, example: str | None = None) -> None:
-        """Add ``count`` rows to a metric, and remember ``example`` if the metric has no example
-        yet.
+        """Add ``count``, perhaps 0, to the number of rows of a metric, and remember ``example`` if
+        the metric has no example yet. ``metric``: a name (``plan.metrics.metric_name``).
         """
         self.number[metric] += count
         if example is not None:
             self.examples.setdefault(metric, example)
 
     def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
-        """Add to a metric the rows at the indices ``row``, each as often as it is listed. The
-        example is the row of the smallest index; without indices there is none.
+        """Add to a metric the rows of ``rows`` at the indices ``row``, each as often as it is
+        listed. The example is the row with the smallest index; without indices there is none.
+        ``source``: the input of the rows.
         """
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
     def add_matches(self, source: SourceSpec, matched: Mask) -> None:
-        """Add records of an input. ``matched``: bool[records], each found rows on all other sides
-        of the join.
+        """Add records of the input ``source``, by its name. ``matched``: bool[records], each found
+        rows on all other sides of the join.
         """
         pairs = int(np.count_nonzero(matched))
         self._add_pairs(source.name, pairs, len(matched) - pairs)
@@ -58,8 +59,8 @@ class Counts:
         self.pairs[name] = matched_before + matched, unmatched_before + unmatched
 
     def update(self, other: Counts) -> None:
-        """Add the counts of ``other``. Where both have an example of a metric, that of ``self``
-        remains.
+        """Add the counts of ``other`` to these. Where both have an example of a metric, that of
+        ``self`` remains.
         """
         self.number.update(other.number)
         for name, (matched, unmatched) in other.pairs.items():
@@ -72,7 +73,8 @@ class Counts:
 
 
 def example_of(rows: pa.Table, source: SourceSpec) -> str:
-    """Return the key and the time of the first row in words. ``rows`` has one row at least.
+    """Return the key and the time of the first of ``rows`` in words; a null time is ``no time``.
+    ``rows``: at least one row of ``source``, with its key columns and ``_event_time``.
 
     >>> from dovetail.physical.source import RowShape
     >>> schema = pa.schema([(name, pa.int64()) for name in ("_h", "_t", "_d", "id")])

@@ -38,7 +38,7 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     events = timeline([job.source_rows(0)])
     group, time_us = events.group, events.event_time_us
     null = any_null(events.keys, events.groups)[group]
-    late = ~null & (time_us < job.clocks_of(0, events) - law.within_us)
+    late = ~null & (time_us < job.clock_at_events(0, events) - law.within_us)
     asked = np.flatnonzero(~null & ~late)
     known_group, known_us = _nearby_records(store, events, asked, law.within_us)
     repeated = find_near(group[asked], time_us[asked], known_group, known_us, law.within_us)
@@ -68,8 +68,9 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
 
 
 def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
-    """Open the store ``name`` of emitted records: ``_hash``, ``_event_time``, then the key columns.
-    Its horizon lies twice ``within`` behind the final stream time.
+    """Open the store ``name`` of emitted records, as it was before the batch: ``_hash``,
+    ``_event_time``, then the key columns. Its horizon lies twice ``within`` behind the final stream
+    time.
     """
     source = job.sources[0]
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
@@ -90,7 +91,8 @@ def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
 def _nearby_records(
     store: HistoryState, events: Timeline, asked: Ints, within_us: int
 ) -> tuple[Ints, Ints]:
-    """Return the group and the time of each stored record that lies near the ``asked`` events.
+    """Return the group and the time of each record in ``store`` that lies near the ``asked``
+    events.
 
     ``asked``: event numbers, ascending. Per group, stored records from ``within_us`` before its
     first time to ``within_us`` after its last one are returned, both ends included. Both results
@@ -109,8 +111,9 @@ def _nearby_records(
 
 
 def _store_records(store: HistoryState, events: Timeline, event: Ints) -> None:
-    """Store hash, time and key of the events ``event`` as emitted records; none store nothing. Drop
-    runs whose records are all older than the store's horizon.
+    """Put hash, time and key of the events with the numbers ``event`` into ``store``, as emitted
+    records; no events store nothing. Drop runs whose records are all older than the store's
+    horizon.
     """
     hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
     order = by_group_and_time(hash_, time_us)

@@ -20,8 +20,8 @@ from dovetail.operators.job import Job, output_table
 def event_output_table(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
-    """Return changes that have the keys of their events as a table, or None if there are none. They
-    come in the order given; positions go on from the manifest's.
+    """Return ``changes`` as a table of ``Operator.output_schema``, or None if there are none. Their
+    keys are those of their events. They keep their order; positions go on from the manifest's.
 
     ``leaves``: per leaf of the operator, its value columns, one row per change.
     """
@@ -40,9 +40,10 @@ def event_output_table(
     )
 
 
-def changes_of(events: Timeline, event: Ints) -> Changes:
-    """Return a change for each of some events of one table, in that order: it makes its own row, or
-    deletes it. Its reference is the event, which tells of presence alone; ABSENT for a tombstone.
+def changes_at_events(events: Timeline, event: Ints) -> Changes:
+    """Return a change for each of the events ``event`` of a single table, in that order: the event
+    puts its row in place, or deletes the key's row. The reference is the event's number, ABSENT for
+    a tombstone.
     """
     deleted = events.deleted[event]
     reference = np.where(deleted, ABSENT, event)

@@ -64,7 +64,7 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
     if job.any_rows or len(waiting):
         # A slice has all records of its keys, so stream time moves on for them alone.
         until_us = read_us if job.operator.emit == "batch" else final_us
-        versions = _Versions.of(job, law, store, waiting, until_us, final_us)
+        versions = _Versions.build(job, law, store, waiting, until_us, final_us)
         changes = versions.net_changes() if job.operator.emit == "batch" else versions.all_changes()
         table, late = versions.output_table(changes), versions.late_rows
         versions.store_rows(store, queue)
@@ -96,10 +96,11 @@ def _stream_time_stairs(job: Job) -> Stairs:
 
 
 def _open_stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
-    """Open the store of rows and the queue of keys.
+    """Open the store of rows ``name`` and the queue of its keys, as they were before the batch.
 
-    The store drops rows whose ``_due`` is at or before ``final_us``. Keys due by the stream time
-    before the batch have already left the queue.
+    The store drops rows whose ``_due`` is at or before ``final_us``. ``final_us``: the stream time
+    with which the next batch begins. Keys due by the stream time before this batch have already
+    left the queue.
     """
     shape = job.sources[0].shape
     store = TableState(
@@ -124,7 +125,7 @@ class _Changes:
     version: Ints
     """The version that each change is about."""
     expires: Mask
-    """The change comes because stream time passes."""
+    """bool[changes]: the change comes because stream time passes."""
     moves: Ints
     """The position in the micro-batch at which stream time passes; 0 for other changes."""
 
@@ -165,7 +166,7 @@ class _Versions:
     """Stream time with which the next batch begins, in microseconds."""
 
     @classmethod
-    def of(
+    def build(
         cls,
         job: Job,
         law: ExpireLaw,
@@ -188,18 +189,19 @@ class _Versions:
         record = np.flatnonzero(events.source == 0)
         arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
 
-        def beside(stored: Ints, of_records: Ints) -> Ints:
-            merged: Ints = np.concatenate((stored, of_records))[arranged]
+        def in_version_order(of_stored: Ints, of_records: Ints) -> Ints:
+            """Return values of groups and of records as one array, by (key, arrival)."""
+            merged: Ints = np.concatenate((of_stored, of_records))[arranged]
             return merged
 
         row = events.row[record]
         stands = np.where(located.present, np.arange(groups), ABSENT)
-        reference = beside(stands, np.where(events.deleted[record], ABSENT, groups + row))
-        group = beside(np.arange(groups), events.group[record])
-        time_us = beside(located.event_time_us, events.event_time_us[record])
+        reference = in_version_order(stands, np.where(events.deleted[record], ABSENT, groups + row))
+        group = in_version_order(np.arange(groups), events.group[record])
+        time_us = in_version_order(located.event_time_us, events.event_time_us[record])
         before_us = _stream_time_stairs(job).time_at(job.arrival_positions(0), inclusive=False)
-        stream_us = np.maximum(job.clock_of(0, 0), before_us)[row]
-        stream_us = beside(np.full(groups, job.initial_us[0]), stream_us)
+        stream_us = np.maximum(job.clock_at_rows(0, 0), before_us)[row]
+        stream_us = in_version_order(np.full(groups, job.initial_us[0]), stream_us)
         waited = np.zeros(groups, np.bool_)
         waited[events.group[events.source == 1]] = True
         return cls(
@@ -209,8 +211,8 @@ class _Versions:
             pool=Pool(batch.rows, located, groups),
             group=group,
             reference=reference,
-            row=beside(np.full(groups, ABSENT), row),
-            arrival=beside(np.full(groups, -1), events.arrival[record]),
+            row=in_version_order(np.full(groups, ABSENT), row),
+            arrival=in_version_order(np.full(groups, -1), events.arrival[record]),
             time_us=time_us,
             lives=version_fates(
                 group, time_us, reference != ABSENT, stream_us, until_us, law.after_us
@@ -263,7 +265,8 @@ class _Versions:
 
     def net_changes(self) -> _Changes:
         """Return each key's last change, without those that leave the row as it was before the
-        batch. Changes keep the order of ``all_changes()``.
+        batch. Changes keep the order of ``all_changes()``. A row differs if a value differs; times
+        do not count.
         """
         changes = self.all_changes()
         group = self.group[changes.version]
@@ -281,8 +284,8 @@ class _Versions:
         return changes.select(~same)
 
     def _row_references(self, changes: _Changes) -> Ints:
-        """Return the reference to the row that each change puts in place, ABSENT for a tombstone or
-        expiry: int64[changes].
+        """Return the reference to the row that each change puts in place, ABSENT for a tombstone,
+        an expiry or a late row: int64[changes].
         """
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)
@@ -342,8 +345,8 @@ class _Versions:
         return Cause(columns)
 
     def store_rows(self, store: TableState, queue: QueueState) -> None:
-        """Store each key's row after the batch, and queue the keys that have a row for which the
-        queue holds no earlier entry.
+        """Put each key's row after the batch into ``store``. Put into ``queue`` the keys that have
+        a row, unless the queue holds an entry that is due before.
 
         A key without a row gets a tombstone only if a stored row that it must hide is not yet due.
         Rows that are due by ``final_us`` are not stored.
@@ -369,8 +372,8 @@ class _Versions:
 
 
 def _due_us(located: Located) -> Ints:
-    """Return the stored ``_due`` of each query in ``located``, stored tombstones included:
-    int64[queries]. It is ``NO_TIME`` if nothing is stored.
+    """Return the stored ``_due`` of each query in ``located``, in microseconds, stored tombstones
+    included: int64[queries]. ``NO_TIME`` for a query without a stored row.
     """
     due_us = np.full(len(located.segment), NO_TIME)
     stored_query = np.flatnonzero(located.segment >= 0)

@@ -33,7 +33,7 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
     store = job.table_store(0)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    changes = RowChanges.of(job, store)
+    changes = RowChanges.read_batch(job, store)
     columns = job.sources[0].shape.value_columns
     rows = [changes.pool.columns_at(refs, columns) for refs in (changes.old, changes.new)]
     element_changes, value = _list_elements([side.pop(law.column) for side in rows], law)
@@ -77,7 +77,7 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
 
 def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements, pa.Array]:
     """Return the elements of all arrays and their values, those of the arrays before the changes
-    first.
+    first. A null array has no elements.
 
     ``lists``: the array column before and after, one row per change each. With ``law.position`` an
     element is known by its position in the array, from 0. Else equal elements share a number, and
@@ -99,8 +99,8 @@ def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements
 def _select_elements(
     element_changes: Elements, value: pa.Array, which: Ints
 ) -> tuple[Elements, pa.Array]:
-    """Return the elements with the indices ``which`` and their values, in that order. ``value``:
-    the value of each element.
+    """Return the elements of ``element_changes`` with the indices ``which`` and their values, in
+    that order. ``value``: the value of each element.
     """
     return element_changes.select(which), value.take(pa.array(which))
 

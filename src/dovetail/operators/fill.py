@@ -23,7 +23,7 @@ from dovetail.arrays.timeline import (
 from dovetail.errors import DataError
 from dovetail.laws.fill import find_value_origins
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import changes_of, event_output_table
+from dovetail.operators.emission import changes_at_events, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.tables import Pool, locate_last_rows
 from dovetail.physical.specs.by_key import FillLaw
@@ -75,15 +75,15 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
     if law.column >= 0:
         counts.add(metric_name(job.sources[0].name, "unsent"), missing)
     stores = {job.operator.names[0]: store.runs}
-    changes = event_output_table(job, events, changes_of(events, event), [values])
+    changes = event_output_table(job, events, changes_at_events(events, event), [values])
     return OperatorOutcome(changes, stores, counts=counts)
 
 
 def _fill_columns(
     job: Job, law: FillLaw, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
-    """Return the value columns of all events, completed, and the number of values that stay
-    missing.
+    """Return the value columns of all ``events``, completed from former rows, and the number of
+    values that stay missing.
 
     Each column has a row per event, null for a tombstone. The column ``law.column``, which lists
     the unsent names, is all null. ``pool``: the stored rows of all groups, then the batch's.
@@ -137,8 +137,8 @@ def _null_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
 
 
 def _refuse_missing(job: Job, law: FillLaw, column: str, events: Timeline, event: int) -> None:
-    """Raise ``DataError`` for an event that does not bring ``column`` and has no former value. The
-    error names the event's key.
+    """Raise ``DataError`` for the event with the number ``event``, which does not bring the column
+    named ``column`` and has no former value. The error names the event's key.
     """
     group = int(events.group[event])
     fields = job.sources[0].shape.key_fields

@@ -25,20 +25,21 @@ from dovetail.operators.tables import locate_last_rows, located_times
 from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 
-def in_order(job: Job) -> Job:
-    """Return the job with each row's event time raised to the end of its key's history, in sources
-    that are in order. Other sources, and sources without rows, stay as they are.
+def with_times_in_order(job: Job) -> Job:
+    """Return the job with event times raised in sources that are ``in_order``: each row's to the
+    latest time of its key so far, stored rows included. Other sources, and sources without rows,
+    stay as they are.
     """
     batches = [
-        _in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
+        _batch_in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
         for source, (spec, batch) in enumerate(zip(job.sources, job.batches, strict=True))
     ]
     return replace(job, batches=batches)
 
 
-def _in_order(job: Job, source: int) -> Batch:
-    """Return the batch of ``source`` with each row's event time raised: to the largest of its key
-    so far, stored rows included. The batch has a row.
+def _batch_in_order(job: Job, source: int) -> Batch:
+    """Return the batch of the source with index ``source`` with raised event times: each row's
+    becomes the latest time of its key so far, stored rows included. The batch must have a row.
     """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)

@@ -68,14 +68,14 @@ class Batch:
     @classmethod
     def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
         """Return a batch of rows that lie in the order of their position in a shared log.
-        ``stream_us``: int64[n], the stream time when each row has arrived. It serves as the clock,
-        too.
+        ``stream_us``: int64[n], the stream time when each row has arrived. This time serves as each
+        row's clock, too.
         """
         return cls(rows, stream_us, stream_us)
 
     def take(self, which: Ints, rows: pa.Table) -> Batch:
         """Return a batch of the rows with the indices ``which``, in that order. ``rows``: these
-        rows, already taken.
+        rows of the table, already taken. The stairs stay those of the whole batch.
         """
         return Batch(
             rows,
@@ -92,6 +92,7 @@ class BucketBatch:
     """The rows that a micro-batch brings to one bucket, and the bucket's state before it."""
 
     sources: Sequence[SourceSpec]
+    """The operator's or the fragment's inputs."""
     batches: Sequence[Batch]
     """One per source."""
     manifest: Manifest
@@ -103,7 +104,7 @@ class BucketBatch:
 
     @property
     def initial_us(self) -> Sequence[int]:
-        """The stream time of each source before the batch in microseconds, ``NO_TIME`` before the
+        """The stream time of each source before the batch in microseconds, ``NO_TIME`` before its
         first record.
         """
         return [NO_TIME if t is None else t for t in self.manifest.stream_time_us]
@@ -114,8 +115,8 @@ class BucketBatch:
         return any(batch.rows.num_rows for batch in self.batches)
 
     def source_rows(self, source: int, *, keyed: bool = True) -> SourceRows:
-        """Return the rows of the source with index ``source`` as the laws read them. Without
-        ``keyed``, they have no key columns.
+        """Return the rows of the source with index ``source`` as the laws read them, in the order
+        read. Without ``keyed``, the result has no key columns.
         """
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
@@ -147,12 +148,12 @@ class BucketBatch:
         by_log = self.sources[source].arrival.by_shared_log
         return self.shared_log_positions(source) if by_log else batch.clock_us
 
-    def clock_of(self, source: int, asking: int) -> Ints:
-        """Return the stream time of ``source`` when each row of the ``asking`` source arrives, that
-        row included: int64[rows of ``asking``].
+    def clock_at_rows(self, source: int, asking: int) -> Ints:
+        """Return the stream time of ``source`` when each row of the source ``asking`` arrives, that
+        row included: int64[rows of ``asking``]. Both are indices of sources.
 
-        Both are indices of sources. The time is ``NO_TIME`` before the first record of ``source``.
-        It does not depend on which rows are in this bucket.
+        A time is at least that before the batch, so ``NO_TIME`` only before the first record of
+        ``source``. It counts records of all buckets.
         """
         batch = self.batches[source]
         if source == asking:
@@ -205,34 +206,36 @@ class Job(BucketBatch):
         """Return the sorted runs of the store named ``store``; no runs before its first batch."""
         return self.stores.get(store, Runs())
 
-    def clocks_of(self, source: int, events: Timeline) -> Ints:
-        """Return the stream time of the source with index ``source`` when each event arrives, that
-        event included: int64[events]. It is ``NO_TIME`` before the source's first record.
+    def clock_at_events(self, source: int, events: Timeline) -> Ints:
+        """Return the stream time of the source with index ``source`` when each of ``events``, of
+        any source, arrives, that event included: int64[events]. It is ``NO_TIME`` before the
+        source's first record.
         """
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
             of_source = events.source == asking
-            clock_us[of_source] = self.clock_of(source, asking)[events.row[of_source]]
+            clock_us[of_source] = self.clock_at_rows(source, asking)[events.row[of_source]]
         return clock_us
 
-    def stream_us(self, events: Timeline) -> Ints:
-        """Return the largest timestamp of all streams when each event arrives: int64[events]. If no
-        source is a stream, all sources count.
+    def highest_clock_at_events(self, events: Timeline) -> Ints:
+        """Return the largest timestamp of all streams when each of ``events`` arrives, that event
+        included: int64[events]. If no source is a stream, all sources count. It is ``NO_TIME``
+        before the first record.
         """
         streams = [n for n, source in enumerate(self.sources) if source.meaning.stream]
-        clocks = [self.clocks_of(n, events) for n in streams or range(len(self.sources))]
+        clocks = [self.clock_at_events(n, events) for n in streams or range(len(self.sources))]
         highest: Ints = np.maximum.reduce(clocks)
         return highest
 
     def event_causes(self, events: Timeline) -> Cause:
-        """Return for each event the columns ``Operator.feeds`` of the record that it is. Stream
-        time is reduced by the law's ``holds_us``.
+        """Return for each of ``events`` the columns ``Operator.feeds`` of the record that it is; no
+        columns if there are no feeds. Stream time is reduced by the law's ``holds_us``.
         """
         columns: dict[str, Ints] = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
                 columns[name] = subtract_span_each(
-                    self.stream_us(events), self.operator.law.holds_us
+                    self.highest_clock_at_events(events), self.operator.law.holds_us
                 )
                 continue
             column = np.empty(len(events.row), np.int64)
@@ -243,24 +246,25 @@ class Job(BucketBatch):
         return Cause(columns)
 
     def causes_of_rows(self, row: Ints) -> Cause:
-        """Return the columns ``Operator.feeds`` for rows of the only source, given by their
-        indices. Stream time is reduced by the law's ``holds_us``.
+        """Return the columns ``Operator.feeds`` of the records with the indices ``row`` in the only
+        source, in that order. Stream time is reduced by the law's ``holds_us``.
         """
         columns = {}
         for name in self.operator.feeds:
             if name == STREAM_TIME:
                 columns[name] = subtract_span_each(
-                    self.clock_of(0, 0)[row], self.operator.law.holds_us
+                    self.clock_at_rows(0, 0)[row], self.operator.law.holds_us
                 )
             else:
                 columns[name] = self.cause_column(name, 0)[row]
         return Cause(columns)
 
     def horizon_us(self, source: int) -> int:
-        """Return the time before which rows of a windowed source are no longer needed, in
-        microseconds.
+        """Return the window time before which rows of the source with index ``source`` are no
+        longer needed, in microseconds.
 
-        It is ``NO_TIME`` for a source without windows, and before its first record.
+        The time is the source's retention behind its stream time after the batch. It is ``NO_TIME``
+        for a source without windows, and before its first record.
         """
         retention_us = self.sources[source].meaning.retention_us
         return (
@@ -268,9 +272,10 @@ class Job(BucketBatch):
         )
 
     def expiry_column(self, source: int) -> str:
-        """Return the name of the column by whose time a source's rows expire.
+        """Return the name of the column by whose time the stored rows of the source with index
+        ``source`` expire: ``_event_time`` or, for a windowed source, a column of its window.
 
-        For a windowed source it is the window, because the row's event time may be older.
+        The event time of a window's row may be older than the window.
         """
         spec = self.sources[source]
         return EVENT_TIME if spec.meaning.retention_us is None else spec.shape.window
@@ -334,12 +339,13 @@ class Cause:
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def with_due_moments(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
-        """Return the causes with those of ``which`` replaced by a moment: that at which stream time
-        reaches ``due_us``.
+        """Return the causes, with a moment in place of the record where ``which`` is true: the
+        moment at which stream time reaches ``due_us``.
 
-        Such results precede all records of that clock, in the order of their keys' hashes.
-        ``which``: bool[n]; ``due_us`` and ``hash_``: int64[n]. ``holds_us``: how far the stream
-        time of the results lies behind.
+        Results of such a moment precede all records of that clock, in the order of their keys'
+        hashes. Only ``_clock``, ``_order``, ``_tie`` and ``_stream_time`` are replaced. ``which``:
+        bool[n]; ``due_us`` and ``hash_``: int64[n]. ``holds_us``: the span in microseconds by which
+        their stream time lies behind ``due_us``.
         """
         early = {
             CLOCK: due_us,
@@ -380,12 +386,14 @@ class OperatorOutcome:
 
 
 def subtract_span_each(time_us: Ints, span_us: int) -> Ints:
-    """Subtract a span from each time, both in microseconds; ``NO_TIME`` stays: int64[n]."""
+    """Return ``time_us - span_us`` for each time, in microseconds: int64[n]. ``NO_TIME`` stays
+    ``NO_TIME``.
+    """
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
 def subtract_span(time_us: int, span_us: int) -> int:
-    """Subtract a span from a time, both in microseconds; ``NO_TIME`` stays."""
+    """Return ``time_us - span_us``, in microseconds. ``NO_TIME`` stays ``NO_TIME``."""
     return time_us if time_us == NO_TIME else time_us - span_us
 
 
@@ -403,8 +411,10 @@ def output_table(
     """Return n changes as one table of ``operator.output_schema``, in the order given. No changes
     give an empty table.
 
-    - ``keys``: the key columns. ``leaves``: the value columns of each leaf. They have n rows each.
-    - ``references``: per leaf, the row that each change shows, ABSENT for none.
+    - ``keys``: the key columns. ``leaves``: the value columns of each leaf, a side whose values
+      changes show (``Law.leaves``). All columns have n rows.
+    - ``references``: per leaf, int64[n]: the row that each change shows, ABSENT for none. They
+      count only if the operator is ``visible``.
     - ``deleted``: bool[n]; ``event_time_us``: int64[n].
     - ``position``: the position of the first change; the others follow it without gaps.
     - ``cause``: the record that causes each change. It must have all of ``operator.feeds``.
@@ -426,8 +436,8 @@ def output_table(
 
 
 def take_rows(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
-    """Take the rows ``refs`` of some columns: one row per reference, null for ABSENT. If ``refs``
-    are all rows in their order, return the columns themselves.
+    """Return the columns at the row indices ``refs``: one row per reference, null for ABSENT. If
+    ``refs`` are all rows in their order, return the columns themselves.
     """
     if all(len(refs) == len(column) for column in columns) and _is_range(refs):
         return [combine_chunks(column) for column in columns]
@@ -437,14 +447,14 @@ def take_rows(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
 
 
 def _is_range(refs: Ints) -> bool:
-    """Return True if the numbers are 0, 1, 2 and so on. No numbers are such a range."""
+    """Return True if ``refs`` are 0, 1, 2 and so on without a gap. No numbers are such a range."""
     return len(refs) == 0 or (
         refs[0] == 0 and refs[-1] == len(refs) - 1 and bool(np.all(refs[1:] - refs[:-1] == 1))
     )
 
 
 def combine_chunks(column: Column) -> pa.Array:
-    """Return a column of any number of chunks as one array."""
+    """Return a column of any number of chunks as one array; an array is returned as it is."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

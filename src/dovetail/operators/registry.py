@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dovetail.operators import deduplicate, expire, explode, fill, to_changes, transact, union
 from dovetail.operators.groups import aggregate, closed_windows, retract, sessions, sliding
-from dovetail.operators.histories import in_order as with_times_in_order
+from dovetail.operators.histories import with_times_in_order
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.joins import (
     foreign_key_join,

@@ -48,9 +48,9 @@ class RowChanges:
     """
 
     @classmethod
-    def of(cls, job: Job, store: TableStore) -> RowChanges:
+    def read_batch(cls, job: Job, store: TableStore) -> RowChanges:
         """Return a change per record of the only source or, if it is versioned, per record that is
-        the latest version. Changes are ordered by (key, arrival).
+        the latest version of its key. Changes are ordered by (key, arrival). Nothing is stored.
 
         ``store``: the rows before the batch.
         """
@@ -66,13 +66,13 @@ class RowChanges:
         return cls(events, event, before[event], after[event], pool, counted, current)
 
     def rows_in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
-        """Return the old rows ``of_old`` and the new rows ``of_new`` in the order of the records, a
-        record's old row first. The result is the number of each change, and whether the row is its
-        new one.
+        """Order the old rows that ``of_old`` marks and the new rows that ``of_new`` marks by
+        record, a record's old row first. Return the number of each row's change, and whether the
+        row is the change's new one.
 
-        The masks are bool[changes]. They may have all changes several times over, both as often.
-        Then rows come in this order within each repetition, and the numbers of changes go on from
-        one to the next.
+        The masks are bool[changes], or bool[k * changes] with all changes k times over. Then rows
+        come in this order within each repetition, and the numbers of changes go on from one to the
+        next.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
@@ -83,8 +83,9 @@ class RowChanges:
         return change[order], is_new[order]
 
     def store_rows(self, job: Job, store: TableStore) -> Counts:
-        """Store each key's row after the batch in the store given to ``of``. Return the counts of
-        records that change nothing.
+        """Store the row of each key, or the versions of a versioned table, in ``store``, the one
+        given to ``read_batch``. Return the counts of records that change nothing; only a versioned
+        table has any.
         """
         store_rows(job, 0, store, self.events, self.counted)
         ignored = Counts()
@@ -92,13 +93,14 @@ class RowChanges:
         return ignored
 
 
-def old_or_new(
+def take_old_or_new(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
-    """Return the new value of each change that ``is_new``, else its old one, column by column.
+    """Return for each element of ``change`` the new value where ``is_new``, else the old one,
+    column by column.
 
-    ``old`` and ``new``: columns with a row per change of the batch. ``change``: indices into these
-    rows.
+    ``old`` and ``new``: at least one column each, with a row per change of the batch. ``change``:
+    indices into these rows.
     """
     index = pa.array(change + np.where(is_new, len(old[0]), 0))
     return [pa.concat_arrays([was, is_]).take(index) for was, is_ in zip(old, new, strict=True)]

@@ -40,15 +40,15 @@ TableStore = TableState | HistoryState
 
 
 def locate_last_rows(store: TableStore, events: Timeline) -> Located:
-    """Return the stored last row of each group, not present for a group without one, or with a
-    tombstone.
+    """Return the stored last row of each group of ``events``, not present for a group without a
+    stored row, or with a tombstone. Rows of the batch do not count.
     """
     return locate_last_rows_of_keys(store, events.hash, events.keys)
 
 
 def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-    """Return the stored last row of each key, not present for a key without one, or with a
-    tombstone. ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys.
+    """Return the last row in ``store`` of each key, not present for a key without a stored row, or
+    with a tombstone. ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys.
     """
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
@@ -57,9 +57,10 @@ def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.A
 
 def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
     """Return the keys that were taken from a queue as rows without values, all with time and clock
-    0. ``waiting``: rows of the queue, its three number columns first; none give no rows.
+    0. ``waiting``: rows of the queue, with ``_due``, ``_event_time`` and ``_hash`` first, then the
+    key; none give no rows.
 
-    ``numbered``: True if all rows of the batch are numbered. Then these have the sequence 0.
+    ``numbered``: True if the batch's own rows have a sequence. Then these rows have the sequence 0.
     """
     zeros = np.zeros(len(waiting), np.int64)
     return SourceRows(
@@ -73,8 +74,8 @@ def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
 
 
 def located_times(located: Located) -> Ints:
-    """Return the event time of each located row, a stored tombstone included: int64[queries];
-    ``NO_TIME`` for none.
+    """Return the event time of each row in ``located``, a stored tombstone included:
+    int64[queries]; ``NO_TIME`` for a query without a stored row.
     """
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
@@ -90,7 +91,8 @@ class Pool:
     base: int
 
     def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return columns at these references, null for ABSENT.
+        """Return the columns with the indices ``columns`` at the references ``refs``: one row per
+        reference, null for ABSENT.
 
         Three queries, of which 0 and 2 have stored rows "y1" and "x0", and two rows of the batch:
 
@@ -102,8 +104,8 @@ class Pool:
         | 2         | the stored one of query 2 | x0    |
         | 3         | row 0 of the batch        | n0    |
 
-        A stored row is read once, however often it is named. ``columns``: indices, the same in the
-        store and in the batch. A query that is named must have a row.
+        A stored row is read once, however often it is named. The indices are the same in the store
+        and in the batch. A query that is named must have a row.
         """
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
@@ -121,14 +123,14 @@ class Pool:
 
 
 def find_accepted_events(job: Job, events: Timeline, source: int) -> Mask:
-    """Find the events of ``source`` that its table takes: bool[events]. Only a versioned table
-    refuses any: those older than its history, unless it is in order. A record exactly as old as the
-    retention is taken.
+    """Find the events of the source with index ``source`` that its table takes: bool[events]. Only
+    a versioned table refuses any: those older than its history, unless it is in order. A record
+    exactly as old as the retention is taken.
     """
     retention_us = job.sources[source].meaning.versioned_us
     if retention_us is None or job.sources[source].meaning.in_order:
         return events.source == source  # type: ignore[no-any-return]
-    return within_retention(events, source, job.clocks_of(source, events), retention_us)
+    return within_retention(events, source, job.clock_at_events(source, events), retention_us)
 
 
 def count_ignored(
@@ -139,9 +141,12 @@ def count_ignored(
     taken: Mask,
     current: Mask | None = None,
 ) -> None:
-    """Count the records of a versioned table that change nothing. They are not ``taken``, because
-    they are older than its history; or they are not ``current``, if only each key's latest version
-    is of use.
+    """Add to ``counts`` the records of a versioned table that change nothing; do nothing for
+    another table.
+
+    - As too old: records that are not ``taken``, bool[events], since they are older than the
+      history.
+    - As late: taken records that are not ``current``, bool[events]. None counts none of these.
 
     Rows that a condition leaves out travel as tombstones, so tombstones of such a view are not
     counted.
@@ -160,12 +165,11 @@ def count_ignored(
 
 
 def store_rows(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
-    """Write a table's rows of this batch to its store, once a batch: the last event per key or, if
-    it is versioned, each version.
+    """Write the rows of the table with index ``source`` to its ``store``, once a batch: the last
+    event per key or, if it is versioned, each version.
 
-    ``store``: its columns are the first of the source's. ``counted``: the events that are versions,
-    of use for a versioned table alone. Groups of one source lie by the hash of its rows, or nearly
-    so.
+    ``store``: its columns are the first of the source's. ``counted``: bool[events], the events that
+    are versions; it counts for a versioned table only.
     """
     rows = job.batches[source].rows
     if isinstance(store, TableState):

@@ -11,7 +11,7 @@ from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.timeline import ABSENT
 from dovetail.laws.to_changes import before_and_after_rows
 from dovetail.operators.job import Job, OperatorOutcome, output_table
-from dovetail.operators.row_changes import RowChanges, old_or_new
+from dovetail.operators.row_changes import RowChanges, take_old_or_new
 from dovetail.physical.specs.by_key import ToChangesLaw
 
 
@@ -24,7 +24,7 @@ def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
     store = job.table_store(0)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    changes = RowChanges.of(job, store)
+    changes = RowChanges.read_batch(job, store)
     refs, columns = (changes.old, changes.new), job.sources[0].shape.value_columns
     former, present = (changes.pool.columns_at(side_refs, columns) for side_refs in refs)
     same = rows_equal(former, present) if columns else np.ones(len(changes.event), np.bool_)
@@ -33,7 +33,7 @@ def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
     kind = np.where(is_new, emissions.kind_after[change], emissions.kind_before[change])
     event = changes.event[change]
     group = pa.array(changes.events.group[event])
-    values = old_or_new(former, present, change, is_new) if columns else []
+    values = take_old_or_new(former, present, change, is_new) if columns else []
     table = output_table(
         job.operator,
         [key.take(group) for key in changes.events.keys],

@@ -15,7 +15,7 @@ from dovetail.arrays.timeline import ABSENT, Mask, Timeline, last_of_source, tim
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
 from dovetail.laws.transact import BARE, CHANGES, COMES, GOES, Steps, Tally, settle_events
 from dovetail.operators.counts import Counts
-from dovetail.operators.emission import changes_of, event_output_table
+from dovetail.operators.emission import changes_at_events, event_output_table
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, take_rows
 from dovetail.physical.specs.by_key import TransactLaw
 from dovetail.plan.metrics import metric_name
@@ -61,19 +61,19 @@ def run(job: Job, law: TransactLaw) -> OperatorOutcome:
     values = take_rows(rows.select(others).columns, events.row[event])
     counts = Counts()
     counts.add_rows(metric_name(source.name, "repeated"), source, rows, events.row[made.repeated])
-    changes = event_output_table(job, events, changes_of(events, event), [values])
+    changes = event_output_table(job, events, changes_at_events(events, event), [values])
     return OperatorOutcome(changes, {name: store.runs}, counts=counts)
 
 
 def _read_events(
     events: Timeline, given: pa.StructArray, store: TableState, located: Located
 ) -> tuple[pa.Array, Steps, Tally]:
-    """Return the ids of all transactions, by number; a step per event; and the stored state of each
-    group.
+    """Return the ids of all transactions, by number; a step per event; and the state of each group
+    before the batch.
 
-    ``given``: per event, its operation, transaction, order and place, null for a record without a
-    value. ``located``: the stored row of each group. A group that is not stored has the state
-    ``Tally.empty``.
+    ``given``: per event, a struct of its operation, transaction, order and place
+    (``laws.transact.Steps``), null for a record without a value. ``located``: the stored row of
+    each group. A group that is not stored has the state ``Tally.empty``.
     """
     op, id_, order, place = given.flatten()
     known = np.flatnonzero(located.present)
@@ -85,7 +85,7 @@ def _read_events(
     bare = op.is_null().to_numpy(zero_copy_only=False) & events.deleted
     steps = Steps(
         np.select(
-            [_is_operation(op, "d"), _is_operation(op, "u"), bare], [GOES, CHANGES, BARE], COMES
+            [_has_operation(op, "d"), _has_operation(op, "u"), bare], [GOES, CHANGES, BARE], COMES
         ),
         number[len(known) :],
         order.fill_null(0).to_numpy(),
@@ -97,13 +97,15 @@ def _read_events(
     return coded.dictionary, steps, tally
 
 
-def _is_operation(op: pa.Array, kind: str) -> Mask:
-    """Return for each event whether its operation is ``kind``: bool[n], false for null."""
+def _has_operation(op: pa.Array, kind: str) -> Mask:
+    """Return for each event whether its operation ``op``, a text, is ``kind``: bool[n], false for
+    null.
+    """
     return pc.equal(op, kind).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def _store_tallies(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
-    """Store the state of each key in ``events``, a tombstone for one without rows.
+    """Put the state of each key in ``events`` into ``store``, a tombstone for a key without rows.
 
     ``tally``: the state after the batch, one per key. ``ids``: the transactions' ids by number; a
     state whose number is ABSENT has none.

@@ -16,7 +16,7 @@ class Blobs(Protocol):
         """Return the blob of this name, None if there is none."""
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store a blob under a name, in place of a former one."""
+        """Store a blob under ``name``, in place of a former one if there is any."""
 
     def delete(self, name: str) -> None:
         """Remove the blob of this name, which must exist."""
@@ -26,6 +26,7 @@ class MemoryBlobs:
     """Blobs in a dictionary, for tests and batch runs."""
 
     def __init__(self, blobs: dict[str, bytes] | None = None) -> None:
+        """Hold the dictionary ``blobs`` itself, from name to bytes; by default a new, empty one."""
         self.blobs = {} if blobs is None else blobs
 
     def get(self, name: str) -> bytes | None:
@@ -33,7 +34,7 @@ class MemoryBlobs:
         return self.blobs.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store a blob under a name, in place of a former one."""
+        """Store a blob under ``name``, in place of a former one if there is any."""
         self.blobs[name] = blob
 
     def delete(self, name: str) -> None:

@@ -69,11 +69,14 @@ class HistoryState(RunState):
 
     @property
     def latest_us(self) -> int | None:
-        """The largest time stored; None if nothing is."""
+        """The largest event time in the stored runs, tombstones and expired rows included; None if
+        nothing is stored.
+        """
         return max((run.latest_us for run in self.runs.runs), default=None)
 
     def find_as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
-        """Find the last version of each query's key at or before a time, tombstones included.
+        """Find the last version of each query's key at or before ``time_us``, tombstones included.
+        Of two stored versions with one time, the later written counts.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
         without such a version gets segment -1, the smallest int64 as its time, and is not present.
@@ -104,9 +107,9 @@ class HistoryState(RunState):
     ) -> Matches:
         """Find all rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
 
-        ``hash_``: int64[n], non-decreasing; the other arguments have n rows, too. Rows come run by
-        run, oldest first, in each run by hash, then time. Rows behind the horizon may still be
-        found.
+        ``hash_``: int64[n], non-decreasing; the other arguments have n rows, too. ``rows`` of the
+        result come run by run, oldest first, in each run by hash, then time. Older versions of one
+        time are among them. Rows behind the horizon may still be found.
         """
         queries: list[Ints] = []
         rows: list[Ints] = []
@@ -146,7 +149,7 @@ class HistoryState(RunState):
                 high = low + np.searchsorted(hash_[low:], segment.last, side="right")
                 if low == high:
                     continue
-                table = self._open(segment)
+                table = self._open_segment(segment)
                 stored = int64_column(table, HASH)
                 first = np.searchsorted(stored, hash_[low:high])
                 hit = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hash_[low:high])
@@ -155,8 +158,8 @@ class HistoryState(RunState):
                     yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
-        """Find the pairs whose stored row ``row[i]`` has the key of query ``query[i]``:
-        bool[pairs].
+        """Find the pairs i whose row ``row[i]`` of ``table`` has the key of query ``query[i]``:
+        bool[pairs]. ``keys``: the key columns, one row per query.
         """
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
@@ -179,7 +182,7 @@ class HistoryState(RunState):
                 pa.array(retained_row[np.lexsort((time[retained_row], hash_[retained_row]))])
             )
         # A late version may lie in a newer run than the tombstone that replaced it.
-        others = (run.earliest_us for run in self.runs.runs_beside(merge))
+        others = (run.earliest_us for run in self.runs.runs_not_read_by(merge))
         settled_us = min([self.horizon_us, *others])
         begun = merge.done[-1].last if merge.done else None
         return last_versions(rows, self._key_columns, self.horizon_us, settled_us, begun)
@@ -203,7 +206,7 @@ def last_versions(
     settled_us: int,
     begun: int | None = None,
 ) -> pa.Table:
-    """Return the versions that anyone can still ask for, ordered by hash, then time.
+    """Return the versions among ``rows`` that anyone can still ask for, ordered by hash, then time.
     ``key_columns``: the indices of the key's columns. ``rows``: at least one, with one chunk a
     column.
 

@@ -18,7 +18,9 @@ ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """Return a table as the bytes of one Arrow IPC stream."""
+    """Return a table as the bytes of one Arrow IPC stream, compressed with LZ4. A table without
+    rows keeps its schema.
+    """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as writer:
         writer.write_table(table)
@@ -26,9 +28,9 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
-    """Return the table of one stream without the columns named in ``without``, which are not
-    unpacked. Names that it has no column of are ignored. Raises ``pa.ArrowInvalid`` for other
-    bytes.
+    """Return the table in the Arrow IPC stream ``stream``, without the columns named in
+    ``without``, which are not unpacked. Names that it has no column of are ignored. Raises
+    ``pa.ArrowInvalid`` for other bytes.
     """
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
@@ -39,8 +41,8 @@ def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Tab
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:
-    """Yield the table in consecutive parts of at most ``size_bytes``, uncompressed, and ``rows``
-    rows, by default any number.
+    """Yield ``table`` in consecutive parts of at most ``size_bytes``, uncompressed, and at most
+    ``rows`` rows, by default any number.
 
     A part has at least one row, whatever its size. An empty table is one part.
     """

@@ -40,14 +40,16 @@ def write_file(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it exists and is one. Never fails."""
+    """Remove the file at ``path``, if it exists. A directory, or a file that cannot be removed,
+    stays without an error.
+    """
     with suppress(OSError):
         path.unlink()
 
 
 def remove_older(directory: Path, than_s: float) -> None:
-    """Remove the directory's files last written or touched before the epoch second ``than_s``. A
-    missing directory has none.
+    """Remove the files in ``directory`` that were last written or touched before the epoch second
+    ``than_s``, exclusive. Files that cannot be removed stay; a missing directory has none.
     """
     try:
         paths = list(directory.iterdir())
@@ -60,8 +62,8 @@ def remove_older(directory: Path, than_s: float) -> None:
 
 
 def make_private_directory(directory: Path) -> None:
-    """Create the directory and missing parents, for its user alone. An existing one gets these
-    permissions.
+    """Create ``directory`` and its missing parents, and let only the user access it (mode 700). An
+    existing directory gets this mode if others have any access.
 
     Raises ``PermissionError`` if another user owns it, and ``OSError`` if it cannot be created.
     """

@@ -81,8 +81,8 @@ def load(
     its first batch.
 
     ``topology``: the stage's fingerprint; ``buckets``: the number of its buckets. ``stored_pages``:
-    pages that need not be read. Raises ``CheckpointError`` if the manifest belongs to another
-    topology or number of buckets, and ``StateError`` as ``read`` does.
+    pages by name that need not be read. Raises ``CheckpointError`` if the manifest belongs to
+    another topology or number of buckets, and ``StateError`` as ``read`` does.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:
@@ -110,7 +110,8 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
     body = _from_blob(blob)
     pages: dict[str, Segments] = {}
 
-    def segments(stored: Sequence[Any]) -> Segments:
+    def read_segments(stored: Sequence[Any]) -> Segments:
+        """Return the segments of a stored list: those of its pages, then the others."""
         names, unpaged = stored
         for name in names:
             pages[name] = stored_pages[name] if name in stored_pages else _read_page(blobs, name)
@@ -126,9 +127,9 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
         rows=body["rows"],
         stores={
             name: Runs(
-                runs=tuple(SortedRun(tier, segments(stored)) for tier, stored in store["runs"]),
+                runs=tuple(SortedRun(tier, read_segments(stored)) for tier, stored in store["runs"]),
                 merges=tuple(
-                    Merge(tier, tuple(ends), segments(done)) for tier, ends, done in store["merges"]
+                    Merge(tier, tuple(ends), read_segments(done)) for tier, ends, done in store["merges"]
                 ),
             )
             for name, store in body["stores"].items()
@@ -142,14 +143,16 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
 
 
 def save(blobs: Blobs, manifest: Manifest) -> Pages:
-    """Write the manifest and return the pages that are stored now.
+    """Write ``manifest`` to a bucket's ``blobs``, in place of a former one, and return the pages
+    that are stored now, by name.
 
-    ``manifest.pages``: the pages that are stored before. Pages that are not among them are written
+    ``manifest.pages``: the pages that were stored before. Pages that are not among them are written
     first, and pages no longer needed are deleted last.
     """
     pages: dict[str, Segments] = {}
 
-    def stored(segments: Segments) -> list[Any]:
+    def to_stored_form(segments: Segments) -> list[Any]:
+        """Return the names of the pages of a list, and its other segments. Add the pages."""
         whole = len(segments) - len(segments) % _PAGE
         starts = range(0, whole, _PAGE)
         segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
@@ -166,8 +169,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         "rows": manifest.rows,
         "stores": {
             name: {
-                "runs": [[run.tier, stored(run.segments)] for run in runs.runs],
-                "merges": [[merge.tier, merge.read, stored(merge.done)] for merge in runs.merges],
+                "runs": [[run.tier, to_stored_form(run.segments)] for run in runs.runs],
+                "merges": [[merge.tier, merge.read, to_stored_form(merge.done)] for merge in runs.merges],
             }
             for name, runs in manifest.stores.items()
         },
@@ -183,8 +186,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _read_page(blobs: Blobs, name: str) -> Segments:
-    """Return the segments in the stored page of this name, which must exist. Raises ``StateError``
-    for another format version.
+    """Return the segments in the stored page ``name``, which must exist in ``blobs``. Raises
+    ``StateError`` for another format version.
     """
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"
@@ -192,13 +195,15 @@ def _read_page(blobs: Blobs, name: str) -> Segments:
 
 
 def _to_blob(body: Any) -> bytes:
-    """Return a JSON value as bytes behind the byte of the format's version."""
+    """Return ``body``, a value that JSON can hold, as bytes: the byte of the format's version, then
+    JSON.
+    """
     return bytes([FORMAT_VERSION]) + json.dumps(body, separators=(",", ":")).encode()
 
 
 def _from_blob(blob: bytes) -> Any:
-    """Return the JSON value of a blob, behind its first byte. Raises ``StateError`` if that byte is
-    another format version.
+    """Return the value that ``_to_blob`` wrote. Raises ``StateError`` if the first byte is another
+    format version.
     """
     if blob[0] != FORMAT_VERSION:
         raise StateError(
@@ -210,5 +215,7 @@ def _from_blob(blob: bytes) -> Any:
 
 
 def _parse_segments(segments: Sequence[Sequence[Any]]) -> Segments:
-    """Return segments from their JSON form, a list of field values each."""
+    """Return segments from their JSON form, a list of field values each in the order of the fields,
+    in their order.
+    """
     return tuple(Segment(*fields) for fields in segments)

@@ -63,8 +63,8 @@ class MergeInput:
         return min(max(int(end), row + 1), int(self.rows[self._segment_of_row(row) + 1]))
 
     def order_values(self, row: int, order: Order) -> tuple[int, ...]:
-        """Return the values of the order's columns in row ``row``, counted from 0 through all
-        segments of the input.
+        """Return the values of the columns of ``order`` in row ``row``, most significant first.
+        Rows are counted from 0 through all segments of the input.
         """
         segment_index = self._segment_of_row(row)
         table = self.open(self.run.segments[segment_index])
@@ -75,8 +75,9 @@ class MergeInput:
     def first_row_not_below(
         self, row: int, values: Sequence[int], order: Order, *, after: bool
     ) -> int:
-        """Return the first row, from ``row`` on, that is not below ``values`` in the order. With
-        ``after``, it must be above them.
+        """Return the number of the first row, from ``row`` on, that is not below ``values`` in
+        ``order``. With ``after``, the row must be above them. ``values``: one for each column of
+        ``order``.
 
         The number of all rows is returned if there is none.
         """
@@ -94,8 +95,8 @@ class MergeInput:
         return int(self.rows[-1])
 
     def slice_rows(self, start: int, end: int) -> list[pa.Table]:
-        """Return the rows from ``start`` up to an exclusive ``end``, a table for each segment; none
-        if ``start`` is ``end``.
+        """Return the rows from number ``start`` up to an exclusive ``end``, a table for each
+        segment, in order; no tables if ``start`` is ``end``.
         """
         parts = []
         while start < end:
@@ -132,7 +133,8 @@ def step_end(
     as long as single rows are not larger. If no more than ``size_bytes`` are unread, it reads all
     of them. With ``order.whole``, rows that are equal in it are read together, whatever their size.
     With several order columns it ends where a value of the first one begins, unless it would then
-    read nothing. ``read``: the number of rows of each input read before.
+    read nothing. ``read``: the number of rows of each input read before. ``order``: the order of
+    rows in all inputs.
     """
     ends = [int(i.rows[-1]) for i in inputs]
     now = list(read)
@@ -170,7 +172,7 @@ def _before_last_value(
 
 
 def _estimate_bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
-    """Estimate the size of the first ``rows[i]`` rows of all inputs i."""
+    """Return about how many bytes the first ``rows[i]`` rows of all ``inputs[i]`` have together."""
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
 
@@ -189,11 +191,12 @@ def _estimate_bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
 def _advance_rows(
     inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
-    """Return the rows of each input read after another bit of a step: int for each input.
+    """Return the number of rows of each input read after another bit of a step.
 
     Each unfinished input could be read by about ``share`` bytes. The input whose share ends first
-    in the order is read so far, all others up to the same row. So no input is read further than its
-    share. ``now``, ``ends``: the rows read so far, and all rows; at least one input is unfinished.
+    in ``order`` is read so far, all others up to the same place in the order. So no input is read
+    further than its share, unless ``order.whole`` adds rows that are equal to the last one.
+    ``now``, ``ends``: the rows read so far, and all rows; at least one input is unfinished.
     """
     reach = {
         input_index: input_.row_after_bytes(now[input_index], share)

@@ -24,6 +24,9 @@ class QueueState(RunState):
     def __init__(
         self, schema: pa.Schema, runs: Runs, blobs: Blobs, cache: SegmentCache, *, taken_us: int
     ) -> None:
+        """Open the queue. ``schema``: the stored columns. ``taken_us``: the time up to which,
+        inclusive, rows have been taken.
+        """
         super().__init__(schema, runs, blobs, cache, order=Order((DUE,)))
         self._taken_us = taken_us
 
@@ -35,7 +38,7 @@ class QueueState(RunState):
         for run in self.runs.runs:
             for segment in run.segments:
                 if segment.first <= upto_us and segment.last > self._taken_us:
-                    table = self._open(segment)
+                    table = self._open_segment(segment)
                     due = int64_column(table, DUE)
                     start, end = np.searchsorted(due, (self._taken_us, upto_us), side="right")
                     parts.append(table.slice(start, end - start))
@@ -51,7 +54,7 @@ class QueueState(RunState):
             for run in self.runs.unmerged_runs()
             if all(segment.last <= self._taken_us for segment in run.segments)
         )
-        self._drop(dropped)
+        self._drop_runs(dropped)
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the rows that are due after the time up to which rows have been taken, by due
@@ -65,10 +68,11 @@ class QueueState(RunState):
         return rows.take(pa.array(waiting_row[np.argsort(due[waiting_row], kind="stable")]))
 
 
-def waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa.Table]) -> int:
-    """Return the number of a queue's rows that are due after ``taken_us``.
+def count_waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa.Table]) -> int:
+    """Return the number of rows in the ``runs`` of a queue that are due after ``taken_us``.
 
-    Only segments with rows on both sides of that time are ``opened``, and searched.
+    ``opened``: returns the rows of a segment. It is called only for segments with rows on both
+    sides of that time.
     """
     count = 0
     for run in runs.runs:

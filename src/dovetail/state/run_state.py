@@ -48,8 +48,8 @@ class Located:
     """False if there is no row or the row is a tombstone: bool[n]."""
 
     def take(self, which: Ints) -> Located:
-        """Return the answers to the queries ``which`` (indices), in that order. The
-        tables stay whole.
+        """Return the answers to the queries with the indices ``which``, in that order. An index may
+        come several times. ``tables`` stay whole.
         """
         return replace(
             self,
@@ -60,8 +60,8 @@ class Located:
         )
 
     def concatenate(self, other: Located) -> Located:
-        """Return the answers to n queries followed by those of ``other``, which has the same
-        ``schema``.
+        """Return these answers followed by those of ``other``, which has the same ``schema``.
+        Queries of ``other`` are numbered from n on.
         """
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
@@ -83,7 +83,7 @@ class Located:
         return rows.combine_chunks().take(pa.array(gathered_row))
 
     def fetch_by_segment(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """Return the ``columns`` of the rows that answer the queries ``which``, by segment.
+        """Return the ``columns`` of the rows that answer the queries ``which``, ordered by segment.
 
         The second result is int64[which]: the index of each query's row among them. For example,
         queries 4, 1 and 2 have rows in segments 1, 0 and 1:
@@ -128,8 +128,9 @@ class RunState(ABC):
     ) -> None:
         """Open the store.
 
-        ``schema``: the stored columns. ``runs``: those that the manifest names. ``order``: the
-        columns that order rows; ``expiry``: the column of times by which they expire.
+        ``schema``: the stored columns. ``runs``: those that the manifest names. ``blobs``: the
+        bucket's, where segments lie; ``cache``: that of the process. ``order``: the columns that
+        order rows; ``expiry``: the column of times by which they expire.
         """
         self.runs = runs
         self.schema = schema
@@ -140,7 +141,7 @@ class RunState(ABC):
 
     @abstractmethod
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return, in the store's order, the rows that a merge keeps of one slice of its inputs.
+        """Return, in the store's order, the rows that ``merge`` keeps of one slice of its inputs.
 
         ``pieces``: the slice of each input of ``merge``, oldest first. The result may be empty.
         """
@@ -158,33 +159,34 @@ class RunState(ABC):
     def expire(self, before_us: int) -> None:
         """Drop the runs whose rows are all older than ``before_us`` by the column ``expiry``.
 
-        Runs that are being merged stay.
+        Runs that are being merged stay, and so do older rows in a run with a newer one.
         """
-        self._drop(tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us))
+        self._drop_runs(tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us))
 
-    def _drop(self, dropped: tuple[SortedRun, ...]) -> None:
-        """Remove these runs from the store, and delete their segments. No merge may read them
-        (``Runs.unmerged_runs``).
+    def _drop_runs(self, dropped: tuple[SortedRun, ...]) -> None:
+        """Remove the runs ``dropped`` from the store, and delete their segments. No merge may read
+        these runs (``Runs.unmerged_runs``).
         """
-        self.runs = self.runs.without(dropped)
+        self.runs = self.runs.without_runs(dropped)
         for run in dropped:
-            self._delete(run)
+            self._delete_segments(run)
 
     def append(self, rows: pa.Table) -> int:
-        """Store a batch's rows as the newest run. They have the columns of ``schema`` and are in
-        the store's order.
+        """Store a batch's ``rows`` as the newest run, in segments of at most ``SEGMENT_BYTES_MAX``.
+        The rows have the columns of ``schema`` and are in the store's order.
 
-        Return the bytes written, 0 for no rows, which make no run.
+        Return the uncompressed bytes of the new segments, 0 for no rows, which make no run.
         """
         if rows.num_rows == 0:
             return 0
-        segments = tuple(self._write(part) for part in parts_of(rows, SEGMENT_BYTES_MAX))
+        segments = tuple(self._write_segment(part) for part in parts_of(rows, SEGMENT_BYTES_MAX))
         self.runs = self.runs.append(segments)
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
         """Start merges that are due, and carry merges on until about ``budget_bytes`` of input are
-        read. Each merge that the budget reaches makes at least one step.
+        read. A merge that the budget reaches makes at least one step, so the budget may be exceeded
+        by one.
 
         A complete merge replaces its inputs, whose segments are deleted.
         """
@@ -194,13 +196,13 @@ class RunState(ABC):
             inputs = self.runs.runs_read_by(merge)
             whole = tuple(run.rows for run in inputs)
             while budget_bytes > 0 and merge.read != whole:
-                step, read_bytes = self._step(merge, size_bytes)
+                step, read_bytes = self._advance_merge(merge, size_bytes)
                 self.runs = self.runs.replace_merge(merge, step)
                 merge, budget_bytes = step, budget_bytes - read_bytes
             if merge.read == whole:
                 self.runs = self.runs.complete_merge(merge)
                 for run in inputs:
-                    self._delete(run)
+                    self._delete_segments(run)
 
     def contents(self) -> Iterator[pa.Table]:
         """Yield, in order and some at a time, all rows that a merge of everything would keep;
@@ -218,27 +220,31 @@ class RunState(ABC):
                 merge = replace(merge, done=(self._describe_segment(merged),))
                 yield merged
 
-    def _step(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice, of about ``size_bytes`` of input, into at most one new segment.
+    def _advance_merge(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
+        """Merge the next slice of the inputs of ``merge``, of about ``size_bytes``, into at most
+        one new segment; none if no row is kept.
 
-        Return the merge after it, and the bytes read, at least 1.
+        Return the merge after it, and the bytes read, at least 1. ``runs`` stays.
         """
         read, pieces = self._next_slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
         merged = self._merge_slices(pieces, merge)
         done = merge.done
         if merged.num_rows:
-            done = (*done, self._write(merged))
+            done = (*done, self._write_segment(merged))
         return replace(merge, read=read, done=done), max(read_bytes, 1)
 
     def _next_slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """Return for each input of a merge, oldest first, the number of its rows read after the
-        next slice. Also return its rows in the slice, an empty table for an input without any. The
-        slice has about ``size_bytes``.
+        """Return for each input of ``merge``, oldest first, the number of all its rows that are
+        read once the next slice is. Also return the input's rows in that slice, perhaps an empty
+        table.
+
+        The slice has about ``size_bytes``; it holds all rows that are left if they are no more.
+        ``order``: the order in which rows are read.
         """
-        inputs = [MergeInput(run, self._open) for run in self.runs.runs_read_by(merge)]
+        inputs = [MergeInput(run, self._open_segment) for run in self.runs.runs_read_by(merge)]
         read = step_end(inputs, merge.read, size_bytes, order)
         pieces = [
             pa.concat_tables([self.schema.empty_table(), *input_.slice_rows(start, end)])
@@ -246,15 +252,15 @@ class RunState(ABC):
         ]
         return read, pieces
 
-    def _open(self, segment: Segment) -> pa.Table:
-        """Return the rows of a segment as a table, from a local copy or the stored blob, which must
-        exist. Raises ``StateError`` for another format version.
+    def _open_segment(self, segment: Segment) -> pa.Table:
+        """Return the rows of a segment as a table, from memory, a local copy or the stored blob,
+        which must exist. Raises ``StateError`` for another format version.
         """
         return self._cache.open(segment, self._blobs.get)
 
-    def _write(self, table: pa.Table) -> Segment:
-        """Store a table, which has a row and is in the store's order, as a new segment, and keep it
-        in the cache. Return its description.
+    def _write_segment(self, table: pa.Table) -> Segment:
+        """Store ``table``, which has a row and is in the store's order, as a new segment, and add
+        it to the cache. Return the segment's description. ``runs`` stays.
         """
         table = table.combine_chunks()
         segment = self._describe_segment(table)
@@ -268,8 +274,8 @@ class RunState(ABC):
         """
         return describe_segment(table, self._order.columns[0], self._expiry)
 
-    def _delete(self, run: SortedRun) -> None:
-        """Delete the blobs and the local copies of all segments of a run."""
+    def _delete_segments(self, run: SortedRun) -> None:
+        """Delete the blobs and the local copies of all segments of ``run``. ``runs`` stays."""
         for segment in run.segments:
             self._blobs.delete(segment.id)
             self._cache.drop(segment)

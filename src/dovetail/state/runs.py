@@ -37,7 +37,7 @@ class SortedRun:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the run's rows in local files, uncompressed."""
+        """The size in bytes of the run's segments, uncompressed."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
@@ -73,7 +73,9 @@ class Runs:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """The segments of all runs, then those that unfinished merges have written."""
+        """All segments that are stored, each once: those of all runs, then those that unfinished
+        merges have written.
+        """
         for part in self.runs:
             yield from part.segments
         for merge in self.merges:
@@ -81,16 +83,17 @@ class Runs:
 
     def with_segments_around(self, ordered: Sequence[int]) -> Runs:
         """Return the runs, without merges, with only the segments in whose range one of the values
-        lies.
+        ``ordered`` lies.
 
-        ``ordered``: values of the column that orders rows, ascending. A segment's range is from its
+        The values are of the column that orders rows, ascending. A segment's range is from its
         first to its last row, both inclusive. Runs without such a segment are left out.
         """
 
-        def may(segment: Segment) -> bool:
+        def has_value_in_range(segment: Segment) -> bool:
+            """Return True if one of the values lies in the range of ``segment``."""
             return bisect_left(ordered, segment.first) < bisect_right(ordered, segment.last)
 
-        runs = (replace(run, segments=tuple(filter(may, run.segments))) for run in self.runs)
+        runs = (replace(run, segments=tuple(filter(has_value_in_range, run.segments))) for run in self.runs)
         return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
@@ -100,11 +103,13 @@ class Runs:
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def on_one_tier(self) -> Runs:
-        """Return all runs, in order, as runs of tier 0 without merges."""
+        """Return all runs, in order, as runs of tier 0. Merges are left out, with the segments that
+        they have written.
+        """
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
-    def of_tier(self, tier: int) -> tuple[SortedRun, ...]:
-        """Return the runs of one tier, oldest first."""
+    def runs_of_tier(self, tier: int) -> tuple[SortedRun, ...]:
+        """Return the runs of ``tier``, oldest first; none for a tier without runs."""
         return tuple(run for run in self.runs if run.tier == tier)
 
     def count_tiers(self) -> int:
@@ -113,33 +118,35 @@ class Runs:
         """
         return self.runs[0].tier + 1 if self.runs else 0
 
-    def runs_beside(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs that the given merge does not read, oldest first."""
+    def runs_not_read_by(self, merge: Merge) -> tuple[SortedRun, ...]:
+        """Return the runs of all tiers that ``merge`` does not read, oldest first."""
         inputs = self.runs_read_by(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
     def runs_read_by(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs that the given merge reads, oldest first."""
-        return self.of_tier(merge.tier)[: len(merge.read)]
+        """Return the runs that ``merge`` reads, oldest first: the first of its tier."""
+        return self.runs_of_tier(merge.tier)[: len(merge.read)]
 
     def unmerged_runs(self) -> tuple[SortedRun, ...]:
         """Return the runs that no merge reads, oldest first."""
         merging = [run for merge in self.merges for run in self.runs_read_by(merge)]
         return tuple(run for run in self.runs if run not in merging)
 
-    def without(self, dropped: tuple[SortedRun, ...]) -> Runs:
-        """Return the runs but for ``dropped`` ones, which no merge may read."""
+    def without_runs(self, dropped: tuple[SortedRun, ...]) -> Runs:
+        """Return the runs without those equal to one of ``dropped``, which no merge may read.
+        Merges stay.
+        """
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
     def with_due_merges(self) -> Runs:
         """Return the runs with a new merge in every tier that has ``FANOUT`` runs or more and no
-        merge. It reads all present runs of its tier.
+        merge. A new merge reads all present runs of its tier. No row is read yet.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
-            Merge(tier, (0,) * len(self.of_tier(tier)))
+            Merge(tier, (0,) * len(self.runs_of_tier(tier)))
             for tier in range(self.count_tiers())
-            if tier not in merging and len(self.of_tier(tier)) >= FANOUT
+            if tier not in merging and len(self.runs_of_tier(tier)) >= FANOUT
         )
         return replace(self, merges=(*self.merges, *fresh))
 

@@ -66,10 +66,11 @@ class Segment:
 
 
 def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
-    """Return a new segment, under a new id, for rows that are already ordered by column ``order``.
+    """Return the description of a new segment, under a new id, for the rows of ``table``, which are
+    already ordered by its column ``order``. Nothing is stored.
 
-    ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Its
-    ordering column has no nulls.
+    ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Neither
+    column has nulls.
     """
     ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
@@ -84,7 +85,9 @@ def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> S
 
 
 def encode(table: pa.Table) -> bytes:
-    """Return the rows of a segment as bytes: the format's version, then an Arrow stream."""
+    """Return the rows of a segment as bytes: a byte with the format's version, then a compressed
+    Arrow stream.
+    """
     return bytes([FORMAT_VERSION]) + to_ipc(table)
 
 
@@ -171,15 +174,17 @@ class SegmentCache:
         return self._keep_open(segment, table if mapped is None else mapped)
 
     def drop(self, segment: Segment) -> None:
-        """Close a segment, if it is open, and delete its local copy, if there is one."""
+        """Close a segment, if it is open, and delete its local copy, if there is one. The stored
+        blob stays.
+        """
         self._close_segment(segment.id)
         path = self._copy_path(segment.id)
         if path is not None:
             local_files.remove_file(path)
 
     def remember_pages(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
-        """Remember pages of a manifest by their names; they never change. Above ``_PAGES_MAX``,
-        forget those seen longest ago.
+        """Remember pages of a manifest by their names; pages never change. Above ``_PAGES_MAX``
+        pages in all, forget those remembered longest ago.
         """
         for name, page in pages.items():
             self.pages[name] = page
@@ -212,7 +217,9 @@ class SegmentCache:
             local_files.remove_older(self._directory, now_s - _UNUSED_S_MAX)
 
     def _file_names(self) -> set[str]:
-        """Return the names of the files in the directory; none if it cannot be read."""
+        """Return the names of the files in the cache's directory; none if it cannot be read. There
+        must be a directory.
+        """
         assert self._directory is not None
         try:
             return {path.name for path in self._directory.iterdir()}
@@ -220,14 +227,14 @@ class SegmentCache:
             return set()
 
     def _copy_path(self, name: str) -> Path | None:
-        """Return the path of the local copy of the segment with this id; None without a
-        directory.
+        """Return the path of the local copy of the segment with the id ``name``, whether it exists
+        or not; None without a directory.
         """
         return None if self._directory is None else self._directory / name
 
     def _map_copy(self, segment: Segment) -> pa.Table | None:
-        """Return the segment's rows from its local copy, or None if there is none. An invalid copy
-        is removed.
+        """Return the segment's rows, mapped from its local copy, or None without a directory or a
+        valid copy. An invalid copy is removed.
         """
         path = self._copy_path(segment.id)
         if path is None:
@@ -246,8 +253,8 @@ class SegmentCache:
         return table.replace_schema_metadata(None)
 
     def _keep_open(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Add a segment's rows to the open ones, and close the oldest above the limits. Return
-        ``table``.
+        """Add a segment's rows ``table`` to the open ones, and return them. Above the limits of
+        number and size, close those used longest ago.
         """
         self._open[segment.id] = table
         if segment.id not in self._in_memory:
@@ -262,25 +269,30 @@ class SegmentCache:
         return table
 
     def _close_segment(self, name: str) -> None:
-        """Close the segment with this id, if it is open, so its memory can be freed."""
+        """Close the segment with the id ``name``, if it is open, so its memory can be freed. Its
+        local copy stays.
+        """
         self._open.pop(name, None)
         self._memory_bytes -= self._in_memory.pop(name, 0)
         self._mapped_bytes -= self._mapped.pop(name, 0)
 
 
 def _copy_writer(segment: Segment, table: pa.Table) -> Callable[[IO[bytes]], None]:
-    """Return a function that writes a local copy with the segment's id in its metadata."""
+    """Return a function that writes a segment's local copy to a file: the rows ``table``, with the
+    segment's id in the metadata.
+    """
     named = table.replace_schema_metadata({_ID: segment.id})
 
-    def fill(file: IO[bytes]) -> None:
+    def write_copy(file: IO[bytes]) -> None:
+        """Write the rows to ``file`` as an Arrow IPC file."""
         with pa.ipc.new_file(file, named.schema) as writer:
             writer.write_table(named)
 
-    return fill
+    return write_copy
 
 
 def int64_column(table: pa.Table, column: str) -> Ints:
-    """Return an int64 column of an opened segment as an array, without a copy. ``table`` has one
-    chunk a column, and the column has no nulls.
+    """Return the int64 column named ``column`` of an opened segment as an array, without a copy.
+    ``table`` has one chunk a column, and the column has no nulls.
     """
     return table.column(column).chunk(0).to_numpy()  # type: ignore[no-any-return]

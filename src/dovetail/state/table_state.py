@@ -72,16 +72,16 @@ class TableState(RunState):
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, and drop the runs behind the horizon. ``rows``: in hash order, one
-        per key. Without rows the runs are dropped all the same.
+        """Append a batch's rows, and drop the runs whose rows are all behind the horizon. ``rows``:
+        in hash order, one per key. Without rows the runs are dropped all the same.
         """
         super().store(rows)
         self.expire(self.horizon_us)
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the newest row of each key in ``pieces``, without those behind the horizon, in
-        hash order. ``pieces``: the next rows of the inputs of ``merge``, oldest first. A merge of
-        the oldest tier drops tombstones.
+        """Return the newest row of each key in ``pieces``, without rows older than ``horizon_us``,
+        in hash order. ``pieces``: the next rows of the inputs of ``merge``, oldest first. A merge
+        of the oldest tier drops tombstones.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
@@ -91,7 +91,8 @@ class TableState(RunState):
         return merged.filter(pc.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-        """Find the current row of each key.
+        """Find the current row of each key, that in the newest run. A row behind the horizon may
+        still be found.
 
         ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys. A tombstone is found, but
         not present. A key without any row has segment -1 and time 0.
@@ -113,8 +114,8 @@ class TableState(RunState):
                 wanted = first + np.flatnonzero(located.segment[first:last] < 0)
                 if len(wanted) == 0:
                     continue
-                tables.append(self._open(segment))
-                self._search(tables[-1], len(tables) - 1, wanted, hash_, keys, located)
+                tables.append(self._open_segment(segment))
+                self._search_segment(tables[-1], len(tables) - 1, wanted, hash_, keys, located)
         return replace(located, tables=tuple(tables))
 
     def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
@@ -133,7 +134,7 @@ class TableState(RunState):
                 asked = np.arange(begin, np.searchsorted(low, segment.last, side="right"))
                 if len(asked) == 0:
                     continue
-                table = self._open(segment)
+                table = self._open_segment(segment)
                 order = int64_column(table, HASH)
                 which, row = expand_ranges(
                     np.searchsorted(order, low[asked]),
@@ -153,7 +154,8 @@ class TableState(RunState):
     def _current_rows(
         self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
     ) -> Scan:
-        """Return the rows of a scan that no newer row replaces, without tombstones.
+        """Return the rows of a scan, without those that a newer row of their key replaces and
+        without tombstones.
 
         ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash,
         one element per row.
@@ -177,7 +179,7 @@ class TableState(RunState):
         standing = np.flatnonzero(~deleted.astype(np.bool_))
         return Scan(query[standing], located.take(standing))
 
-    def _search(
+    def _search_segment(
         self,
         table: pa.Table,
         table_index: int,
@@ -186,9 +188,12 @@ class TableState(RunState):
         keys: Sequence[pa.Array],
         located: Located,
     ) -> None:
-        """Enter into ``located`` the keys among ``wanted`` that ``table`` holds. ``wanted``:
-        indices of keys not yet found, by hash. Arrays of ``located`` are changed in place.
-        ``table_index``: the number of the segment in ``located.tables``.
+        """Enter into ``located`` the keys among ``wanted`` that ``table``, the rows of a segment,
+        holds. Arrays of ``located`` are changed in place; keys that ``table`` lacks stay as they
+        are.
+
+        ``wanted``: indices of keys not yet found, by hash. ``hash_``, ``keys``: the hash and the
+        columns of all keys. ``table_index``: the number of the segment in ``located.tables``.
         """
         stored_hash = int64_column(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])

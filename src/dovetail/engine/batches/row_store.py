@@ -77,7 +77,7 @@ class Stock:
         """The bytes that the rows of all pieces take in memory, those on disk included."""
         return sum(rows.nbytes for rows in self.pieces)
 
-    def ordering(self, piece: int) -> pa.Table:
+    def numbered_ordering_columns(self, piece: int) -> pa.Table:
         """Return the columns that order the rows of a piece, with the rows' numbers as ``AT``."""
         table = ordering_columns(self.pieces[piece])
         return table.append_column(

@@ -105,7 +105,7 @@ class Slices:
         source).
         """
         sources = range(len(self.share.batches))
-        return {(of, by): self.share.clock_of(of, by) for of in sources for by in sources}
+        return {(of, by): self.share.clock_at_rows(of, by) for of in sources for by in sources}
 
     def _cut_by_key(self) -> list[list[Ints]]:
         """Return for each slice and source the indices of its rows, ascending. Slices are cut in

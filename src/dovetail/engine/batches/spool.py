@@ -51,7 +51,7 @@ class Spool:
         closes it.
         """
         try:
-            self._write()
+            self._write_rows()
         except OSError as error:
             if self._file is not None:
                 with suppress(OSError):
@@ -64,7 +64,7 @@ class Spool:
                 "max_per_trigger)",
             ) from error
 
-    def _write(self) -> None:
+    def _write_rows(self) -> None:
         """Append the rows in memory to the file, created on first use, and replace them in
         ``pieces`` by their place there.
         """

@@ -55,12 +55,15 @@ GROUP_TIME, _COUNT = "_time", "_count"
 
 
 def accumulator_name(column: int, part: int) -> str:
-    """Return the name of the stored column with one part of a result column's accumulators."""
+    """Return the name of the stored column with part ``part`` of the accumulators of result column
+    ``column``: ``_a<column>_<part>``. Both numbers begin at 0; a kernel's state has one or more
+    parts.
+    """
     return f"_a{column}_{part}"
 
 
-def state_store(job: Job, law: AggregationLaw) -> TableState:
-    """Open the store of accumulators.
+def open_accumulator_store(job: Job, law: AggregationLaw) -> TableState:
+    """Open the store of the law's accumulators, as it was before the batch.
 
     Its columns are ``_hash``; ``_event_time``, the end for a window; ``_deleted``; the key; the
     group's time; its number of rows; the accumulators. With windows, it drops rows that are
@@ -94,7 +97,7 @@ class BatchUpdates:
     """The updates of groups in a batch."""
 
     events: Timeline
-    """The updates, one row's update of one group each."""
+    """The updates, one row's update of one group each, by group and then by arrival."""
     values: Sequence[Columns]
     """Per column, the values that the updates bring."""
     emitted: Ints
@@ -105,10 +108,10 @@ class BatchUpdates:
     """The batch's rows that came for closed windows, once for each such window."""
 
 
-def values_of(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Take the rows ``row`` (indices into ``rows``) of the value columns that each result column
-    aggregates. Return a list of columns for each result column; it is empty for one that aggregates
-    none, such as a count.
+def aggregated_values(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
+    """Return the values that each result column of ``law`` aggregates, at the indices ``row`` of
+    ``rows``: a list of columns for each result column; it is empty for one that aggregates none,
+    such as a count.
     """
     first = job.sources[0].shape.value_columns.start
     return [
@@ -128,9 +131,9 @@ def timeline_of_windows(
     by ``sequence`` within a group.
 
     All arrays have a row per update of a window, without updates none. Windows need no order.
-    ``hash_``: the hash of the key alone. ``window``: the starts and the exclusive ends in
-    microseconds. ``event_time_us``: the times of the rows that update. Windows of one start have
-    one end.
+    ``keys``: the key columns. ``hash_``: the hash of the key alone. ``window``: the starts and the
+    exclusive ends in microseconds. ``event_time_us``: the times of the rows that update. Windows of
+    one start have one end.
     """
     rows = SourceRows(
         keys=[*keys, pa.array(window[0])],
@@ -178,7 +181,7 @@ class UpdatedGroups:
     """
 
     @classmethod
-    def of(
+    def aggregate_batch(
         cls,
         job: Job,
         law: AggregationLaw,
@@ -190,11 +193,11 @@ class UpdatedGroups:
 
         ``updated``: the batch's events by group, with their values. ``parts``: one for each column
         whose long lists lie in parts. Raises ``DataError`` if an aggregate fails, such as by an
-        overflow, or if a key that must be unique has several rows.
+        overflow, or if a key that must be unique has several rows after the batch.
         """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
-        before = GroupsBefore.of(law, events, store)
+        before = GroupsBefore.read_stored(law, events, store)
         initial, reads = list(before.state), []
         for part in parts:
             stored, part_values = initial[part.column], values[part.column]
@@ -239,11 +242,11 @@ class UpdatedGroups:
         return self._output_table(emitted, take_rows(results, refs), self.updated.cause)
 
     def net_results(self) -> pa.Table | None:
-        """Return each group's result after the batch, if it differs from the one before it, or None
-        if none does.
+        """Return each group's result after the batch, if it differs from the result before the
+        batch, or None if none does.
 
-        A group that has lost all rows gives a tombstone. Groups come in the order in which they
-        were last emitted. The time counts as part of a result if ``law.timed``. Raises
+        A group that has lost all rows gives a tombstone. Groups come in the order of their last
+        updates in ``updated.emitted``. The time counts as part of a result if ``law.timed``. Raises
         ``DataError`` if an aggregate fails.
         """
         groups = np.arange(len(self.last))
@@ -269,8 +272,8 @@ class UpdatedGroups:
         )
 
     def store_groups(self, store: TableState) -> None:
-        """Store each group's accumulators, time and row count, and the parts of its long lists. A
-        group without rows is stored as a tombstone.
+        """Store each updated group's accumulators, time and row count in ``store``, and the parts
+        of its long lists in the stores of ``lists``. A group without rows is stored as a tombstone.
         """
         events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
@@ -294,16 +297,16 @@ class UpdatedGroups:
         """Return one column of results for each aggregate. ``state``: its accumulators, one row per
         group. Raises ``DataError`` if an aggregate fails.
         """
-        return by_column(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
+        return call_each_kernel(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
 
     def _output_table(
         self, update: Ints, values: Sequence[pa.Array], cause: Ints
     ) -> pa.Table | None:
-        """Return the given updates as changes, or None for no updates. A group without rows after
-        the update gives a tombstone.
+        """Return the results after the updates ``update`` as changes in that order, or None for no
+        updates. A group without rows after the update gives a tombstone.
 
-        ``values``: a column per result, one row per update. ``cause``: the batch's row that causes
-        each.
+        ``update``: indices of updates. ``values``: a column per result, one row for each of them.
+        ``cause``: the batch's row that causes each.
         """
         if len(update) == 0:
             return None
@@ -338,9 +341,9 @@ class GroupsBefore:
     """int64[groups]: the number of rows in the group."""
 
     @classmethod
-    def of(cls, law: AggregationLaw, events: Timeline, store: TableState) -> GroupsBefore:
-        """Read the stored accumulators of the groups of ``events``, one row each. New groups have
-        nulls.
+    def read_stored(cls, law: AggregationLaw, events: Timeline, store: TableState) -> GroupsBefore:
+        """Read the stored accumulators of the groups of ``events`` from ``store``, one row each.
+        New groups have nulls.
         """
         located = store.locate(events.hash, events.keys)
         pool = Pool(store.schema.empty_table(), located, events.groups)
@@ -355,10 +358,11 @@ class GroupsBefore:
 def _refuse_several(
     law: AggregationLaw, events: Timeline, accumulators: Sequence[TracedAccumulators]
 ) -> None:
-    """Raise ``DataError`` if a group that may have one row has several after the batch.
+    """Raise ``DataError`` if a group that may have only one row has several after the batch. Such
+    groups are those of a ``LastRow`` kernel that is ``unique``.
 
-    ``accumulators``: per column of the law. Several rows between two updates of the batch are
-    allowed.
+    ``events``: the updates, whose keys the error names. ``accumulators``: per column of the law,
+    after the batch. Several rows between two updates of the batch are allowed.
     """
     for column, traced in zip(law.columns, accumulators, strict=True):
         kernel, lists = column.kernel, traced.columns[0]
@@ -378,12 +382,13 @@ def _refuse_several(
 
 
 def _group_times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
-    """Return each group's time after each update: the largest time since the group began:
-    int64[updates].
+    """Return each group's time after each update, int64[updates]: the largest event time since the
+    group began.
 
-    A group ends with the emission of its tombstone; its next update begins it anew. ``stored_us``:
-    int64[groups], ``NO_TIME`` for new groups. ``count``: int64[updates], the group's rows after
-    each update. ``emitted``: the updates whose results are emitted.
+    A group ends with the emission of its tombstone; its next update begins it anew. ``events``: the
+    updates by group. ``stored_us``: int64[groups], the time before the batch, ``NO_TIME`` for new
+    groups. ``count``: int64[updates], the group's rows after each update. ``emitted``: the updates
+    whose results are emitted.
     """
     ends = np.zeros(len(count), np.bool_)
     ends[emitted] = count[emitted] == 0
@@ -420,19 +425,27 @@ def run_kernels(
     values: Sequence[Columns],
 ) -> list[Any]:
     """Call ``method`` of each column's kernel on the updates, with the column's accumulators and
-    values. Return one element per column: results for ``scan``, else accumulators. Raises
-    ``DataError`` that names the column if a kernel fails.
+    values. Return one element per column of the law:
+
+    - ``scan``: the result after each update.
+    - ``fold``: the accumulators of each group after its last update.
+    - ``traced``: the same as ``TracedAccumulators``.
+
+    ``initial``: per column, the groups' accumulators before. Raises ``DataError`` that names the
+    column if a kernel fails.
     """
 
     def run(kernel: Aggregate, column_index: int) -> Any:
+        """Run ``method`` of one column's kernel."""
         return getattr(kernel, method)(updates, initial[column_index], values[column_index])
 
-    return by_column(law, run)
+    return call_each_kernel(law, run)
 
 
-def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
-    """Call ``run`` with each column's kernel and index, and return the list of its answers. An
-    ``AggregateError`` becomes a ``DataError`` that names the column; other errors pass.
+def call_each_kernel(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
+    """Call ``run`` with the kernel and the index of each column of ``law``, in order, and return
+    the list of its answers. An ``AggregateError`` becomes a ``DataError`` that names the column;
+    other errors pass.
     """
     name = ""
     try:
@@ -446,8 +459,8 @@ def by_column(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list
 
 
 def count_late(job: Job, law: AggregationLaw, late: Ints) -> Counts:
-    """Count the batch's rows that came for closed windows as late. ``late``: row indices, one for
-    every such window. Without windows nothing is counted.
+    """Return a count of the batch's rows that came for closed windows, as late. ``late``: row
+    indices, one for every such window. Without windows in ``law`` nothing is counted.
     """
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:

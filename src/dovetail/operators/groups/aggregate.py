@@ -28,11 +28,11 @@ from dovetail.operators.groups.accumulators import (
     Columns,
     UpdatedGroups,
     count_late,
-    state_store,
+    open_accumulator_store,
     timeline_of_windows,
-    values_of,
+    aggregated_values,
 )
-from dovetail.operators.groups.long_lists import parts_of
+from dovetail.operators.groups.long_lists import open_parts
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.physical.specs.groups import AggregationLaw
 
@@ -44,11 +44,11 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     Without rows in the batch, emit nothing and leave the stores as they are. Raises ``DataError``
     if an aggregate fails or a key that must be unique has several rows.
     """
-    store, parts = state_store(job, law), parts_of(job, law)
+    store, parts = open_accumulator_store(job, law), open_parts(job, law)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
     updated = _assign_to_groups(job, law)
-    groups = UpdatedGroups.of(job, law, updated, store, parts)
+    groups = UpdatedGroups.aggregate_batch(job, law, updated, store, parts)
     results = groups.net_results() if job.operator.emit == "batch" else groups.each_result()
     groups.store_groups(store)
     runs = {law.GROUPS: store.runs}
@@ -66,16 +66,16 @@ def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
     rows, table = job.source_rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
-        values = values_of(job, law, table, events.row)
-        emitted = _all_or_last(job, events)
+        values = aggregated_values(job, law, table, events.row)
+        emitted = _due_updates(job, events)
         if law.retracts:
             instruction = table.column(INSTRUCTION).to_numpy()[events.row]
             emitted = np.flatnonzero((instruction & SILENT) == 0)
-        return _emitted_updates(events, values, events.row, emitted)
+        return _build_batch_updates(events, values, events.row, emitted)
     windows = law.windows
     order = arrival_order([rows])
     time = rows.event_time_us[order]
-    clock_us = job.clock_of(0, 0)[order]
+    clock_us = job.clock_at_rows(0, 0)[order]
     record, start = assign_windows(time, windows.size_us, windows.advance_us)
     open_ = open_windows(start + windows.size_us, clock_us[record], windows.grace_us)
     late = order[record[~open_]]
@@ -90,23 +90,24 @@ def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
         np.arange(len(row)),
     )
     row = row[events.row]
-    values = values_of(job, law, table, row)
-    return replace(_emitted_updates(events, values, row, _all_or_last(job, events)), late=late)
+    values = aggregated_values(job, law, table, row)
+    return replace(_build_batch_updates(events, values, row, _due_updates(job, events)), late=late)
 
 
-def _all_or_last(job: Job, events: Timeline) -> Ints:
-    """Return the updates after which a result is due, as indices, ascending: all or, with
-    ``emit="batch"``, each group's last.
+def _due_updates(job: Job, events: Timeline) -> Ints:
+    """Return the numbers of the updates after which a result is emitted, ascending: all of
+    ``events`` or, with ``emit="batch"``, each group's last.
     """
     return events.last if job.operator.emit == "batch" else np.arange(len(events.row))
 
 
-def _emitted_updates(
+def _build_batch_updates(
     events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints
 ) -> BatchUpdates:
-    """Return the updates with the indices ``emitted``, in the order of arrival, as changes.
+    """Return the updates of a batch as ``BatchUpdates`` without late rows. Those with the indices
+    ``emitted`` are emitted, in the order of their arrival.
 
-    ``values``: the result columns of each aggregate, one row per update. ``row``: the batch's row
+    ``values``: the columns that each aggregate takes, one row per update. ``row``: the batch's row
     of each update.
     """
     emitted = emitted[events.by_arrival(emitted)]

@@ -96,9 +96,9 @@ def _rows_at_closing(
     """Return for each asked group the row that it has when its window closes: a reference, or
     ABSENT.
 
-    ``stored``: bool[groups]. ``group``: the asked groups. ``sequence``: per event, its position in
-    the micro-batch. ``closing``: per asked group, the position of the record that closes it; events
-    at or after it do not count.
+    ``stored``: bool[groups], the group has a row from earlier batches. ``group``: the asked groups.
+    ``sequence``: per event, its position in the micro-batch. ``closing``: per asked group, the
+    position of the record that closes it; events at or after it do not count.
     """
     record_event = np.flatnonzero(events.source == 0)
     after = versions_around(events, 0, stored)[1]

@@ -129,9 +129,10 @@ class Parts:
         return _splice_lists(stored, large, layout, np.arange(len(order)), lists)
 
     def _look_up_parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """Look up all parts of the ``large`` groups (indices) in the index. Return the group of
-        each part, and its row: number, size and, if ordered, first value. Parts come in no
-        particular order; a group without parts has none.
+        """Look up all parts of the ``large`` groups, indices into ``groups``, in the index. Return
+        the group of each part, and a table with its number, its size and, if the kernel is
+        ``ordered``, its first value. Parts come in no particular order; a group without parts has
+        none.
         """
         low, high = combined_hash_range(groups.hash[large])
         asked = pa.array(large)
@@ -149,9 +150,10 @@ class Parts:
     ) -> ListsRead:
         """Read the parts of long lists that the updates need.
 
-        ``is_stored``: bool[groups], the group is stored. ``stored``: the accumulators in the
-        groups' own rows, null for a long list. ``values``: per update, what it brings. Short lists
-        need no parts and are returned as stored.
+        ``events``: the batch's events by group. ``is_stored``: bool[groups], the group is stored.
+        ``stored``: the accumulators in the groups' own rows, null for a long list. ``updates``:
+        those of the batch; ``values``: the aggregated columns, one row per update. Short lists need
+        no parts and are returned as stored.
         """
         large = np.flatnonzero(is_stored & ~not_null_mask(stored[0]))
         if not len(large):
@@ -190,14 +192,15 @@ class Parts:
         initial = _splice_lists(stored, large, layout, part, lists)
         home = np.full(len(update), ABSENT)
         home[sought] = homes
-        of_stored = _homes_of_stored(initial[0], layout, apart, part)
+        of_stored = _homes_of_stored_elements(initial[0], layout, apart, part)
         return ListsRead(
             initial, apart, layout, part_number[order], read, np.append(of_stored, home)
         )
 
     def _fetch_lists(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
-        """Return the lists of the parts with these groups and numbers: columns with one row per
-        part, in the given order. Every part must be stored.
+        """Return the lists of some parts: list columns with one row per part, in the given order.
+        ``group``: the index of each part's group; ``part_number``: the part's number. Every part
+        must be stored.
         """
         hash_ = combine_hashes(groups.hash[group], part_number)
         order = np.argsort(hash_)
@@ -217,8 +220,10 @@ class Parts:
         groups' own rows, a row per group; the lists of a long one are null.
 
         ``read``: the parts that were read; ``traced``: all lists after the batch. ``time_us``:
-        int64[groups]. A list has the parts 0 and 1, and the batch works on parts. Part 0 is
-        unchanged and not written; part 1 has grown to 1025 values, so it is cut:
+        int64[groups], the event time under which each group's parts are stored.
+
+        An example: a list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged
+        and not written; part 1 has grown to 1025 values, so it is cut:
 
         | piece | values | number                          |
         |-------|--------|---------------------------------|
@@ -282,8 +287,9 @@ class Parts:
     ) -> None:
         """Write parts to both stores: n parts with their lists, then m tombstones.
 
-        ``group`` and ``part_number``: n + m each. ``size``: int64[n]. ``lists``: the values of the
-        n parts one after the other, per list column. ``time_us``: int64[groups].
+        ``group`` and ``part_number``: int64[n + m], the group and the number of each part.
+        ``size``: int64[n]. ``lists``: the values of the n parts one after the other, per list
+        column. ``time_us``: int64[groups].
         """
         hash_ = combine_hashes(events.hash[group], part_number)
         order = np.argsort(hash_)
@@ -305,13 +311,13 @@ class Parts:
             store.store(pa.table(rows, schema=store.schema))
 
     def _list_columns(self, accumulators: Columns) -> Columns:
-        """Return the columns of accumulators that are lists, in order."""
+        """Return the columns of ``accumulators`` that are lists: the first ones, in order."""
         return accumulators[: len(self.lists.value_columns)]
 
 
-def parts_of(job: Job, law: AggregationLaw) -> list[Parts]:
-    """Open the stores of parts of each column that ``law`` lists, in that order; none if it lists
-    none.
+def open_parts(job: Job, law: AggregationLaw) -> list[Parts]:
+    """Open the two stores of parts of each result column in ``law.long_list_columns``, in that
+    order; an empty list if there are none.
     """
     parts = []
     for column in law.long_list_columns:
@@ -338,9 +344,9 @@ def _splice_lists(
     return [*replaced(stored[: len(lists)], large, joined), *stored[len(lists) :]]
 
 
-def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
-    """Return the part of each stored element, as an index into ``layout``: int64[elements], in the
-    order of ``lists``. It is ABSENT in a group that is not apart.
+def _homes_of_stored_elements(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
+    """Return the part of each element of ``lists``, as an index into ``layout``: int64[elements],
+    in their order. It is ABSENT in a group that is not apart.
 
     ``lists``: one list per group; null counts as empty. ``apart``: bool[groups], the groups that
     are updated part by part. ``part``: the parts that were read, as indices into ``layout``,
@@ -353,7 +359,8 @@ def _homes_of_stored(lists: pa.Array, layout: PartLayout, apart: Mask, part: Int
 
 
 def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, run: Ints) -> Mask:
-    """Find the parts that hold exactly the elements that they held before the batch: bool[p].
+    """Find the parts of ``read`` that hold exactly the elements that they held before the batch:
+    bool[p]. ``traced``: the lists after the batch.
 
     ``run``: per element after the batch, the part to which it belongs; a number from p on is no
     part.
@@ -366,8 +373,8 @@ def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, run: Ints) -> 
 
 
 def _new_part_numbers(read: ListsRead, group: Ints) -> Ints:
-    """Return a new part number for each element of ``group``, above all numbers that its group has:
-    int64, one per element.
+    """Return a new part number for each element of ``group``, above all numbers that this group has
+    in ``read``: int64, one per element.
 
     ``group`` is non-decreasing, and the new numbers of one group ascend by 1.
     """

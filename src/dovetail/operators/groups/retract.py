@@ -16,7 +16,7 @@ from dovetail.arrays.timeline import ABSENT
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, INSTRUCTION
 from dovetail.laws.retract import SILENT, retract_messages
 from dovetail.operators.job import Job, OperatorOutcome
-from dovetail.operators.row_changes import RowChanges, old_or_new
+from dovetail.operators.row_changes import RowChanges, take_old_or_new
 from dovetail.physical.specs.groups import RetractLaw
 from dovetail.plan.metrics import metric_name
 
@@ -31,7 +31,7 @@ def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     store = job.table_store(0)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    changes = RowChanges.of(job, store)
+    changes = RowChanges.read_batch(job, store)
     row_columns = range(shape.foreign_columns.start, len(shape.schema))
     former = changes.pool.columns_at(changes.old, row_columns)
     present = changes.pool.columns_at(changes.new, row_columns)
@@ -46,7 +46,7 @@ def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     )
     change, enters = changes.rows_in_order(group_moves.leaves, group_moves.enters)
     event = changes.event[change]
-    hash_, *columns = old_or_new(former, present, change, enters)
+    hash_, *columns = take_old_or_new(former, present, change, enters)
     names = [field.name for field in shape.fields(row_columns)][1:]
     rows: dict[str, pa.Array] = {
         HASH: hash_,

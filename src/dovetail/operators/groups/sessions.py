@@ -26,11 +26,11 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_sourc
 from dovetail.laws.windows.sessions import Forest, Sessions, build_forest
 from dovetail.operators.groups.accumulators import (
     Columns,
-    by_column,
+    call_each_kernel,
     count_late,
     run_kernels,
-    state_store,
-    values_of,
+    open_accumulator_store,
+    aggregated_values,
     window_bounds,
 )
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, output_table, take_rows
@@ -50,10 +50,10 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
     assert law.windows is not None
-    store = state_store(job, law)
+    store = open_accumulator_store(job, law)
     events = timeline([job.source_rows(0)])
-    closing_us = job.clocks_of(0, events) - law.windows.wait_us
-    stored = _StoredSessions.of(store, events, law)
+    closing_us = job.clock_at_events(0, events) - law.windows.wait_us
+    stored = _StoredSessions.read_stored(store, events, law)
     session_forest = build_forest(
         events.group,
         events.event_time_us,
@@ -85,9 +85,9 @@ class _StoredSessions:
     """The number of records in each session."""
 
     @classmethod
-    def of(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _StoredSessions:
-        """Read all stored sessions of the events' keys, closed ones included, ordered by (key,
-        end). A key without sessions has none in the result.
+    def read_stored(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _StoredSessions:
+        """Read all sessions in ``store`` of the keys of ``events``, closed ones included, ordered
+        by (key, end). A key without sessions has none in the result.
         """
         scanned = store.scan(*combined_hash_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
@@ -114,65 +114,72 @@ class _SessionBatch:
     law: AggregationLaw
     events: Timeline
     stored: _StoredSessions
-    made: Forest
+    forest: Forest
     """The sessions that exist at some time in the batch, stored ones included."""
 
     @cached_property
     def _record_sessions(self) -> Ints:
-        """The indices in ``made`` of the sessions that a single record makes: int64."""
-        return np.flatnonzero(self.made.event != ABSENT)
+        """The indices in ``forest`` of the sessions that a record makes, in contrast to stored
+        ones: int64, ascending.
+        """
+        return np.flatnonzero(self.forest.event != ABSENT)
 
     @cached_property
-    def _segment(self) -> Ints:
-        """The segment of each session in ``made``, non-decreasing. For the sessions a, b made of a,
-        c, and d made of b and c the segments are 0, 0, 1 and 2.
+    def _segment_of_session(self) -> Ints:
+        """The number of each session's segment, from 0, non-decreasing: int64, one per session in
+        ``forest``. For the sessions a, b made of a, c, and d made of b and c the segments are 0, 0,
+        1 and 2.
         """
-        first_child, second_child = self.made.children
-        begins = (self.made.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
+        first_child, second_child = self.forest.children
+        begins = (self.forest.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
         return np.cumsum(begins) - 1
 
     @cached_property
-    def _updates(self) -> GroupUpdates:
+    def _record_updates(self) -> GroupUpdates:
         """The records as updates of segments, in the order of ``_record_sessions``. A segment
         without a record has no update.
         """
-        segment, record = self._segment, self._record_sessions
+        segment, record = self._segment_of_session, self._record_sessions
         segments = int(segment[-1]) + 1 if len(segment) else 0
         return GroupUpdates(segment[record], segments, np.zeros(len(record), np.bool_))
 
     @cached_property
-    def _values(self) -> list[Columns]:
-        """The aggregated columns of these records, one row each, by aggregate."""
-        event = self.made.event[self._record_sessions]
+    def _record_values(self) -> list[Columns]:
+        """The values that each aggregate takes of the records of ``_record_sessions``: a list of
+        columns per aggregate, one row per record.
+        """
+        event = self.forest.event[self._record_sessions]
         rows = self.job.batches[0].rows
-        return values_of(self.job, self.law, rows, self.events.row[event])
+        return aggregated_values(self.job, self.law, rows, self.events.row[event])
 
     @cached_property
     def _initial_accumulators(self) -> list[Columns]:
         """The accumulators with which each segment begins, per column: those of a stored session,
         null for a segment that a record begins.
         """
-        first = np.searchsorted(self._segment, np.arange(self._updates.groups))
-        return [take_rows(state, self.made.ref[first]) for state in self.stored.state]
+        first = np.searchsorted(self._segment_of_session, np.arange(self._record_updates.groups))
+        return [take_rows(state, self.forest.ref[first]) for state in self.stored.state]
 
     @cached_property
     def _segment_accumulators(self) -> list[Columns]:
-        """The accumulators that segments add to the children of their first sessions, per column. A
+        """The accumulators of each segment after its records, per column, begun with
+        ``_initial_accumulators``. The children of the segment's first session are not in them. A
         segment without a record keeps those with which it begins. Raises ``DataError`` if an
         aggregate fails.
         """
         return run_kernels(
-            self.law, "fold", self._updates, self._initial_accumulators, self._values
+            self.law, "fold", self._record_updates, self._initial_accumulators, self._record_values
         )
 
     def _merge_segments(self, session: Ints, end: Ints) -> list[Columns]:
-        """Merge the accumulators of all segments below each of these sessions, per column.
+        """Return the merged accumulators of all segments below each of some sessions, per column,
+        one row per session. Raises ``DataError`` if an aggregate fails.
 
-        ``session``: indices into ``made``. ``end``: per session, the segment at which to stop,
-        exclusive.
+        ``session``: indices into ``forest``. ``end``: per session, the number of the segment before
+        which to stop.
         """
-        first = self._segment[self.made.low[session]]
-        return by_column(
+        first = self._segment_of_session[self.forest.low[session]]
+        return call_each_kernel(
             self.law,
             lambda kernel, n: merged_over(kernel, self._segment_accumulators[n], first, end),
         )
@@ -180,56 +187,57 @@ class _SessionBatch:
     @cached_property
     def _last_sessions(self) -> Ints:
         """The sessions that records have made and that no later session has replaced, as indices
-        into ``made``, ascending.
+        into ``forest``, ascending.
         """
-        there = self.made.event != ABSENT
-        for below in self.made.children:
+        there = self.forest.event != ABSENT
+        for below in self.forest.children:
             there[below[below != ABSENT]] = False
         return np.flatnonzero(there)
 
     @cached_property
-    def state(self) -> list[Columns]:
+    def accumulators(self) -> list[Columns]:
         """The accumulators per column: a row for each stored session, then one for each session in
-        ``_last_sessions``. A column's accumulator has one or more arrays.
+        ``_last_sessions``. A column's accumulator has one or more arrays. Raises ``DataError`` if
+        an aggregate fails.
         """
-        merged = self._merge_segments(self._last_sessions, self._segment[self._last_sessions] + 1)
+        merged = self._merge_segments(self._last_sessions, self._segment_of_session[self._last_sessions] + 1)
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
             for before, after in zip(self.stored.state, merged, strict=True)
         ]
 
     @cached_property
-    def count(self) -> Ints:
+    def record_counts(self) -> Ints:
         """The number of records in each session: int64, stored sessions first, then those in
         ``_last_sessions``.
         """
-        node_count = np.append(self.stored.count, 1)[self.made.ref]
+        node_count = np.append(self.stored.count, 1)[self.forest.ref]
         total = np.append(0, np.cumsum(node_count))
         return np.append(
             self.stored.count,
-            total[self._last_sessions + 1] - total[self.made.low[self._last_sessions]],
+            total[self._last_sessions + 1] - total[self.forest.low[self._last_sessions]],
         )
 
     def each_record_rows(self) -> pa.Table | None:
         """Return the row of each record's session, after the tombstones of the sessions that it
         replaces, or None if no record makes a session.
 
-        A replaced session with the same bounds gets no tombstone. Changes are in the order of the
-        records. Raises ``DataError`` if an aggregate fails.
+        A replaced session with the same bounds as the new one gets no tombstone. Changes are in the
+        order of the records. Raises ``DataError`` if an aggregate fails.
         """
-        session_forest, record = self.made, self._record_sessions
+        session_forest, record = self.forest, self._record_sessions
         if len(record) == 0:
             return None
         first_child, second_child = session_forest.children
         merges = np.flatnonzero(second_child != ABSENT)
-        into = self._segment[merges]
+        into = self._segment_of_session[merges]
         initial = [
             replaced(columns, into, others)
             for columns, others in zip(
                 self._initial_accumulators, self._merge_segments(merges, into), strict=True
             )
         ]
-        results = run_kernels(self.law, "scan", self._updates, initial, self._values)
+        results = run_kernels(self.law, "scan", self._record_updates, initial, self._record_values)
         emitted = [record]
         by = [record]
         for below in (first_child, second_child):
@@ -251,8 +259,9 @@ class _SessionBatch:
         )
 
     def net_rows(self, changed: _Changed) -> pa.Table | None:
-        """Return tombstones of sessions that are gone, and rows of sessions whose result is new or
-        differs; None for none. ``changed``: the result of ``find_changed()``.
+        """Return tombstones of stored sessions that are gone, and rows of sessions whose result is
+        new or differs from the stored one; None for none. ``changed``: the result of
+        ``find_changed()``.
 
         Changes are ordered by the record that made the session, or by the key's last record for a
         session that is gone. Raises ``DataError`` if an aggregate fails.
@@ -260,8 +269,8 @@ class _SessionBatch:
         gone, now, then = changed
         compared = np.flatnonzero(then != ABSENT)
         differs = np.ones(len(now.group), np.bool_)
-        results = by_column(
-            self.law, lambda kernel, column_index: kernel.results(self.state[column_index])
+        results = call_each_kernel(
+            self.law, lambda kernel, column_index: kernel.results(self.accumulators[column_index])
         )
         differs[compared] = ~rows_equal(
             take_rows(results, now.ref[compared]), take_rows(results, then[compared])
@@ -271,7 +280,7 @@ class _SessionBatch:
         if len(group) == 0:
             return None
         event = last_of_source(self.events, 0)[group]
-        event[len(gone.group) :] = self.made.event[
+        event[len(gone.group) :] = self.forest.event[
             self._last_sessions[now.ref - len(self.stored.count)]
         ]
         start = np.append(gone.start_us, now.start_us)
@@ -284,14 +293,14 @@ class _SessionBatch:
         )
 
     def find_changed(self) -> _Changed:
-        """Return (gone, now, twin).
+        """Find the sessions that the batch changes: (gone, now, twin).
 
         - ``gone``: stored sessions that were replaced and whose bounds no present session has.
         - ``now``: the sessions in ``_last_sessions``, which are new or changed.
         - ``twin``: for each of ``now``, the replaced stored session with the same bounds, as a row
-          of ``state``; ABSENT for none.
+          of ``accumulators``; ABSENT for none.
         """
-        session_forest, last = self.made, self._last_sessions
+        session_forest, last = self.forest, self._last_sessions
         below = np.concatenate(session_forest.children)
         below = session_forest.ref[below[below != ABSENT]]
         stored = self.stored.sessions.select(below[below != ABSENT])
@@ -340,8 +349,8 @@ class _SessionBatch:
             *(key.take(pa.array(group)) for key in self.events.keys),
             *window_bounds(start, end),
             pa.array(end),
-            pa.array(self.count[ref]),
-            *(column for state in self.state for column in take_rows(state, ref)),
+            pa.array(self.record_counts[ref]),
+            *(column for state in self.accumulators for column in take_rows(state, ref)),
         ]
         store.store(pa.table(columns, schema=store.schema))
 
@@ -351,8 +360,8 @@ class _SessionBatch:
         """Return sessions as changes, with a session's end as event time. All arrays have a row per
         change.
 
-        ``event``: the event that causes it. ``start``, ``end``: the session's bounds; ``values``:
-        its result columns. ``result``: ABSENT for a tombstone.
+        ``event``: int64[changes], the event that causes each. ``start``, ``end``: the session's
+        bounds; ``values``: its result columns. ``result``: ABSENT for a tombstone, else any number.
         """
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])

@@ -28,12 +28,12 @@ from dovetail.operators.groups.accumulators import (
     Columns,
     GroupsBefore,
     UpdatedGroups,
-    by_column,
+    call_each_kernel,
     count_late,
     run_kernels,
-    state_store,
+    open_accumulator_store,
     timeline_of_windows,
-    values_of,
+    aggregated_values,
 )
 from dovetail.operators.job import Job, OperatorOutcome, output_table, subtract_span, take_rows
 from dovetail.physical.specs.groups import AggregationLaw
@@ -54,10 +54,10 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
         return OperatorOutcome(None, job.stores, job.manifest.rows)
     windows = law.windows
     assert windows is not None
-    store, records = state_store(job, law), _open_records(job, law)
+    store, records = open_accumulator_store(job, law), _open_records(job, law)
     events = timeline([job.source_rows(0)])
     closing_us = np.empty(len(events.row), np.int64)
-    closing_us[events.arrival] = job.clocks_of(0, events) - windows.grace_us
+    closing_us[events.arrival] = job.clock_at_events(0, events) - windows.grace_us
     open_ = events.event_time_us + windows.size_us >= closing_us[events.arrival]
     sliding_records, values = _held_records(job, law, records, events, open_, closing_us)
     batch = _WindowBatch(
@@ -112,16 +112,16 @@ class _WindowBatch:
             windows.latest_us,
             np.arange(len(windows)),
         )
-        before = GroupsBefore.of(self.law, updates, store)
+        before = GroupsBefore.read_stored(self.law, updates, store)
         window_row = updates.row
         moment = windows.moment[window_row]
         emitted = np.lexsort((windows.start_us[window_row], moment))
         return UpdatedGroups(
             job=self.job,
             law=self.law,
-            updated=BatchUpdates(updates, [], emitted, self._rows_of(moment[emitted])),
+            updated=BatchUpdates(updates, [], emitted, self._rows_of_arrivals(moment[emitted])),
             before=before,
-            state=by_column(
+            state=call_each_kernel(
                 self.law,
                 lambda kernel, column_index: self._final_accumulators(
                     kernel, column_index, before, window_row
@@ -135,9 +135,11 @@ class _WindowBatch:
     def _final_accumulators(
         self, kernel: Aggregate, column_index: int, before: GroupsBefore, window_row: Ints
     ) -> Columns:
-        """Return the accumulators of column ``column_index`` after the batch, a row per group.
-        Raises ``AggregateError`` if the kernel fails. ``before``: the stored ones. ``window_row``:
-        the window of each group.
+        """Return the accumulators of column ``column_index``, which ``kernel`` aggregates, after
+        the batch: a row per group. Raises ``AggregateError`` if the kernel fails.
+
+        ``before``: the stored accumulators. ``window_row``: int64[groups], the index of each
+        group's window in ``windows``.
 
         If the kernel depends on the order of records, all pairs of window and record are computed,
         in portions of ``windows.pairs_max``.
@@ -172,10 +174,10 @@ class _WindowBatch:
         self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]
     ) -> Iterator[pa.Table]:
         """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
-        is that of a window after one record that changes it, in the order of the records.
-        ``groups``: the changed windows over their stored accumulators. ``cuts``: consecutive ranges
-        over all arrivals (``ChangedWindows.cut_arrivals``). Raises ``DataError`` if an aggregate
-        fails.
+        is that of a window after one record that changes it; results are in the order of the
+        records, then by the window's start. ``groups``: the changed windows over their stored
+        accumulators. ``cuts``: consecutive ranges over all arrivals
+        (``ChangedWindows.cut_arrivals``). Raises ``DataError`` if an aggregate fails.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
@@ -205,15 +207,17 @@ class _WindowBatch:
                     deleted=np.zeros(len(emitted), np.bool_),
                     event_time_us=after_us[emitted],
                     position=position,
-                    cause=job.causes_of_rows(self._rows_of(updated.moment)),
+                    cause=job.causes_of_rows(self._rows_of_arrivals(updated.moment)),
                 )
                 position += len(emitted)
             if stop < cuts[-1][1]:
                 state = run_kernels(self.law, "fold", updates, state, values)
                 time_us[updates.updated] = after_us[updates.last]
 
-    def _rows_of(self, arrival: Ints) -> Ints:
-        """Return the index in the batch of the record with each of these arrivals: int64."""
+    def _rows_of_arrivals(self, arrival: Ints) -> Ints:
+        """Return the index in the batch of the record with each of the arrivals ``arrival``: int64,
+        one per element.
+        """
         row = np.empty(len(self.events.row), np.int64)
         row[self.events.arrival] = self.events.row
         return row[arrival]
@@ -227,12 +231,12 @@ def _held_records(
     open_: Mask,
     closing_us: Ints,
 ) -> tuple[SlidingRecords, list[Columns]]:
-    """Return all records that windows of the batch may hold, ordered by (group, time, number), and
-    their values per aggregated column.
+    """Return all records that changed windows may hold, ordered by (group, time, number), and the
+    values that each result column aggregates of them.
 
-    They are the ``open_`` records of the batch, and stored records of their keys up to a window's
-    size before or after them. ``closing_us``: per arrival, the time before which windows are
-    closed.
+    They are the records of the batch that ``open_`` marks, bool[events], and records of their keys
+    in the store ``records``. The latter lie up to a window's size and 1 µs before or after the
+    key's open records. ``closing_us``: per arrival, the time before which windows are closed.
     """
     assert law.windows is not None
     size_us = law.windows.size_us
@@ -259,12 +263,13 @@ def _held_records(
         row_number[order],
         np.append(closing_us, NO_TIME)[arrival],
     )
-    return sliding_records, values_of(job, law, rows, order)
+    return sliding_records, aggregated_values(job, law, rows, order)
 
 
 def _open_records(job: Job, law: AggregationLaw) -> HistoryState:
-    """Open the store of records: ``_hash``, ``_event_time``, ``_row``, then the user columns. Its
-    horizon lies grace, window size and 1 µs behind the final stream time.
+    """Open the store of records, as it was before the batch: ``_hash``, ``_event_time``, ``_row``,
+    then the user columns. Its horizon lies grace, window size and 1 µs behind the final stream
+    time.
     """
     assert law.windows is not None
     shape = job.sources[0].shape
@@ -282,17 +287,17 @@ def _open_records(job: Job, law: AggregationLaw) -> HistoryState:
 
 
 def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Table:
-    """Return rows of the batch in the ``schema`` of the store of records.
-
-    ``row_number``: int64[rows], the permanent number of each.
+    """Return ``rows`` of the batch, in order, with the columns of ``schema``, that of the store of
+    records. ``row_number``: int64[rows], the permanent number of each.
     """
     system_columns = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(row_number)]
     return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
 def _store_records(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
-    """Store the ``open_`` records that a later window may hold, with numbers that follow those of
-    earlier batches. Drop stored records behind the horizon.
+    """Store the records of the batch that ``open_`` marks, bool[events], and that a later window
+    may hold. Their numbers follow those of earlier batches. Drop runs whose records are all behind
+    the horizon.
     """
     event = np.flatnonzero(open_ & (events.event_time_us >= records.horizon_us))
     hash_ = events.hash[events.group[event]]

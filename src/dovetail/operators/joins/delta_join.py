@@ -63,7 +63,9 @@ class _SideBatch:
     """One side's rows of a batch: the columns, and what the law knows of each row."""
 
     rows: delta_join.SideRows
+    """What the law knows of each row, in the order of ``table``."""
     table: pa.Table
+    """The user columns of each row, the join key first."""
 
 
 def join_batch(
@@ -73,8 +75,8 @@ def join_batch(
     ask: Ask | None,
     batch: int,
 ) -> DeltaJoinOutcome:
-    """Join one micro-batch of both sides. The tables of changes are built as they are iterated.
-    Without ``ask``, the caches stay and all counts are 0.
+    """Join one micro-batch of both sides of the delta join ``operator``. The tables of changes are
+    built as they are iterated. Without ``ask``, the caches stay and all counts are 0.
 
     ``batches``: the rows of each side, left first. ``caches``: one per side, as the batch before
     left them. ``ask``: looks up rows of a side, None if the batch has all rows of both tables.
@@ -99,7 +101,7 @@ def join_batch(
             count, (fresh[0].rows, fresh[1].rows), law.how, unique
         )
         for side_index in (0, 1):
-            sides[side_index], next_caches[side_index], counts[side_index] = _with_others(
+            sides[side_index], next_caches[side_index], counts[side_index] = _add_other_rows(
                 operator,
                 side_index,
                 fresh[side_index],
@@ -122,8 +124,8 @@ def join_batch(
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
-    """Return the last row of each primary key in a source's batch, tombstones included, in the
-    order in which rows were read. The columns are those of the batch; without rows the table is
+    """Return the row that arrived last of each primary key in ``batch``, tombstones included, in
+    the order in which rows were read. The columns are those of the batch; without rows the table is
     empty.
 
     ``primary``: the key columns, as indices among the user columns.
@@ -148,9 +150,9 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 
 
 def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
-    """Return the last change of each primary key in a side's ``batch``, all in group 0, with
-    canonical key columns. ``source``: the number of the side. Raises ``DataError`` for a tombstone
-    of a table without deletes.
+    """Return the last change of each primary key in the ``batch`` of ``side``, all in group 0, with
+    canonical key columns. ``source``: the number of the side, 0 for left. Raises ``DataError`` for
+    a tombstone of a table without deletes.
     """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
@@ -173,8 +175,8 @@ def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source:
 
 
 def _canonical_columns(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
-    """Return the table with equal bits for equal values in the columns ``column_indices``. Only
-    floats and nested columns are rewritten.
+    """Return ``table`` with equal bits for equal values in the columns ``column_indices``: -0.0
+    becomes 0.0, for instance. Only floats and nested columns are rewritten.
     """
     for column_index in column_indices:
         field = table.schema.field(column_index)
@@ -185,7 +187,7 @@ def _canonical_columns(table: pa.Table, column_indices: Iterable[int]) -> pa.Tab
     return table
 
 
-def _with_others(
+def _add_other_rows(
     operator: Operator,
     side_index: int,
     fresh: _SideBatch,
@@ -195,12 +197,13 @@ def _with_others(
     ask: Ask,
     batch: int,
 ) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
-    """Add to the fresh rows of side ``side_index`` the other rows of the ``needed`` groups, from
-    the cache or by ``ask``.
+    """Add to the ``fresh`` rows of side ``side_index`` the other rows of the batch's groups: those
+    in ``cache``, and of ``needed`` groups without an entry those that ``ask`` finds.
 
     ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
-    its cache after the batch, and its ``DeltaJoinOutcome.counts``. Without needed groups nothing is
-    asked. Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
+    its cache after the batch, and its ``DeltaJoinOutcome.counts``. Without such groups nothing is
+    asked. ``batch``: the number of the micro-batch. Raises ``DataError`` if lookups find two rows
+    with one key; errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -249,10 +252,11 @@ def _staying_rows(
     """Find the rows of ``other_rows`` that stay: bool[rows]. A row leaves if a fresh row has its
     primary key.
 
-    The cache and lookups may hold one row under several join keys, because its key changed between
-    them. Then the last one stays. ``group``: the group of each row. ``answer``: 0 for a row of the
-    cache, else the number of its lookup. Raises ``DataError`` if one answer has a primary key
-    twice, or if a group has two rows although the index is unique.
+    The cache and lookups may hold one row under several join keys, because its join key changed
+    between them. Then the last one stays. ``title``: the table, for errors. ``group``: the group of
+    each row. ``answer``: 0 for a row of the cache, else the number of its lookup. Raises
+    ``DataError`` if one answer has a primary key twice, or if a group has two rows although the
+    index is unique.
 
     | primary key | from         | fresh row | stays                   |
     |-------------|--------------|-----------|-------------------------|
@@ -279,8 +283,8 @@ def _staying_rows(
 
 
 def _append_rows(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
-    """Append the rows ``other_rows``, which the batch does not change, to a side's fresh rows.
-    Their time is ``NO_TIME``. ``group``: the group of each appended row.
+    """Append the rows ``other_rows``, which the batch does not change, to a side's fresh rows. The
+    time of appended rows is ``NO_TIME``. ``group``: the group of each appended row.
     """
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.SideRows(
@@ -293,8 +297,8 @@ def _append_rows(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideB
 
 
 def _new_cache(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
-    """Return a cache with an entry per ``complete`` group, in their order, and its rows that are
-    alive. An entry may have no rows.
+    """Return a cache with an entry per ``complete`` group, in their order, and the group's rows in
+    ``side`` that are alive, that is not deleted. An entry may have no rows.
 
     ``asked``: the join key of each group. ``complete``: bool[groups], all rows of the group are in
     ``side``. ``batch``: the batch that used the entries last. Rows without a group are left out.
@@ -318,11 +322,12 @@ def _result_tables(
     results: delta_join.Results,
     batch: int,
 ) -> Iterator[pa.Table]:
-    """Yield the results as changes in tables of at most ``_RESULTS_A_TABLE`` rows; yield nothing
-    for no results.
+    """Yield ``results`` as changes in tables of at most ``_RESULTS_A_TABLE`` rows, in order; yield
+    nothing for no results.
 
-    ``keys``: the join key columns, one row per group. ``batch``: the number of the micro-batch; its
-    first position is that number shifted left by 32 bits.
+    ``sides``: the rows that results refer to, left first. ``keys``: the join key columns, one row
+    per group. ``batch``: the number of the micro-batch; its first position is that number shifted
+    left by 32 bits.
     """
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
@@ -356,7 +361,7 @@ def _result_keys(
     keys: Sequence[pa.Array],
     results: delta_join.Results,
 ) -> list[pa.Array]:
-    """Return the key columns of results, one row per result.
+    """Return the key columns of ``results``, one row per result.
 
     They are the join key for the form "key", taken from ``keys`` by group. Else they are the left
     row's primary key, then the right row's if ``law.right_key``.

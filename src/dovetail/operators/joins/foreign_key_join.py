@@ -64,7 +64,7 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> OperatorOutcome:
     before. If another bucket may have a later one, emit it in any case, and the row before the
     batch as ``BEFORE``. Without rows in the batch, emit nothing and leave the stores as they are.
     """
-    stores = SubscriptionStores.of(job, law)
+    stores = SubscriptionStores.open_stores(job, law)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
     events = timeline([job.source_rows(0), job.source_rows(1)])
@@ -136,9 +136,10 @@ def answer_messages(
     table: RightRows,
     subscriptions: Subscriptions,
 ) -> ForeignResults:
-    """Return the result of each message in ``subscriptions``: the left row with the right row that
-    stands at the message. A message without a joined row gives a tombstone if its instruction says
-    ``EMIT``, else nothing.
+    """Return the result of each message in ``subscriptions``, in their order: the left row with the
+    right row that stands at the message in ``table``. A message without a joined row gives a
+    tombstone if its instruction says ``EMIT``, else nothing. Stored subscriptions have no result
+    here.
     """
     message = np.flatnonzero(subscriptions.event >= 0)
     event, live = subscriptions.event[message], subscriptions.live[message]
@@ -164,11 +165,11 @@ def answer_messages(
 def fan_out_right_rows(
     law: ForeignKeyJoinLaw, events: Timeline, table: RightRows, subscriptions: Subscriptions
 ) -> ForeignResults:
-    """Return a result for each pair of a right record that changes the table and a left row in
-    ``subscriptions`` that then refers to it.
+    """Return a result for each pair of a right record that changes ``table`` and a left row that
+    then refers to it. The left rows are those in ``subscriptions``.
 
     Results of one record rank by primary key. They are tombstones if the right row is gone and left
-    rows are not preserved.
+    rows are not preserved. Without subscriptions a record has no result.
     """
     subscription, event = fan_out(
         events,
@@ -196,8 +197,9 @@ def fan_out_right_rows(
 def _drop_past_retention(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: ForeignResults
 ) -> ForeignResults:
-    """Drop results whose window had left its retention, that of the left rows, when the record
-    arrived. Without windows, keep all of them.
+    """Return the ``results`` whose window had not yet left the retention of the left rows when the
+    record arrived. A window exactly as old as the retention stays. Without windows, return all of
+    them.
     """
     source = job.sources[0]
     retention_us = source.meaning.retention_us
@@ -274,8 +276,8 @@ def _net_results(
     references: References | None,
     results: ForeignResults,
 ) -> ForeignResults:
-    """Return each result key's last result, if it differs from the row before the batch. A result
-    key is a left row, or a right row alone.
+    """Return the last of ``results`` for each left row and each right row alone, if it differs from
+    the row before the batch.
 
     Another bucket may have a later result of a left row. Then return the last result in any case,
     and the row before the batch with the epoch ``BEFORE``. Rows before come first, then results in
@@ -315,11 +317,12 @@ def _rows_before(
     subscription: Ints,
     alone: Mask,
 ) -> ForeignResults:
-    """Return n rows as they stood before the batch, not present where there was none. Their epoch
-    is ``BEFORE``, their time ``NO_TIME``.
+    """Return n result rows as they stood before the batch; ``present`` is false where there was
+    none. Their epoch is ``BEFORE``, their time ``NO_TIME``.
 
-    ``group``: the foreign key of each. ``subscription``: the stored subscription, ABSENT for none.
-    ``alone``: bool[n], the row is a right row alone.
+    ``group``: the group of each row's foreign key. ``references``: None if right rows never appear
+    alone. ``subscription``: the stored subscription, ABSENT for none. ``alone``: bool[n], the row
+    is a right row alone.
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
@@ -339,8 +342,9 @@ def _rows_before(
 def _value_columns(
     table: RightTable, subscriptions: Subscriptions, results: ForeignResults
 ) -> list[pa.Array]:
-    """Return the value columns of results, a row per result: the left row's, then the right row's.
-    They are null for a tombstone and for a side without a row.
+    """Return the columns that results show, a row per result: the values of the left row, then the
+    key and the values of the right row. A row's columns are null for a tombstone, and for a side
+    without a row.
     """
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
@@ -359,10 +363,11 @@ def _result_tables(
     subscriptions: Subscriptions,
     results: ForeignResults,
 ) -> Iterator[pa.Table]:
-    """Yield the results in tables of at most ``_ROWS_MAX`` rows: ``Operator.output_schema``, then
-    ``_place`` and ``_epoch``. Positions begin at 0 in each table.
+    """Yield ``results`` in tables of at most ``_ROWS_MAX`` rows, nothing for no results:
+    ``Operator.output_schema``, then ``_place`` and ``_epoch``. Positions begin at 0 in each table.
 
-    Results lie by the bucket of their primary key; those of one bucket keep their order.
+    Results come by the bucket of their primary key in the next stage, the right key's for a right
+    row alone. Those of one bucket keep their order.
     """
     causes = job.event_causes(events)
     place_hash = np.where(

@@ -66,12 +66,14 @@ def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
 def _side_points(
     job: Job, source: int, store: HistoryState, events: Timeline, counted: Mask, earliest: Ints
 ) -> tuple[pa.Table, int, Points]:
-    """Return one side's values, the index of the batch's first row in them, and the side's
-    versions.
+    """Return the values of the side with index ``source``, the index of the batch's first row in
+    them, and the side's versions.
 
-    Values are the stored rows, then the batch's. Versions are ordered by (key, time, arrival),
-    references into the values. They begin with the version that stands at the key's earliest
-    record; ``earliest``: int64[groups]. ``counted``: the events that are versions of this side.
+    Values are the stored rows, then the batch's. Versions are ordered by (key, time, arrival); each
+    is an index into the values, ABSENT for a tombstone. Of each key they begin with the version
+    that stands at its earliest record in the batch; ``earliest``: int64[groups]. ``counted``:
+    bool[events], the events that are versions of this side. ``store``: the versions before the
+    batch.
     """
     groups = np.arange(events.groups)
     stands = store.find_as_of(events.hash, events.keys, earliest).event_time_us
@@ -97,7 +99,7 @@ def _side_points(
     reference = np.append(np.where(deleted, ABSENT, row), new)
     order = np.lexsort((arrival, time, group))
     horizon_us = np.empty(len(events.row), np.int64)
-    horizon_us[events.arrival] = subtract_span_each(job.clocks_of(source, events), retention_us)
+    horizon_us[events.arrival] = subtract_span_each(job.clock_at_events(source, events), retention_us)
     points = Points(
         np.searchsorted(group[order], np.append(groups, events.groups)),
         time[order],

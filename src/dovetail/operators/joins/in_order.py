@@ -26,13 +26,14 @@ _BATCH_SHIFT = 32
 def merge_buckets(
     tables: Iterable[pa.Table], law: InOrderLaw, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
-    """Merge the output of all buckets of a join by foreign key into tables of these ``columns``. A
-    table may be empty. The inputs have these columns, ``_place`` and ``_epoch``. Each bucket's
-    tables must be in order.
+    """Merge the output of all buckets of a join by foreign key: yield tables of these ``columns``,
+    some of them empty; nothing without input. Each table of ``tables`` has these columns,
+    ``_place`` and ``_epoch``. Each bucket's tables must be in order.
 
-    Settled rows pass through at once. Rows of keys that moved between buckets follow at the end, by
-    epoch; with ``law.net``, only each key's last one. A change's position is the micro-batch's
-    number shifted left by 32 bits, plus its index in the merged output.
+    Settled rows, whose epoch is ``SETTLED``, pass through at once. Rows of keys that moved between
+    buckets follow at the end, by epoch; with ``law.net``, only each key's last one, if it differs
+    from the row before the batch. A change's position is the micro-batch's number shifted left by
+    32 bits, plus its index in the merged output.
     """
     position = batch << _BATCH_SHIFT
     moved_tables: list[pa.Table] = []
@@ -62,7 +63,9 @@ def run(job: Job, law: InOrderLaw) -> OperatorOutcome:
 
 
 def _renumber_positions(table: pa.Table, columns: Sequence[str], position: int) -> pa.Table:
-    """Return the ``columns`` of a table, with ``_position`` counted from ``position`` on."""
+    """Return the ``columns`` of ``table``, in that order, with ``_position`` replaced by
+    ``position``, ``position + 1`` and so on.
+    """
     positions = pa.array(np.arange(position, position + len(table)))
     position_column = table.schema.get_field_index(POSITION)
     placed = table.set_column(position_column, POSITION, positions)
@@ -70,9 +73,10 @@ def _renumber_positions(table: pa.Table, columns: Sequence[str], position: int) 
 
 
 def _net_rows(rows: pa.Table, keys: int) -> pa.Table:
-    """Return the last row of each key, if it differs from the row marked ``BEFORE``, in their
-    order. ``rows``: at least one, ordered by epoch, with one chunk a column; ``keys``: the number
-    of key columns, which come first.
+    """Return the last row of each key, in their order, if it differs from the row before the batch:
+    the key's row with the epoch ``BEFORE``. Without such a row, a tombstone is left out. ``rows``:
+    at least one, ordered by epoch, with one chunk a column; ``keys``: the number of key columns,
+    which come first.
 
     | key | epoch      | row       | emitted                          |
     |-----|------------|-----------|----------------------------------|

@@ -61,7 +61,7 @@ class TaskLookups:
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of records and keys so far, in the order of ``COUNTS``."""
+        """The numbers of keys and records so far in this task, in the order of ``COUNTS``."""
         return [getattr(self, name) for name in COUNTS]
 
     def join_records(
@@ -90,12 +90,13 @@ class TaskLookups:
             yield part_records, _value_columns(law, part_records, rows, row[part])
 
     def _find_rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
-        """Find the rows for the keys that records ask for, in the cache or the store.
+        """Find the rows for ``keys``, the key of each record, in the cache or else in the store.
 
         Returns the number of each record's key among the distinct ones, int64[records],
         ``NO_GROUP`` for a key with a null; the number of rows of each distinct key, int64; and the
-        rows. They come key by key, each key's by the store's primary key. Raises ``DataError`` if a
-        unique index gives a key two rows, and the errors of ``_ask_store``.
+        rows. The rows come key by key, those of one key by the store's primary key. Answers are
+        remembered, and ``hits``, ``misses`` and ``unfit`` go up. Raises ``DataError`` if a unique
+        index gives a key two rows, and the errors of ``_ask_store``.
         """
         law, now_us = self.law, self.clock_us()
         (key,), count, columns = number_keys([keys])
@@ -129,9 +130,9 @@ class TaskLookups:
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask_store(self, keys: pa.Table) -> Found:
-        """Return the store's answer for distinct keys. Raises ``DataError`` if two rows of the
-        answer have one primary key or a row does not fit. Raises ``ConfigurationError`` if the
-        store cannot be reached.
+        """Return the store's answer for distinct ``keys`` without nulls. Raises ``DataError`` if
+        two rows of the answer have one primary key or a row does not fit. Raises
+        ``ConfigurationError`` if the store cannot be reached.
         """
         law = self.law
         answer = open_reader(law.lookup, law.schema).rows(law.by, keys)
@@ -139,8 +140,9 @@ class TaskLookups:
         return answer
 
     def _known_answers(self, now_us: int) -> SideCache:
-        """Return the known answers that are younger than ``law.age_max_us``. Without a cache,
-        return those of this task, of any age.
+        """Return the process's known answers that are younger than ``law.age_max_us`` at the time
+        ``now_us``. If ``law.rows_max`` is 0, there is no such cache: return this task's answers, of
+        any age.
         """
         law = self.law
         if not law.rows_max:
@@ -162,10 +164,11 @@ class TaskLookups:
         now_us: int,
     ) -> None:
         """Add the answers of the ``missing`` keys to ``cache`` with the time ``now_us``, and
-        remember it: for the process if ``law.rows_max``, else for this task.
+        remember the result: for the process if ``law.rows_max``, else for this task. If there are
+        too many rows, the answers used last stay.
 
-        ``asked``: all keys. ``missing``: indices of the keys that were looked up. ``chunks``: these
-        indices as they were asked, with an answer each.
+        ``asked``: all distinct keys. ``missing``: indices of the keys that were looked up.
+        ``chunks``: these indices as they were asked, with an answer each.
         """
         law = self.law
         first = np.cumsum([0, *map(len, chunks)])
@@ -204,10 +207,11 @@ def _key_rank(law: StoreLookup, rows: pa.Table) -> Ints:
 def _value_columns(
     law: StoreLookup, records: pa.Table, rows: pa.Table, row: Ints
 ) -> list[pa.Array]:
-    """Return the value columns of results, a row per result, chosen from records and rows by
-    ``law.values``.
+    """Return the value columns of results, a row per result, chosen from ``records`` and the
+    store's ``rows`` by ``law.values``.
 
-    ``row``: the store's row of each record, ABSENT for none; its values are then null.
+    ``row``: int64[records], the index in ``rows`` for each record, ABSENT for none; the store's
+    values are then null. A value without a column is the whole record or row as a struct.
     """
     absent = row == ABSENT
     matched_rows = rows.take(pa.array(row, mask=absent))

@@ -50,7 +50,7 @@ class SideCache:
         return int(self._entry_sizes().sum())
 
     def keep_entries(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
-        """Return a cache of the selected ``entries`` of this one, then those of ``fresh``, with at
+        """Return a cache of the selected ``entries`` of this one, then all of ``fresh``, with at
         most ``size`` rows. If there are more, the entries used last stay.
 
         ``entries``: bool[n]. An entry without rows counts as one row.
@@ -70,9 +70,10 @@ class SideCache:
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _within_size(self, size: int) -> SideCache:
-        """Return the entries that were used last and together have at most ``size`` rows; this
-        cache if all fit. An entry of more than ``size`` rows never stays. An entry without rows
-        counts as one row.
+        """Return a cache of the entries that were used last and together have at most ``size``
+        rows, in their order; this cache if all fit. Of entries used by the same batch the first
+        ones stay. An entry of more than ``size`` rows never stays. An entry without rows counts as
+        one row.
         """
         weights = self._entry_sizes()
         if weights.sum() <= size:
@@ -115,10 +116,12 @@ class CacheFile:
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
         """Write the caches of both sides for the batch after ``batch``, and remove the file of two
-        batches before. If writing fails, the next batch starts without them.
+        batches before. If writing fails, no error is raised, and the next batch starts without
+        them.
         """
 
-        def fill(file: IO[bytes]) -> None:
+        def write_tables(file: IO[bytes]) -> None:
+            """Write four tables: the keys and the rows of each cache."""
             for cache in caches:
                 for table, name, column in (
                     (cache.keys, _USED, cache.used),
@@ -128,7 +131,7 @@ class CacheFile:
                     with pa.ipc.new_stream(file, stored.schema) as writer:
                         writer.write_table(stored)
 
-        local_files.write_file(self._path(batch), fill)
+        local_files.write_file(self._path(batch), write_tables)
         # The batch before this one may run again, and then reads the file of its predecessor.
         local_files.remove_file(self._path(batch - 2))
 

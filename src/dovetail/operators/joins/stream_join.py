@@ -45,7 +45,7 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     pairs are counted.
     """
     window = law.window
-    stores = SideStores.of(job, law)
+    stores = SideStores.open_stores(job, law)
     events = timeline([job.source_rows(source) for source in range(len(job.sources))])
     valued = ~events.deleted
     null = any_null(events.keys, events.groups)[events.group]
@@ -53,10 +53,10 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     arrivals = [_side_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
     seen_us = np.empty(roles * len(null), np.int64)
     for role in range(roles):
-        seen_us[_arrival_on_side(events, role, roles)] = job.stream_us(events)
+        seen_us[_arrival_on_side(events, role, roles)] = job.highest_clock_at_events(events)
     stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
-        Side.of(job, law, stores, side, events, *arrivals[side], window, stream_us)
+        Side.begin_batch(job, law, stores, side, events, *arrivals[side], window, stream_us)
         for side in (0, 1)
     ]
     for side in (0, 1):
@@ -77,7 +77,7 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     count = results.count + meeting.made
     return OperatorOutcome(
         first,
-        {name: store.runs for name, store in stores.by_name(job).items()},
+        {name: store.runs for name, store in stores.declared_stores(job).items()},
         job.manifest.rows + len(events.row),
         chunks=tables,
         later=count - (0 if first is None else len(first)),
@@ -93,9 +93,11 @@ def _count_records(
     meeting: Meeting,
     sides: Sequence[Side],
 ) -> Counts:
-    """Count as late the records that no side of their source joins or emits, and the pairs in
-    ``meeting`` that were too late. Also count matched and unmatched records by source.
+    """Return the batch's counts: late records, pairs in ``meeting`` that were too late, and matched
+    and unmatched records by source.
 
+    A record of a source without a preserved side is late if no side joins it and its time is past
+    the retention. Pairs count only if the law has a metric for them (``too_late_metric``).
     ``event``: per side, the event of each record in ``Side.arrivals``.
     """
     counts = Counts()
@@ -112,8 +114,10 @@ def _count_records(
 
 
 def _arrival_on_side(events: Timeline, side: int, roles: int) -> Ints:
-    """Return the arrival of each event on a side: int64[events]. In a self-join (``roles`` is 2)
-    each record arrives twice, first on the left.
+    """Return the arrival of each event on a side: int64[events]. In a self-join each record arrives
+    twice, first on the left.
+
+    ``side``: 0 for left, 1 for right. ``roles``: 2 in a self-join, else 1.
     """
     return roles * events.arrival + side % roles
 
@@ -124,8 +128,8 @@ def _side_arrivals(
     """Return the events of one side's keyed records, ordered by (group, time), and the same records
     as the law reads them.
 
-    ``keyed``: bool[events], the event has a value and a key without nulls. ``roles``: 2 in a
-    self-join, else 1.
+    ``side``: 0 for left, 1 for right. ``keyed``: bool[events], the event has a value and a key
+    without nulls. ``roles``: 2 in a self-join, else 1.
     """
     event = np.flatnonzero(keyed & (events.source == law.sides[side]))
     arrival = _arrival_on_side(events, side, roles)
@@ -133,12 +137,12 @@ def _side_arrivals(
     return event, Arrivals(events.group[event], events.event_time_us[event], arrival[event])
 
 
-def _position_past(job: Job, limit_us: Ints) -> Ints:
-    """Return for each limit (microseconds) the position of the first record that moves stream time
-    past it: int64[limits].
+def _first_positions_past(job: Job, limit_us: Ints) -> Ints:
+    """Return for each limit, a time in microseconds, the position of the first record that moves
+    stream time past the limit: int64[limits].
 
-    Records of both inputs and of all buckets count. ``NEVER`` if none does; all are 0 if buckets do
-    not know each other's records.
+    Records of both inputs and of all buckets count. ``NEVER`` if no record does so in this batch.
+    All are 0 if the job has no stairs, since then buckets do not know each other's records.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
@@ -184,16 +188,17 @@ class _PairResults:
         """Add n results of a side.
 
         ``arrival``: int64[n]. ``keys``: the five sort keys, int64[n] or one number each.
-        ``row_number``: the side's row of each. ``other``: the other side's row, ABSENT for none.
-        ``time``: the event time of each result. ``withdrawn``: the results are tombstones.
+        ``row_number``: int64[n], the side's row of each, by number. ``other``: the other side's,
+        ABSENT for none. ``time``: the event time of each result. ``withdrawn``: the results are
+        tombstones.
         """
         sides = (row_number, other) if side.side == 0 else (other, row_number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
     def add_pairs(self, side: Side, other: Side, pairs: Pairs) -> None:
-        """Add a result for each pair of one of the side's arriving records with a row of ``other``.
-        Its time is the later of both.
+        """Add a result for each of ``pairs``, which join one of the arriving records of ``side``
+        with a row of ``other``. The time of a result is the later of both.
         """
         time = np.maximum(side.arrivals.time_us[pairs.row], pairs.other_time_us)
         order = (1, 0, pairs.other_time_us, other.permanent_numbers[pairs.other], 1)
@@ -203,10 +208,11 @@ class _PairResults:
         )
 
     def add_null_keys(self, side: Side, events: Timeline, null: Mask, roles: int) -> None:
-        """Add an unmatched result for each record of a preserved side that has a null in its key,
-        at its arrival. Other sides add nothing.
+        """Add an unmatched result for each record of ``side`` that ``null`` marks, at its arrival.
+        A side that is not preserved adds nothing.
 
-        ``null``: bool[events]. ``roles``: 2 in a self-join, else 1.
+        ``null``: bool[events], the event has a value and a null in its key. ``roles``: 2 in a
+        self-join, else 1.
         """
         if side.preserved:
             event = np.flatnonzero(null & (events.source == side.source))
@@ -216,8 +222,8 @@ class _PairResults:
             self._add_results(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
 
     def add_at_once(self, side: Side, rows: Ints) -> None:
-        """Add a result without a match for each of the side's records with the indices ``rows``, at
-        its arrival.
+        """Add a result without a match for each record of ``side`` with an index in ``rows``, at
+        its arrival. ``rows``: indices into ``Side.arrivals``.
         """
         arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
         self._add_results(side, arrival, (1, 0, 0, 0, 0), side.record_numbers[rows], ABSENT, time)
@@ -225,7 +231,7 @@ class _PairResults:
     def add_closed(self, side: Side, job: Job) -> None:
         """Add the side's unmatched rows that close in this batch. The side must wait, and both
         sides must have met. A row closes when it is due, before the arriving record acts. A row
-        that arrives after that closes at its own arrival.
+        that arrives after its due time closes at its own arrival.
 
         Rows that close before one record of this bucket may be due by different records of other
         buckets.
@@ -238,7 +244,7 @@ class _PairResults:
         arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
         late = (arrival == row_arrival[row_number]).astype(np.int64)
         time = side.time_us[row_number]
-        due = np.where(late, 0, _position_past(job, side.window.match_limit_us(side.side, time)))
+        due = np.where(late, 0, _first_positions_past(job, side.window.match_limit_us(side.side, time)))
         # On a tie the right side comes first, as in Kafka Streams.
         self._add_results(
             side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
@@ -264,10 +270,11 @@ class _PairResults:
         roles: int,
     ) -> Iterator[pa.Table]:
         """Yield all results, pairs included, as tables in order: one for each range of arrivals in
-        ``meeting.cuts`` that has any. ``sides``: left and right. ``roles``: 2 in a self-join, else
-        1.
+        ``meeting.cuts`` that has any. Positions go on from the manifest's.
+
+        ``sides``: left and right. ``roles``: 2 in a self-join, else 1.
         """
-        caused = _ResultCauses.of(job, sides, events)
+        caused = _ResultCauses.from_events(job, sides, events)
         added = self._all_results()
         added = added[:, np.argsort(added[0], kind="stable")]
         position = job.manifest.position
@@ -292,7 +299,7 @@ class _PairResults:
         """Return all results as one table, ordered by arrival and keys. The first change has the
         position ``position``.
 
-        ``sides``: left and right. ``caused``: the causes by arrival. ``roles``: 2 in a self-join,
+        ``sides``: left and right. ``caused``: the causes by event. ``roles``: 2 in a self-join,
         else 1.
         """
         arrival, *keys, left, right, time, withdrawn = self._all_results()
@@ -313,7 +320,7 @@ class _PairResults:
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
             position=position,
-            cause=caused.causes_of(arrival[order] // roles, keys[0][order], references),
+            cause=caused.result_causes(arrival[order] // roles, keys[0][order], references),
         )
 
 
@@ -326,19 +333,25 @@ class _ResultCauses:
     causes: Cause
     """The cause of each event."""
     event: Ints
-    """The event of each arrival."""
+    """The event of each arrival; a last element 0 serves the end of the batch."""
 
     @classmethod
-    def of(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _ResultCauses:
-        """Return the causes of all events, from which ``causes_of`` takes those of results."""
+    def from_events(
+        cls, job: Job, sides: Sequence[Side], events: Timeline
+    ) -> _ResultCauses:
+        """Return the causes of all ``events``, from which ``result_causes`` takes those of results.
+        ``sides``: left and right.
+        """
         return cls(job, sides, job.event_causes(events), np.append(events.by_arrival(), 0))
 
-    def causes_of(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
-        """Return the cause of each result: the record that arrives. A result whose ``order`` is 0
-        is caused by the moment at which its window closes.
+    def result_causes(self, arrival: Ints, order: Ints, references: tuple[Ints, Ints]) -> Cause:
+        """Return the cause of each result: the record that arrives or, for a result whose ``order``
+        is 0, the moment at which its window closes. Without ``Operator.feeds`` the result has no
+        columns.
 
-        ``arrival`` and ``order``: int64[results]. ``references``: the left and the right row of
-        each, by number, ABSENT for none.
+        ``arrival``: int64[results], the number of each record among all events in the order of
+        arrival. ``order``: int64[results], the first sort key of ``_PairResults``. ``references``:
+        the left and the right row of each, by number, ABSENT for none.
         """
         operator = self.job.operator
         if not operator.feeds:
@@ -364,7 +377,7 @@ class _ResultCauses:
         cause = cause.with_due_moments(order == 0, due, hash_, operator.law.holds_us)
         if SEQUENCE not in operator.feeds:
             return cause
-        sequence = np.where(order == 0, _position_past(self.job, due - 1), cause.columns[SEQUENCE])
+        sequence = np.where(order == 0, _first_positions_past(self.job, due - 1), cause.columns[SEQUENCE])
         return Cause({**cause.columns, SEQUENCE: sequence})
 
 
@@ -379,7 +392,7 @@ def _store_rows(
     stream_us: Ints,
 ) -> None:
     """Store the batch's rows, the rows that wait, and marks of stored rows that were joined. Drop
-    rows and marks that are older than the window's retention.
+    rows and marks whose time is more than the window's retention behind the final stream time.
 
     ``keyed``: bool[events], the event has a value and a key without nulls. ``stream_us``: stream
     time by arrival; its last element is that after the batch.

@@ -47,8 +47,10 @@ class SideStores:
     """One per side, empty if the side needs none."""
 
     @classmethod
-    def of(cls, job: Job, law: StreamJoinLaw) -> SideStores:
-        """Open a history per source, and a queue and a store of marks per side."""
+    def open_stores(cls, job: Job, law: StreamJoinLaw) -> SideStores:
+        """Open a history per source, and a queue and a store of marks per side, as they were before
+        the batch. Queues and marks that ``law`` does not need are opened empty.
+        """
         return cls(
             [
                 HistoryState(
@@ -77,9 +79,9 @@ class SideStores:
             ],
         )
 
-    def by_name(self, job: Job) -> dict[str, RunState]:
-        """Return the stores that the operator declares, by the operator's names for them. Queues
-        and marks that it does not declare are left out.
+    def declared_stores(self, job: Job) -> dict[str, RunState]:
+        """Return the stores that the job's operator declares, by the operator's names for them.
+        Queues and marks that the operator does not declare are left out.
         """
         named: dict[str, RunState] = dict(zip(job.operator.names, self.histories, strict=True))
         for side in (0, 1):
@@ -91,8 +93,9 @@ class SideStores:
 
 
 def _stored_schema(job: Job, source: int) -> pa.Schema:
-    """Return the schema of a history: ``_hash``, ``_event_time``, ``_row``, ``_pending`` (a bit per
-    side), keys, values.
+    """Return the schema of the history of the source with index ``source``: ``_hash``,
+    ``_event_time``, ``_row``, ``_pending``, keys, values. In ``_pending`` bit 0 is for the left
+    side, bit 1 for the right.
     """
     spec = job.sources[source]
     system_fields = [(name, pa.int64()) for name in (HASH, EVENT_TIME, ROW, PENDING)]
@@ -100,8 +103,8 @@ def _stored_schema(job: Job, source: int) -> pa.Schema:
 
 
 def _queue_schema(job: Job, source: int) -> pa.Schema:
-    """Return the schema of a queue: ``_due``, ``_event_time``, ``_hash``, ``_row``, keys,
-    values.
+    """Return the schema of a queue of rows of the source with index ``source``: ``_due``,
+    ``_event_time``, ``_hash``, ``_row``, keys, values.
     """
     spec = job.sources[source]
     system_fields = [(name, pa.int64()) for name in (DUE, EVENT_TIME, HASH, ROW)]
@@ -165,7 +168,7 @@ class Side:
     """
 
     @classmethod
-    def of(
+    def begin_batch(
         cls,
         job: Job,
         law: StreamJoinLaw,
@@ -180,8 +183,9 @@ class Side:
         """Return a side that has not yet met the other: ``met`` is empty, and no row is joined.
         Take from the side's queue the rows that are due in this batch, so call it once a batch.
 
-        ``side``: 0 for left, 1 for right. ``event``: the event of each of ``arrivals``.
-        ``stream_us``: stream time by arrival.
+        ``side``: 0 for left, 1 for right. ``events``: all events of the batch. ``arrivals``: the
+        side's records, by (group, time, arrival); ``event``: the event of each. ``stream_us``:
+        stream time at each arrival and, last, at the end of the batch.
         """
         source = law.sides[side]
         none = np.zeros(0, np.int64)
@@ -238,8 +242,8 @@ class Side:
 
     def meet_stored_rows(self, events: Timeline, other: Side) -> None:
         """Read the stored rows of ``other`` that lie in a window of one of this side's records. Set
-        ``other.met`` to these rows, each once, and ``other.met_group`` to their keys. Without
-        records both are empty.
+        ``other.met`` to these rows, each once, and ``other.met_group`` to their groups in
+        ``events``. Without records both are empty.
         """
         group = self.arrivals.group
         low, high = self.window.other_side_bounds(self.side, self.arrivals.time_us)
@@ -258,8 +262,8 @@ class Side:
         other.met_group[matches.row] = group[matches.query]
 
     def reachable_rows(self, other: Side) -> Reach:
-        """Return the ranges of the other side's rows that each of this side's records may join:
-        stored rows and arriving ones. A range may be empty. Both sides must have met.
+        """Return for each of this side's records the range of rows of ``other`` that the record may
+        join: stored rows and arriving ones. A range may be empty. Both sides must have met.
         """
         met, other_arrivals = len(other.met), other.arrivals
         rows = Arrivals(
@@ -270,9 +274,9 @@ class Side:
         row_number = np.append(np.arange(met), other.record_numbers)
         return Reach.of(self.side, self.arrivals, rows, row_number, self.stream_us, self.window)
 
-    def await_closing(self) -> None:
-        """Set ``closes`` and ``joined`` for stored rows and the batch's own, and set
-        ``first_match`` to ``NEVER`` for all of them.
+    def set_closing_arrivals(self) -> None:
+        """Set ``closes`` and ``joined`` for all numbered rows, stored ones and the batch's own, and
+        set their ``first_match`` to ``NEVER``.
 
         A stored row counts as joined if it had a match when it was stored, or has been marked
         since. For a side that does not wait, no row closes and none is joined.
@@ -300,8 +304,8 @@ class Side:
         return other.closes[possible.other] > arrival
 
     def _closing_arrivals(self, time_us: Ints) -> Ints:
-        """Return the arrival at which rows with these event times close, ``NEVER`` if they do not
-        in this batch: int64[n].
+        """Return the arrival at which a row of this side with each of the event times ``time_us``
+        closes: int64[n], ``NEVER`` if it does not close in this batch.
         """
         return first_due(self.window.match_limit_us(self.side, time_us), self.stream_us)
 
@@ -314,16 +318,19 @@ class Side:
 
     @property
     def lost_records(self) -> Mask:
-        """The records that join nothing and are not emitted alone: bool[arrivals]. They arrived
-        later than rows are kept, and found no match.
+        """The records that join nothing and are not emitted alone: bool[arrivals]. They found no
+        match, and their time was behind stream time by more than the window's retention. None of
+        them if the side is preserved.
         """
         kept_us = self.stream_us[self.arrivals.arrival] - self.window.retention_us
         return self.unpaired & (not self.preserved) & (self.arrivals.time_us < kept_us)
 
     def closing_rows(self) -> Ints:
-        """Return the numbers of the rows that close unjoined in this batch, int64: waiting rows
-        first, then the batch's own in the order of ``arrivals``. It is empty if none close. The
-        batch's own may have been due before they arrived.
+        """Return the numbers of the rows that close in this batch without having been joined:
+        int64, waiting rows first, then the batch's own in the order of ``arrivals``. It is empty if
+        none close.
+
+        A row of the batch may have been due before it arrived. Rows in ``met`` are not among them.
         """
         row_number: Ints = np.concatenate(
             (np.arange(len(self.met), self.base), self.record_numbers)
@@ -335,8 +342,10 @@ class Side:
         return row_number
 
     def marked_rows(self, identity: Ints) -> Mask:
-        """Find the rows that have a mark: bool[rows]. An earlier batch, later than the one that
-        stored them, has joined them. ``identity``: the permanent numbers of the rows, in any order.
+        """Find the rows that have a mark: bool[rows], in the order of ``identity``. A marked row
+        was joined in an earlier batch, later than the one that stored the row.
+
+        ``identity``: the permanent numbers of the rows, distinct, in any order.
         """
         order = np.argsort(identity)
         ids = identity[order]
@@ -355,6 +364,7 @@ class Side:
     def emitted_unmatched(self) -> Mask:
         """Find the rows that were emitted unmatched and have not been withdrawn by an earlier
         batch: bool, one per number. Of stored rows, only those joined in this batch are found.
+        ``Meeting`` must have set ``first_match``.
         """
         alone = np.zeros(len(self.first_match), dtype=np.bool_)
         alone[self.record_numbers[self.unmatched_records]] = True
@@ -375,8 +385,8 @@ class Side:
         self.stores.marks[self.side].store(pa.table(columns, schema=_MARK))
 
     def queue_rows(self, row_number: Ints) -> None:
-        """Queue these of the batch's rows, given by their numbers, until their window closes.
-        Numbers of the batch's rows begin at ``base``.
+        """Put rows of the batch into the side's queue, until their window closes. ``row_number``:
+        their numbers, from ``base`` on; none store nothing.
         """
         rows = self.batch.take(pa.array(row_number - self.base))
         due = self.window.match_limit_us(self.side, rows.column(EVENT_TIME).to_numpy())
@@ -392,11 +402,15 @@ class Side:
         queue.store(pa.table(columns, schema=queue.schema).take(pa.array(order)))
 
     def forget_marks(self) -> None:
-        """Drop the marks of rows that are no longer kept; these have closed, too."""
+        """Drop the marks of rows that the source's history no longer keeps. Such rows have closed,
+        too.
+        """
         self.stores.marks[self.side].expire(self.stores.histories[self.source].horizon_us)
 
     def _pending_rows(self) -> Mask:
-        """Return for each row in ``met`` whether it had no match when it was stored: bool[met]."""
+        """Return for each row in ``met`` whether this side's row had no match when it was stored:
+        bool[met].
+        """
         bits = self.met.column(PENDING).to_numpy()
         return (bits >> self.side & 1).astype(np.bool_)  # type: ignore[no-any-return]
 
@@ -432,7 +446,7 @@ class Meeting:
         self._closed = False
         self.made = self.too_late = 0
         for side in self._sides:
-            side.await_closing()
+            side.set_closing_arrivals()
         if left.waits or right.waits:
             self._settle_joined(left, right)
         for cut in self.cuts:
@@ -451,33 +465,35 @@ class Meeting:
             yield side, other, self._made_pairs(side, other, possible)
 
     def _possible_pairs(self, cut: tuple[int, int]) -> Iterable[tuple[Side, Side, Pairs]]:
-        """Return the pairs of records with arrivals in ``cut``, once per side, including pairs with
-        rows that are closed. ``cut``: one of ``cuts``; if there is only one, its pairs are returned
-        whatever ``cut`` is.
+        """Return (side of the records, other side, pairs), once per side: the pairs of records with
+        arrivals in ``cut``. Pairs with rows that are closed are included. ``cut``: one of ``cuts``;
+        if there is only one, its pairs are returned whatever ``cut`` is.
         """
         if self._all is not None:
             return self._all
         return map(self._possible_pairs_of_side, (0, 1), (cut, cut))
 
     def _possible_pairs_of_side(self, side: int, cut: tuple[int, int]) -> tuple[Side, Side, Pairs]:
-        """Return the pairs of one side's records with arrivals in ``cut``, from its first to before
-        its second number.
+        """Return (side, other side, pairs) for the records of one side with arrivals in ``cut``,
+        from its first number to before its second. ``side``: 0 for left, 1 for right.
         """
         order, reach = self._order[side], self._reach[side]
         start, stop = np.searchsorted(reach.own.arrival, cut, sorter=order)
         return self._sides[side], self._sides[1 - side], reach.pairs(order[start:stop])
 
     def _made_pairs(self, side: Side, other: Side, possible: Pairs) -> Pairs:
-        """Return the pairs among ``possible`` that are made: the other row is open, or has been
-        joined.
+        """Return the pairs among ``possible`` that are made: the row of ``other`` is open at the
+        arrival of the record of ``side``, or has been joined. If no pair has a closed row, these
+        are all.
         """
         if not self._closed:
             return possible
         return possible.select(side.find_open_pairs(other, possible) | other.joined[possible.other])
 
     def _settle_joined(self, left: Side, right: Side) -> None:
-        """Set ``joined`` of ``left`` and ``right``: true for each row that is joined in the end. A
-        closed row that was emitted alone joins nothing more.
+        """Set ``joined`` of both sides: true for each row that is joined in the end. A closed row
+        that was emitted alone joins nothing more. Also note whether any possible pair has a closed
+        row.
         """
         for cut in self.cuts:
             for side, other, possible in self._possible_pairs(cut):

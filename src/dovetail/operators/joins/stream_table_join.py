@@ -101,12 +101,12 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
 def _find_table_rows(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """Return the reference of the row that each ``asked`` event finds in a table, int64[asked],
-    ABSENT for none; the pool of these references; and a mask, bool[asked].
+    """Return three things: the reference to the row that each ``asked`` event finds in a table,
+    int64[asked], ABSENT for none; the pool that these references name; and a mask, bool[asked].
 
     The mask marks events that are older than the table's history. They find the latest version, if
-    it began by their time. ``asked``: event numbers. ``source``: the number of the table among the
-    sources, ``store`` its store.
+    that began at or before their time. It is all false for a table without versions. ``asked``:
+    event numbers. ``source``: the number of the table among the sources, ``store`` its store.
     """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
@@ -116,7 +116,7 @@ def _find_table_rows(
     retention_us = job.sources[source].meaning.versioned_us
     assert retention_us is not None
     group, arrival, time = (a[asked] for a in (events.group, events.arrival, events.event_time_us))
-    clock_us = job.clocks_of(source, events)[asked]
+    clock_us = job.clock_at_events(source, events)[asked]
     past = (time < clock_us - retention_us) & (clock_us != NO_TIME)
     sought = np.where(past, LATEST, time)
     keys = [key.take(pa.array(group)) for key in events.keys]
@@ -141,11 +141,13 @@ class _ReleasedRows:
     arrived.
     """
     order: Ints
-    """The order of all rows of the job."""
+    """The order in which all rows of the job are processed: indices into the concatenated rows of
+    its sources.
+    """
     queue: QueueState
     """The queue of rows that wait."""
     numbered: int
-    """The number of stream rows that are numbered."""
+    """The number of stream rows that the bucket has numbered after this batch."""
 
 
 # The row at index i of the order of arrival has the place 2 * i + 1, so a released record fits
@@ -161,8 +163,8 @@ class _ReleasedRows:
 #
 # So a sees x but not y, and the order is x, a, y, d.
 def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
-    """Take from the stream the records that still wait for their grace period, and add the queued
-    records that are released in this batch.
+    """Release the records of the source with index ``stream`` whose grace period is over: queued
+    ones and those of the batch. Other records of the batch are put into the queue.
 
     A record is released just before the record, of any bucket, that moves the clock to its due
     time. Several are released in order of time, then of key. A late record, more than the grace
@@ -176,7 +178,7 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     first = np.cumsum([0, *(len(rows) for rows in sources)])
     stream_slot = slot[first[stream] : first[stream + 1]]
     null = any_null(stream_rows.keys, len(stream_rows))
-    clock_us = job.clock_of(stream, stream)
+    clock_us = job.clock_at_rows(stream, stream)
     at_once = null | (stream_rows.event_time_us < clock_us - grace_us)
     queue = _open_queue(job, stream)
     waiting = queue.take_due(job.final_us[stream])
@@ -247,8 +249,8 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
 
 
 def _open_queue(job: Job, stream: int) -> QueueState:
-    """Open the queue of the records of source ``stream`` that wait. A record is due when its side's
-    clock is a grace period past it.
+    """Open the queue of the records of source ``stream`` that wait, as it was before the batch.
+    Records that were due by the stream time before the batch have left it.
     """
     return QueueState(
         _queue_schema(job.sources[stream].shape.schema),
@@ -260,15 +262,16 @@ def _open_queue(job: Job, stream: int) -> QueueState:
 
 
 def _queue_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the queue of waiting records: the stream's columns, then ``_due`` and
-    ``_row``.
+    """Return the schema of the queue of waiting records: the stream's columns ``schema``, then
+    ``_due`` and ``_row``, both int64.
     """
     return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
 
 
 def _queue_table(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
-    """Return rows in the schema of the queue, with the last two columns ``due_us`` and ``numbers``,
-    int64[rows].
+    """Return ``rows`` of the stream in ``schema``, that of the queue, with the last two columns
+    ``due_us`` and ``numbers``, int64[rows]. Columns of arrival behind the stream's own are left
+    out.
     """
     columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
     return pa.table(columns, schema=schema)

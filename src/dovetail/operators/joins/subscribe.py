@@ -16,7 +16,7 @@ from dovetail.base.columns import DELETED, EPOCH, EVENT_TIME, HASH, INSTRUCTION,
 from dovetail.laws.joins.foreign_key_join import EMIT, FRESH, MOVED, Messages, messages_of_changes
 from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.operators.job import Job, OperatorOutcome, take_rows
-from dovetail.operators.row_changes import RowChanges, old_or_new
+from dovetail.operators.row_changes import RowChanges, take_old_or_new
 from dovetail.physical.specs.foreign_key import SubscribeLaw
 
 
@@ -31,7 +31,7 @@ def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
     store = job.table_store(0, schema=pa.schema(list(shape.schema)[: foreign.stop]))
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    changes = RowChanges.of(job, store)
+    changes = RowChanges.read_batch(job, store)
     former = changes.pool.columns_at(changes.old, foreign)
     present = changes.pool.columns_at(changes.new, foreign)
     sent = messages_of_changes(
@@ -66,7 +66,7 @@ def _message_table(
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
     """Return the messages in the order of the records; of one record, the end of a subscription
-    comes before its begin.
+    comes before the begin of another.
 
     The columns are those of the second stage: the hash of the route, the time, foreign and primary
     key, the values, and the columns of messages. The message of an end is a tombstone, with null
@@ -80,7 +80,7 @@ def _message_table(
     change, begun = changes.rows_in_order(sent.ends, sent.begins)
     event = changes.event[change]
     group = events.group[event]
-    hash_, *foreign = old_or_new(*keys, change, begun)
+    hash_, *foreign = take_old_or_new(*keys, change, begun)
     place_hash = events.hash[group]
     null = any_null(foreign, len(event))
     route = np.where(null, place_hash, hash_.fill_null(0).to_numpy())
@@ -113,7 +113,9 @@ def _message_table(
 
 def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
     """Find the messages whose primary key has messages to several buckets: bool[messages].
-    ``bucket`` and ``group``: of each message, its bucket and its primary key.
+
+    ``bucket``: int64[messages], the bucket of each. ``group``: int64[messages], the group of its
+    primary key.
     """
     seen = np.full(int(group.max(initial=-1)) + 1, -1)
     seen[group] = bucket
@@ -124,10 +126,10 @@ def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
 
 def _ending_among_several(ends: Mask, group: Ints) -> Mask:
     """Find the messages of primary keys with more than one message, at least one of which ends a
-    subscription: bool[messages].
+    subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
 
-    Only then may a primary key have results of several foreign keys. ``ends`` and ``group``: of
-    each message, whether it ends one, and its primary key.
+    ``ends``: bool[messages], the message ends a subscription. ``group``: int64[messages], the group
+    of its primary key.
     """
     count = np.bincount(group)
     ended = np.zeros(len(count), np.bool_)

@@ -53,9 +53,10 @@ class SubscriptionStores:
     """The numbers of references, if right rows appear alone; else None."""
 
     @classmethod
-    def of(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
-        """Open the stores that the bucket's manifest records. The store of counts is None unless
-        right rows without a left row are results (``how`` right or outer).
+    def open_stores(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
+        """Open the stores that the bucket's manifest records, as they were before the batch. The
+        store of counts is None unless right rows without a left row are results: ``law.how`` is
+        right or outer.
         """
         shape = job.sources[0].shape
         subscribed = TableState(
@@ -76,8 +77,8 @@ class SubscriptionStores:
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
     def count_references(self, job: Job, events: Timeline) -> References | None:
-        """Count the left rows that refer to each event's key, before and after it. Return None if
-        right rows never appear alone.
+        """Count the left rows that refer to each event's foreign key, before and after the event.
+        Return None if right rows never appear alone. A key with a null has no references.
         """
         if self.counts is None:
             return None
@@ -102,11 +103,12 @@ class SubscriptionStores:
         references: References | None,
     ) -> None:
         """Store the last message of each subscription that the batch changes, the right rows, and
-        the changed numbers of references. A number of 0 is stored as a tombstone.
+        the changed numbers of ``references``. A number of 0 is stored as a tombstone.
 
-        ``counted``: the events that the right table takes.
+        ``counted``: bool[events], the events that the right table takes. ``references``: None if
+        right rows never appear alone.
         """
-        keep_subscriptions(self.subscribed, subscriptions)
+        store_subscriptions(self.subscribed, subscriptions)
         store_rows(job, 1, self.right, events, counted)
         if self.counts is None or references is None:
             return
@@ -136,9 +138,11 @@ class SubscriptionStores:
         )
 
 
-def keep_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
-    """Store the last message of each subscription that the batch changes; a message that ends one
-    is a tombstone. The first columns of the messages are those of the store.
+def store_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
+    """Store in ``store`` the last message of each subscription that the batch changes; a message
+    that ends one is a tombstone. Stored subscriptions without a message are not written again.
+
+    The first columns of the messages are those of the store.
     """
     rows = subscriptions.pool.rows
     last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
@@ -166,17 +170,17 @@ class RightRows:
     """The rows of the right table that stand along the timeline."""
 
     counted: Mask
-    """The events that the table takes."""
+    """bool[events]: the events that the table takes."""
     changes: Ints
-    """The events that change the table, ascending."""
+    """The numbers of the events that change the table, ascending."""
     before: Ints
-    """Per event, the row before it, or ABSENT."""
+    """int64[events]: the reference to the row of the event's key before it, or ABSENT."""
     after: Ints
-    """Per event, the row after it, or ABSENT."""
+    """int64[events]: the reference to the row of the event's key after it, or ABSENT."""
     time_us: Ints
-    """The time of each row, by reference; ABSENT has none."""
+    """The event time of each row, by reference; ABSENT has none."""
     stored: Mask
-    """bool[groups]: there is a row from earlier batches."""
+    """bool[groups]: there is a row of the key from earlier batches."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +194,10 @@ class RightTable(RightRows):
 
 
 def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTable:
-    """Return the right table's rows before and after each event, ABSENT for none. ``store`` holds
-    its rows before the batch. Of a versioned table, only its latest versions count as changes.
+    """Return the right table's rows before and after each of ``events``, ABSENT for none. Of a
+    versioned table, only each key's latest version counts as a change.
+
+    ``store``: the table's rows before the batch.
     """
     located = locate_last_rows(store, events)
     counted = find_accepted_events(job, events, 1)
@@ -265,10 +271,10 @@ def find_subscriptions(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
     """Return the batch's messages and the stored subscriptions that the right table's changes meet.
-    Other stored subscriptions are not read.
+    With ``emit="batch"``, stored subscriptions that messages replace are also included; others are
+    not read.
 
-    ``table``: the right rows. With ``emit="batch"``, include the subscriptions that messages
-    replace.
+    ``store``: the subscriptions before the batch. ``table``: the right rows along ``events``.
     """
     rows = job.batches[0].rows
     message = np.flatnonzero(events.source == 0)

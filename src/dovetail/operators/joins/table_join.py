@@ -63,7 +63,7 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
         changes, before = net_changes(law.tree, events, stored, changes)
         changes = _differing_changes(operator, law, pools, changes, before)
     elif law.distinct:
-        changes, before = _with_previous(events, stored[0], changes, current.get(0))
+        changes, before = _pair_with_previous(events, stored[0], changes, current.get(0))
         changes = _differing_changes(operator, law, pools, changes, before)
     leaves = [
         pools[source].columns_at(refs, job.sources[source].shape.value_columns)
@@ -82,7 +82,8 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
 
 
 def _matched_events(events: Timeline, changes: Changes) -> Mask:
-    """Find the events that are in a result with a row of every table: bool[events]."""
+    """Find the events that have a result with a row of every table among ``changes``: bool[events].
+    """
     whole = np.logical_and.reduce([refs != ABSENT for refs in changes.reference])
     matched = np.zeros(len(events.row), np.bool_)
     matched[changes.event[whole]] = True
@@ -93,18 +94,20 @@ def _empty_tombstones(
     events: Timeline, source: int, stored: StoredRows, current: Mask | None
 ) -> Mask:
     """Find the events of ``source`` that are tombstones of keys without a row: bool[events].
-    ``current``: the events that are versions, None for all of the source.
+
+    ``stored``: the table's rows before the batch, one per group. ``current``: bool[events], the
+    events that are versions, None for all of the source.
     """
     previous = versions_around(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
     return nothing
 
 
-def _with_previous(
+def _pair_with_previous(
     events: Timeline, stored: StoredRows, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
-    """Return the changes of a single table, then the rows that each replaces as changes of their
-    own, in the same order. Changes without a row before and after are left out.
+    """Return ``changes`` of a single table, and the rows that they replace as changes of their own,
+    one for each in the same order. Changes without a row before and after are left out.
 
     ``current``: bool[events], the events that are versions, None for all. ``stored``: the table's
     rows before the batch, one per group.
@@ -118,9 +121,9 @@ def _with_previous(
 def _differing_changes(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
-    """Keep the changes whose row differs from that in ``before``, in presence or in any value.
-    ``before`` has an element for each change. ``pools``: by source, the rows that the changes refer
-    to.
+    """Return the changes whose row differs from that in ``before``, in presence or in any value, in
+    their order. ``before`` has an element for each change. ``pools``: by source, the rows that the
+    changes refer to.
     """
     equal = changes.present & before.present
     at = np.flatnonzero(equal)

@@ -49,20 +49,23 @@ from dovetail.operators.joins.subscriptions import (
     RightRows,
     Subscriptions,
     find_subscriptions,
-    keep_subscriptions,
+    store_subscriptions,
 )
 from dovetail.operators.tables import (
     Pool,
     TableStore,
     count_ignored,
+    find_accepted_events,
     locate_last_rows_of_keys,
     located_times,
     store_rows,
 )
-from dovetail.operators.tables import find_accepted_events as counts_of
 from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
-from dovetail.physical.specs.star import StarLookupLaw, left_input_of_dimensions
-from dovetail.physical.specs.star import subscription_store_name as store_of
+from dovetail.physical.specs.star import (
+    StarLookupLaw,
+    left_input_of_dimensions,
+    subscription_store_name,
+)
 from dovetail.state.runs import Runs
 from dovetail.state.table_state import TableState
 
@@ -81,12 +84,12 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
         return OperatorOutcome(None, job.stores)
     join, hashes = ForeignKeyJoinLaw(law.primary, "left"), _source_hashes(job)
     job = _foreign_key_job(job, law)
-    shape, name = job.sources[0].shape, store_of(job.sources[0].name)
+    shape, name = job.sources[0].shape, subscription_store_name(job.sources[0].name)
     subscribed = TableState(
         shape.schema, shape.keys + law.primary, job.stored_runs(name), job.blobs, job.cache
     )
     events = timeline(_rows_of_sources(job, law))
-    dimensions = _Dimensions.of(job, law, events, hashes)
+    dimensions = _Dimensions.locate_rows(job, law, events, hashes)
     merged, table = dimensions.merged, dimensions.table
     subscriptions = find_subscriptions(job, join, subscribed, merged, table)
     to_messages = answer_messages(job, join, merged, table, subscriptions)
@@ -97,7 +100,7 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
     if job.operator.emit == "batch":
         order = order[last_of_each(subscriptions.pair[results.subscription[order]])]
     answers = _Answers(job, dimensions, subscriptions, results.select(order), by_change[order])
-    keep_subscriptions(subscribed, subscriptions)
+    store_subscriptions(subscribed, subscriptions)
     counts = dimensions.store_rows(job, events)
     stores = {name: subscribed.runs, **dimensions.runs(job)}
     return OperatorOutcome(
@@ -175,11 +178,14 @@ class _Dimensions:
     """The rows of each dimension."""
 
     @classmethod
-    def of(
+    def locate_rows(
         cls, job: Job, law: StarLookupLaw, events: Timeline, hashes: Sequence[Ints]
     ) -> _Dimensions:
-        """Locate the stored rows of all keys of the batch, dimension by dimension. A key without a
-        stored row has none. ``hashes``: those by which rows of each source are stored.
+        """Locate the stored rows of all keys in ``events``, dimension by dimension. A key may have
+        no stored row.
+
+        ``hashes``: per source, the hash of each row's key within its own dimension, by which rows
+        are stored: int64[rows].
         """
         batches = [batch.rows for batch in job.batches[1:]]
         rows = np.array([len(batch) for batch in batches])
@@ -213,10 +219,11 @@ class _Dimensions:
         return cls(merged, table, current, dimension, place, first_row, stores, pools)
 
     def row_columns(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
-        """Return the time and the columns of rows of the dimension ``dimension_number`` (from 0):
-        one row per reference, null for ABSENT.
+        """Return the time, then the key and value columns, of rows of the dimension
+        ``dimension_number`` (from 0): one row per reference, null for ABSENT.
 
-        ``refs``: references into the rows of all dimensions.
+        ``refs``: references into the rows of all dimensions; each must name a row of this one or be
+        ABSENT.
         """
         pool, groups = self.pools[dimension_number], len(self.place)
         absent = refs == ABSENT
@@ -229,8 +236,9 @@ class _Dimensions:
         return [pa.array(time_us, mask=absent), *pool.columns_at(in_pool, columns)]
 
     def store_rows(self, job: Job, events: Timeline) -> Counts:
-        """Store the rows of all dimensions after the batch, and return the counts of records that
-        change nothing.
+        """Put the batch's rows of all dimensions into their stores. Return the counts of records
+        that change nothing; only versioned dimensions have any. ``events``: the batch, each
+        dimension a source of its own.
         """
         counts, counted = Counts(), self.table.counted
         for source, store in enumerate(self.stores, start=1):
@@ -252,8 +260,8 @@ def _source_hashes(job: Job) -> list[Ints]:
 
 
 def _first_value_of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
-    """Return the value of each group's first event: int64[groups]. ``columns``: the values of each
-    source's rows.
+    """Return the value of the first event of each group in ``events``: int64[groups]. ``columns``:
+    per source, the value of each row.
     """
     lengths = np.array([len(column) for column in columns])
     row = (np.cumsum(lengths) - lengths)[events.source] + events.row
@@ -262,14 +270,15 @@ def _first_value_of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
 
 
 def _accepted_events(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask, Mask]:
-    """Return the events that the dimensions' tables take, and those of them that change a table.
+    """Return the events that the dimensions' tables take, and those of them that change a table:
+    bool[events] each.
 
     Of a versioned dimension only the latest versions change it. ``stored_us``: int64[groups], the
     time of each stored row, ``NO_TIME`` for none.
     """
     counted, current = np.zeros((2, len(events.row)), np.bool_)
     for source in range(1, len(job.sources)):
-        of_source = counts_of(job, events, source)
+        of_source = find_accepted_events(job, events, source)
         counted |= of_source
         if job.sources[source].meaning.versioned_us is not None:
             of_source = find_latest_versions(events, of_source, stored_us)

@@ -49,13 +49,13 @@ def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
     store = TableState(schema, fact.keys, job.stored_runs(name), job.blobs, job.cache)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    star, counts = _Star.of(job, law, store), Counts()
+    star, counts = _Star.build(job, law, store), Counts()
     counts.add_matches(job.sources[0], star.matched_upserts(net=job.operator.emit == "batch"))
     changes = star.changes
     if job.operator.emit == "batch":
         changes = star.net_changes(changes)
     result = event_output_table(job, star.events, *star.output_columns(changes))
-    store.store(star.stored_rows(schema))
+    store.store(star.rows_to_store(schema))
     return OperatorOutcome(result, {name: store.runs}, counts=counts)
 
 
@@ -88,7 +88,8 @@ class _Moments:
 # | 2     | answer of products to order 1  | 7     | 0      | 0      |
 # | 3     | answer of customers to ann     | 9     | 1      | 1      |
 def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
-    """Return the events, the dimension of each and the moments, all by key and then in order.
+    """Return the events of the fact and the answers, the dimension of each and the moments, all by
+    key and then in order of arrival.
 
     The dimension is int64[events]: from 1, 0 for the fact. Events of one cause are ordered by
     origin: first the fact's row and the answers to it.
@@ -160,7 +161,7 @@ class _StoredRows:
     """int64[groups]: the row of each key, ABSENT for none."""
 
     @classmethod
-    def of(cls, located: Located) -> _StoredRows:
+    def fetch_located(cls, located: Located) -> _StoredRows:
         """Read all stored columns of the located rows. A key without a stored row has ABSENT.
         ``located``: one element per key of the batch.
         """
@@ -178,12 +179,12 @@ class _StoredRows:
         columns: Sequence[int],
         names: Sequence[str],
     ) -> _Part:
-        """Return the rows of the fact or of a dimension: the stored ones, then those of ``batch``.
-        Also return the row that stands before and after each of ``moments``.
+        """Return the part of the fact or of a dimension: the stored rows, then those of ``batch``,
+        and references to the rows that stand before and after each of ``moments``.
 
-        ``is_version``: bool[events], the events that bring such a row. ``columns``: the indices of
-        the columns in the store. The first has the time, null in a row without this part.
-        ``names``: the same columns in the batch.
+        ``is_version``: bool[events], the events that bring such a row or its tombstone.
+        ``columns``: the indices of the columns in the store. The first has the time, null in a row
+        without this part. ``names``: the same columns in the batch.
         """
         stored = [combine_chunks(self.rows.column(column)) for column in columns]
         time, *values = (
@@ -217,12 +218,12 @@ class _Star:
     """The number of columns before the fact's values."""
 
     @classmethod
-    def of(cls, job: Job, law: StarJoinLaw, store: TableState) -> _Star:
+    def build(cls, job: Job, law: StarJoinLaw, store: TableState) -> _Star:
         """Return the moments of the job's rows, with the rows of the fact and the dimensions at
         each. ``store``: the rows before the batch.
         """
         events, dimension, moments = _build_timeline(job)
-        stored = _StoredRows.of(store.locate(events.hash, events.keys))
+        stored = _StoredRows.fetch_located(store.locate(events.hash, events.keys))
         facts, answers = (batch.rows for batch in job.batches)
         fact, shape = job.sources[0].shape.schema, job.sources[1].shape
         time = fact.get_field_index(EVENT_TIME)
@@ -253,8 +254,8 @@ class _Star:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """The presence, the times and the foreign keys of each dimension at the moments, one
-        ``Reference`` per dimension, as the law reads them.
+        """One ``Reference`` per dimension, as the law reads it: before and after each moment, is a
+        row named, does it exist, and its time.
         """
         fact = self.parts[0]
         references = []
@@ -286,8 +287,8 @@ class _Star:
     def changes(self) -> Changes:
         """The result of each moment that has one, in the order of arrival.
 
-        Each result refers to its moment by index. A moment without a joined row before and after
-        has none.
+        Each result refers to its moment by index. A moment without a joined row both before and
+        after it has no result.
         """
         fact, moments = self.parts[0], self.moments
         results = star_results(
@@ -307,8 +308,8 @@ class _Star:
         """Return for each upsert of the fact whether it finds a row in every dimension: bool, one
         per upsert, in the order of the moments.
 
-        ``net``: True if only the last answers are there. Then return it for each key with a record
-        of the fact that has a row at the end of the batch.
+        ``net``: True if only the last answers to each key are there. Then there is one element per
+        key with a record of the fact, if its row exists at the end of the batch.
         """
         record = np.flatnonzero(self.moments.origin == 0)
         if net:
@@ -321,7 +322,8 @@ class _Star:
 
     def net_changes(self, changes: Changes) -> Changes:
         """Return the last change of each key, if it differs from the row before the batch.
-        ``changes``: in the order of arrival, each refers to its moment.
+        ``changes``: in the order of arrival, each refers to its moment. Only values count, not
+        times.
         """
         changes = changes.select(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
@@ -332,7 +334,7 @@ class _Star:
         if len(compared):
             now = self._result_columns(moment[compared], after=True)
             then = self._result_columns(starts[compared], after=False)
-            same[compared] = _equal_rows(now, then, compared)
+            same[compared] = _equal_rows(now, then, len(compared))
         return changes.select(~same)
 
     def output_columns(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
@@ -355,11 +357,12 @@ class _Star:
     def _result_columns(
         self, moment: Ints, *, after: bool, present: Mask | None = None
     ) -> list[pa.Array]:
-        """Return the result's value columns before or after the moments with the indices
-        ``moment``, one row each.
+        """Return the result's value columns after the moments with the indices ``moment``, one row
+        each; before them if ``after`` is False.
 
         Those of the left side of the last join are followed by those of the last dimension. They
-        are null where ``present`` is false or a part has no row.
+        are null where ``present``, bool[moment], is false, and where the fact or a dimension has no
+        row; None is true everywhere.
         """
         refs = []
         for part in self.parts:
@@ -369,7 +372,7 @@ class _Star:
         wanted = [*self.law.left, *((last, n) for n in range(len(self.parts[-1].columns)))]
         return [self.parts[n].columns_at(refs[n], [column])[0] for n, column in wanted]
 
-    def stored_rows(self, schema: pa.Schema) -> pa.Table:
+    def rows_to_store(self, schema: pa.Schema) -> pa.Table:
         """Return the row of each key of the batch after it, as it is stored, in hash order: the
         fact's columns, then the time and the columns of each dimension. A key without a fact has a
         tombstone. Columns of a dimension without a row are null.
@@ -386,11 +389,11 @@ class _Star:
         return pa.table(columns, schema=schema)
 
 
-def _equal_rows(now: Sequence[pa.Array], then: Sequence[pa.Array], rows: Ints) -> Mask:
-    """Return for each row whether the columns ``now`` and ``then`` have equal values: bool[rows].
-    Null equals null. Without columns all rows are equal. ``rows``: its length is the number of
-    rows.
+def _equal_rows(now: Sequence[pa.Array], then: Sequence[pa.Array], count: int) -> Mask:
+    """Return for each row whether the columns ``now`` and ``then`` have equal values
+    (``rows_equal``): bool[count]. Null equals null. Without columns all rows are equal. ``count``:
+    the number of rows of each column.
     """
     if not now:
-        return np.ones(len(rows), np.bool_)
+        return np.ones(count, np.bool_)
     return rows_equal(list(now), list(then))

@@ -26,7 +26,7 @@ from dovetail.base.columns import (
 )
 from dovetail.laws.joins.foreign_key_join import MOVED, messages_of_changes
 from dovetail.operators.job import Job, OperatorOutcome
-from dovetail.operators.row_changes import RowChanges, old_or_new
+from dovetail.operators.row_changes import RowChanges, take_old_or_new
 from dovetail.physical.specs.star import StarSubscribeLaw
 
 
@@ -39,7 +39,7 @@ def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
     store = job.table_store(0)
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
-    changes = RowChanges.of(job, store)
+    changes = RowChanges.read_batch(job, store)
     rows = _message_table(job, law, changes)
     ignored = changes.store_rows(job, store)
     stores = {job.operator.names[0]: store.runs}
@@ -64,7 +64,7 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
     values = job.sources[0].shape.value_columns
     count, dimensions = len(changes.event), len(law.places)
     former, present = (
-        _by_dimension(changes.pool.columns_at(refs, values), law.places)
+        _split_by_dimension(changes.pool.columns_at(refs, values), law.places)
         for refs in (changes.old, changes.new)
     )
     was_null, is_null = (
@@ -85,7 +85,7 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
     dimension, row_change = np.divmod(change, max(count, 1))
     events, event = changes.events, changes.event[row_change]
     group = events.group[event]
-    hash_, *foreign = old_or_new(
+    hash_, *foreign = take_old_or_new(
         _stack_foreign_keys(former, law.places),
         _stack_foreign_keys(present, law.places),
         change,
@@ -109,12 +109,12 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
     return pa.table(table)
 
 
-def _by_dimension(
+def _split_by_dimension(
     columns: Sequence[pa.Array], places: Sequence[Sequence[int]]
 ) -> list[Sequence[pa.Array]]:
-    """Return for each dimension the hash of its foreign key, then the key's columns. ``columns``:
-    these columns, one dimension after the other. ``places``: one element per key column of each
-    dimension.
+    """Split ``columns`` by dimension: for each, the hash of its foreign key, then the key's
+    columns. They lie one dimension after the other. ``places``: for each dimension, one element per
+    key column.
     """
     ends = np.cumsum([1 + len(of_key) for of_key in places])
     return [columns[end - 1 - len(of_key) : end] for end, of_key in zip(ends, places, strict=True)]
@@ -124,7 +124,7 @@ def _stack_foreign_keys(
     foreign: Sequence[Sequence[pa.Array]], places: Sequence[Sequence[int]]
 ) -> list[pa.Array]:
     """Return the hashes of all dimensions' foreign keys, one dimension after the other, then their
-    columns (``shared_columns``). All have a row per dimension and row.
+    columns (``shared_columns``). All have a row for each dimension and each of its rows.
 
     ``foreign``: per dimension the hash and the key's columns; ``places``: per dimension the shared
     column that each key column takes. A column is null for a dimension that has none there.
