@@ -62,8 +62,8 @@ def align_inputs(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> AlignedRows:
-    """Let through the rows that need not wait, and store the others. ``fragment``: one with
-    ``align_us``.
+    """Let through the rows that need not wait, stored ones and those of the batch, and store the
+    others. Blobs are written, the manifest is not. ``fragment``: one with ``align_us``.
 
     ``incoming``: for each source the batch's rows, from ``pieces``. ``before``: the manifest before
     the batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the
@@ -136,9 +136,10 @@ def align_inputs(
 def _advance_logs(
     logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int
 ) -> Logs:
-    """Return for each log of a source, by its number: (largest timestamp read, wall-clock time when
-    it was last heard), this batch included. Logs of which nothing came keep their entry in
-    ``logs_before``. ``pieces``: all of the batch.
+    """Return for each log of the source with index ``source_index``, by the log's number: (largest
+    timestamp read, wall-clock time when the log last brought something), this batch included. Logs
+    of which nothing came keep their entry in ``logs_before``. ``pieces``: those of all sources in
+    the batch. ``now_us``: its wall-clock time.
     """
     logs = dict(logs_before)
     for piece in pieces:
@@ -151,7 +152,8 @@ def _advance_logs(
 
 
 def _slowest_clock_us(logs: Logs, now_us: int, span_us: int) -> int | None:
-    """Return the clock of the slowest log that is waited for, or None if none is.
+    """Return the smallest of the largest timestamps of the ``logs`` that are waited for, or None if
+    none is.
 
     A log is waited for if it brought something less than ``span_us`` before ``now_us``, by the wall
     clock.
@@ -161,11 +163,13 @@ def _slowest_clock_us(logs: Logs, now_us: int, span_us: int) -> int | None:
 
 
 def _wait_until_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
-    """Return the time until which each row waits: int64[rows].
+    """Return the stream time of the other inputs until which each row of ``batch`` waits:
+    int64[rows].
 
-    It is the row's clock: the largest timestamp that its log has had by then. So rows of a log keep
-    their order. A row of another stage has its own event time. ``read_us``: the largest timestamp
-    of the source before the batch, None for none. ``logs``: the same by log.
+    That is the row's clock: the largest timestamp that its log has had by then, earlier batches
+    included. So rows of a log keep their order. A row of another stage has its own event time.
+    ``read_us``: the largest timestamp of the source before the batch, None for none. ``logs``: the
+    same by log, as ``_advance_logs`` returns it.
     """
     if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
@@ -174,8 +178,9 @@ def _wait_until_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | 
 
 
 def _log_times_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
-    """Return for each row the largest timestamp of its log in ``logs``: int64[rows], ``NO_TIME``
-    for an unknown log. If the source has no logs of its own, return ``read_us`` alone.
+    """Return for each row of ``batch`` the largest timestamp of its log in ``logs``: int64[rows],
+    ``NO_TIME`` for a log that is not in it. If the source has no logs of its own, return
+    ``read_us`` alone.
     """
     if not source.arrival.by_own_logs:
         return read_us
@@ -187,11 +192,12 @@ def _log_times_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) ->
 def _let_through(
     source: SourceSpec, waited: pa.Table, incoming: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """Return the rows that waited, by due time, then the passing rows of the batch. Rows of a
-    source with logs of its own lie by log and position instead.
+    """Return a batch of the rows ``waited``, which come by due time, then the passing rows of
+    ``incoming``. Rows of a source with logs of its own lie by log and position instead.
 
     ``passing``: bool[rows of the batch]; ``due_us``: int64[rows of the batch]. A row's clock is the
-    time until which it waited or would have. Within a log it is the largest so far.
+    time until which it waited or would have waited. With own logs, it is the largest such time of
+    the log so far. ``waited`` has ``_due`` besides the source's columns.
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)

@@ -54,8 +54,8 @@ class ArrivalFacts:
 def arrange_rows(
     source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
 ) -> tuple[pa.Table, ArrivalFacts]:
-    """Return an input partition's rows with the columns of ``wire_schema``, and their arrival. Rows
-    with places in logs are put in the order of these.
+    """Return an input partition's rows with the columns of ``wire_schema``, and the facts on them
+    that all buckets hear. Rows with places in logs are put in the order of these.
 
     ``rows``: at least one row of ``travel_schema``, in the order of reading. ``counted``:
     bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that a
@@ -97,9 +97,9 @@ def arrange_rows(
 
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:
-    """Return the arrival of rows of another stage, from the columns that they bring. Rows without
-    stream time count by their event time. ``counted``: bool[rows], those that advance stream time,
-    None for all.
+    """Return the facts on rows of another stage, from the columns that they bring
+    (``arrival.carries``). Rows without stream time count by their event time. ``counted``:
+    bool[rows], those that advance stream time, None for all.
     """
     has_stream_time = STREAM_TIME in arrival.carries
     time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
@@ -113,7 +113,8 @@ def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) ->
 
 
 def stairs_of(changes: pa.Table) -> pa.Table | None:
-    """Return the steps of stream time over the changes of a stage (``STAIRS``), or None.
+    """Return the steps of stream time over the changes of a stage as a table of ``STAIRS``, by
+    ascending position, or None.
 
     It is None unless the changes have both a place in a shared log and a stream time. Only then are
     the steps not known otherwise.
@@ -125,7 +126,8 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
 
 
 def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
-    """Return the order of rows by their places in logs: int64[rows], None if they have it already.
+    """Return the order of ``rows`` by their places in logs, as row indices: int64[rows], None if
+    they have it already. Rows with own logs go by log, then by position.
 
     Most sources bring them so.
     """
@@ -148,8 +150,8 @@ def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
 # | 3 | 1 | 2 | 2, begins with another log |
 # | 4 | 1 | 3 | 2 |
 def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
-    """Return the run of each row, int64[rows], and the first row of each run, int64[runs], for one
-    row or more.
+    """Return the run of each row, int64[rows], and the index of the first row of each run,
+    int64[runs]. ``rows``: at least one, in the order of their logs.
 
     A run begins where the file or its block (``by_file``) or the log (``by_own_logs``) changes.
     With own logs, it also begins after gaps in the sequence, the ``_GAPS_MAX`` widest at most.
@@ -176,11 +178,11 @@ def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
 def _runs_table(
     arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints
 ) -> pa.Table:
-    """Return a row per run (``RUNS``), with the columns that the source's kind of log needs; other
-    numbers are 0, other paths null.
+    """Return a table of ``RUNS``, a row per run in order, with the columns that the source's kind
+    of log needs; other numbers are 0, other paths null.
 
     ``first``, ``last``: int64[runs], the first and the last row of each run, inclusive.
-    ``high_us``: int64[runs].
+    ``high_us``: int64[runs], the largest stream time in each run.
     """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
@@ -197,8 +199,8 @@ def _runs_table(
 
 
 def _with_left_out_times(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
-    """Return runs (``RUNS``) with ``_low`` and ``_trail``, the times that ``LogRuns`` needs of rows
-    that are left out.
+    """Return ``runs``, a table of ``RUNS``, with ``_low`` and ``_trail`` replaced by the times that
+    ``LogRuns`` needs of rows that are left out.
 
     ``low_us``, ``trail_us``: int64[runs] each, as in ``LogRuns``.
     """
@@ -208,10 +210,10 @@ def _with_left_out_times(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Tab
 
 
 def _stairs_table(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
-    """Return the steps of stream time (``STAIRS``) over the rows of a source.
+    """Return the steps of stream time over the rows of a source as a table of ``STAIRS``.
 
-    Steps are at positions in the shared log, or at clocks if there is none. ``clock_us``,
-    ``time_us``: int64[rows].
+    Steps are at positions in the shared log, or at clocks if there is none. ``clock_us``:
+    int64[rows], the clock of each row. ``time_us``: int64[rows], its stream time.
     """
     position = rows.column(SEQUENCE).to_numpy() if arrival.by_shared_log else clock_us
     stairs = Stairs.of(position, time_us)

@@ -105,11 +105,11 @@ class BucketReport:
                     self.stored_bytes += segment.size_bytes
 
     def add_times(self, began_us: int, receive_us: int, packed: Sequence[PackTime]) -> None:
-        """Set the times before the work.
+        """Set ``began_us``, ``receive_us`` and the times of packing, in place of former ones.
 
         ``began_us``: the wall-clock time of the begin. ``receive_us``: the microseconds that taking
-        in rows took. ``packed``: the times of the packed rows that arrived, which are added up; may
-        be empty.
+        in rows took. ``packed``: the times of the packed rows that arrived, perhaps none. Durations
+        are added up, and the last wall-clock time counts.
         """
         self.began_us, self.receive_us = began_us, receive_us
         self.read_us = sum(time.read_us for time in packed)
@@ -152,5 +152,5 @@ class BucketReport:
 
 
 def _count_deletes(table: pa.Table) -> int:
-    """Return the number of rows whose ``_deleted`` is true."""
+    """Return the number of rows of ``table`` whose ``_deleted`` is true; null does not count."""
     return sum([chunk.true_count for chunk in table.column(DELETED).chunks])

@@ -27,9 +27,9 @@ from dovetail.state.segment import SegmentCache
 
 @contextmanager
 def locate_errors(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
-    """Raise any exception of the block as a ``DovetailError`` with the text of where it happened. A
-    ``DovetailError`` stays and gets the text, unless it has one; any other becomes a
-    ``BatchError``.
+    """Raise any exception of the block as a ``DovetailError`` that says where it happened, in
+    ``where``. A ``DovetailError`` stays and gets the text, unless it has one; any other
+    ``Exception`` becomes a ``BatchError`` of ``operator``.
 
     ``describe_place``: returns the text for an exception. It is called only on failure.
     """
@@ -49,8 +49,9 @@ def locate_errors(operator: str, describe_place: Callable[[Exception], str]) -> 
 
 
 def place_of_failure(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
-    """Return a text with the tables, the key and the bucket of a failure in a fragment. ``share``:
-    the rows of the one key on which it fails, at least one; None if it is not known.
+    """Return a text with the tables, the key if it is known, and the bucket of a failure in
+    ``fragment``. ``share``: the rows of the one key on which the fragment fails, at least one; None
+    if the key is not known, and then all tables are named.
     """
     read = [
         source.title
@@ -74,7 +75,8 @@ def failing_key(
     state, and their own errors do not come out.
     """
 
-    def fails(part: Share) -> bool:
+    def fails_alike(part: Share) -> bool:
+        """Return True if ``run`` fails on ``part`` with the type of ``error``."""
         try:
             deque(
                 run(replace(part, blobs=_TrialBlobs(share.blobs), cache=SegmentCache())).chunks, 0
@@ -84,13 +86,13 @@ def failing_key(
         return False
 
     keys = _key_hashes(share)
-    if len(keys) == 0 or fails(_rows_of_keys(share, keys[:0])):
+    if len(keys) == 0 or fails_alike(_rows_of_keys(share, keys[:0])):
         return None
     while len(keys) > 1:
         half = _rows_of_keys(share, keys[: len(keys) // 2])
-        share = half if fails(half) else _rows_of_keys(share, keys[len(keys) // 2 :])
+        share = half if fails_alike(half) else _rows_of_keys(share, keys[len(keys) // 2 :])
         keys = _key_hashes(share)
-    return share if fails(share) else None
+    return share if fails_alike(share) else None
 
 
 def _key_hashes(share: Share) -> Ints:
@@ -102,8 +104,8 @@ def _key_hashes(share: Share) -> Ints:
 
 
 def _rows_of_keys(share: Share, keys: Ints) -> Share:
-    """Return the share with only the rows whose key hash is among ``keys``, in their order. A
-    source may then have none.
+    """Return ``share`` with only the rows whose key hash is among ``keys``, in their order. A
+    source may then have no rows.
     """
     batches = []
     for batch in share.batches:
@@ -116,6 +118,7 @@ class _TrialBlobs:
     """Blobs that read from others and write to memory only."""
 
     def __init__(self, stored: Blobs) -> None:
+        """Begin a trial on the blobs ``stored``, which stay as they are."""
         self._stored = stored
         self._own: dict[str, bytes | None] = {}
 
@@ -124,9 +127,9 @@ class _TrialBlobs:
         return self._own[name] if name in self._own else self._stored.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Keep a blob under this name in memory, for the trial alone."""
+        """Keep ``blob`` under ``name`` in memory, for the trial alone."""
         self._own[name] = blob
 
     def delete(self, name: str) -> None:
-        """Treat the blob of this name as deleted, for the trial alone."""
+        """Treat the blob of this name as deleted, for the trial alone, whether it exists or not."""
         self._own[name] = None

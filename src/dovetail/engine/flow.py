@@ -27,39 +27,42 @@ class Flow(ABC, Generic[R, P]):
 
     @abstractmethod
     def read_source(self, step: RouteStep) -> P:
-        """Return the rows of the source at ``step``, packed by key for each stage that reads
-        them.
+        """Return the rows of the source that ``step`` reads, packed by key for each stage that
+        reads them.
         """
 
     @abstractmethod
     def pack_rows(self, step: RouteStep, rows: R) -> P:
-        """Pack ``rows``, the changes of a stage or relay, by key for each stage that reads them.
+        """Return ``rows``, the changes of the stage or relay of ``step``, packed by key for each
+        stage that reads them.
 
-        For relays, and as a result, they stay as they are.
+        For relays, and as a result, they are packed whole, as they are.
         """
 
     @abstractmethod
     def run_partitioned(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run a stage on its packed ``inputs``, and return its changes packed and partitioned by a
-        hash column in them.
+        """Run the stage of ``step`` on its packed ``inputs``, and return its changes packed and
+        partitioned by a hash column in them.
 
-        Exactly one stage reads them.
+        Exactly one stage reads the changes.
         """
 
     @abstractmethod
     def run_to_result(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run a stage on its packed ``inputs``, and return its changes as a result that no stage
-        reads.
+        """Run the stage of ``step`` on its packed ``inputs``, and return its changes as a result
+        that no stage reads.
         """
 
     @abstractmethod
     def run_to_changelog(self, step: RouteStep, inputs: list[P]) -> R:
-        """Run a stage on its packed ``inputs``, and return the changelog of its node."""
+        """Run the stage of ``step`` on its packed ``inputs``, and return the changelog of the
+        stage's node, as flat rows.
+        """
 
     @abstractmethod
     def relayed_rows(self, step: RouteStep, inputs: list[P]) -> R:
-        """Return the rows among ``inputs`` that are for a relay, as the changelog of its stage's
-        node.
+        """Return the rows among ``inputs`` that are for the relay of ``step``, as the changelog of
+        the relayed stage's node.
         """
 
 
@@ -73,13 +76,15 @@ def run_single_result(plan: Plan, flow: Flow[R, P]) -> R:
 
 
 def run_results(plan: Plan, flow: Flow[R, P]) -> list[P]:
-    """Run a plan and return all results, packed: one item for each end of its lines."""
+    """Run a plan and return all results, packed: one item for each of ``Plan.last_steps``, the
+    steps after which nothing reads rows.
+    """
     return [_run_step(end, flow) for end in plan.last_steps]
 
 
 def _run_inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
-    """Run all steps before ``step`` and return the rows that each sends, in the order of the step's
-    inputs.
+    """Run all steps before ``step`` and return the rows that each sends, in the order of
+    ``step.before``. A step before several others is run for each.
     """
     return [_run_step(earlier, flow) for earlier in step.before]
 

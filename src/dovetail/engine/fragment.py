@@ -83,8 +83,8 @@ def process_batch(
     first table of changes is computed at once, the others as they are taken.
 
     ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time, for
-    sources that are waited for; ``bucket``: its number; ``idle``: the rules for when nothing comes,
-    if any.
+    sources that are waited for; ``bucket``: the bucket's number, for errors; ``idle``: the rules
+    for when nothing comes, if any.
 
     Raises ``CheckpointError`` for state of another topology, ``StateError`` for another format,
     ``DataError`` for a row that an operator cannot take. Any other exception becomes a
@@ -108,7 +108,8 @@ def _process_batch(
     Errors before the operators run do not name where they happened; those of operators do.
 
     ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time.
-    ``bucket``: its number. ``idle``: the rules for when nothing comes, None for none.
+    ``bucket``: the bucket's number, for errors. ``idle``: the rules for when nothing comes, None
+    for none.
     """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
@@ -171,13 +172,14 @@ def _run_shares(
     report: BucketReport,
     bucket: int,
 ) -> Iterator[pa.Table]:
-    """Yield the changes of shares in turn, each computed on the state that the one before left.
-    After the last share's operators, store the manifest. Nothing is stored if the iteration stops
-    before.
+    """Yield the changes of ``shares`` in turn, each computed on the state that the one before left.
+    A share comes with True if it is the last. After the last share's operators, store the manifest.
+    The manifest stays as it was if the iteration stops before.
 
-    ``after``: the manifest at the end but for the operators' stores; ``waiting_stores``: its other
-    stores. Unused rows are added to ``counts``, the rows that come to ``report``. ``bucket``: its
-    number, for errors. Every error is a ``DovetailError`` that names its place.
+    ``manifest``: that before the batch; ``after``: that at the end but for the operators' stores;
+    ``waiting_stores``: its other stores. Unused rows are added to ``counts``, the rows that come to
+    ``report``. ``bucket``: the bucket's number, for errors. Every error is a ``DovetailError`` that
+    names its place.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -236,8 +238,8 @@ def _describe_failure(share: Share, bucket: int, error: Exception) -> str:
 
 def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
     """Return the pieces with their rows in memory as tables, in the same order; heartbeats stay as
-    they are. With a ``stock``, only the columns that order rows are in memory, beside the rows'
-    numbers in the stock.
+    they are. With a ``stock`` of the same pieces, tables have only the columns that order rows, and
+    the rows' numbers in the stock.
     """
     piece_index, loaded = 0, []
     for piece in pieces:
@@ -259,8 +261,8 @@ def latest_times(*times: Times) -> Times:
 
 
 def _advance_read_times(read_us: Times, pieces: Sequence[Piece]) -> Times:
-    """Return for each input the largest timestamp read, these pieces included; None for an input
-    that has had none.
+    """Return for each input the largest timestamp read, those of ``pieces`` included; None for an
+    input that has had none. ``read_us``: the same before the micro-batch.
     """
     highest: list[int | None] = list(read_us)
     for piece in pieces:

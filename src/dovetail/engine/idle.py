@@ -59,10 +59,10 @@ class IdleRules:
 
 
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
-    """Return the span of ``idle=`` in microseconds.
+    """Return ``span``, the value of ``idle=``, in microseconds.
 
-    ``operator``: the call in errors. Raises ``PlanError`` for a span that is none, and if nothing
-    in the plan waits for stream time.
+    ``operator``: the name of the call, for errors. Raises ``PlanError`` if ``span`` is not a span
+    of time, and if nothing in the plan waits for stream time.
     """
     if not any(stage.fragment.holds_us or stage.node.expires for stage in plan.stages):
         raise PlanError(
@@ -91,9 +91,10 @@ def heard_times(
     """Return for each input the wall-clock time at which it last brought something, this
     micro-batch included.
 
-    For an input that never has, it is the time at which it was first waited for. ``known_us``: the
-    times before the micro-batch, whose pieces these are. ``now_us``: its wall-clock time.
-    ``hears``: the inputs whose heartbeats say such a time themselves.
+    For an input that never has, that is the time of the first micro-batch that waited for it.
+    ``known_us``: the times before the micro-batch, whose pieces these are. ``now_us``: its
+    wall-clock time. ``hears``: the numbers of the inputs whose heartbeats say such a time
+    themselves. Other pieces count at ``now_us``, if they have a record.
     """
     times = [*known_us]
     for piece in pieces:
@@ -114,7 +115,8 @@ def heard_times(
 def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
     """Return the pause of a stage at ``now_us``: since when nothing has come, whether stream time
     goes on, and when to look again. ``heard_us``: the wall-clock time at which each input last
-    brought something.
+    brought something, None for never. A pause exactly as long as the span of ``idle`` lets time go
+    on.
 
     While stream time goes on, the stage looks again whenever the pause is longer by a tenth. So a
     long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
@@ -132,8 +134,9 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
     """Return the stream time of each input at the wall-clock time ``now_us`` while nothing comes,
     None for an input that has had none. It never goes back.
 
-    It is the largest timestamp read plus the wall-clock time since the last record. For an input
-    that hears heartbeats, it is the time that they say. ``manifest``: what was read and heard.
+    That is the largest timestamp read plus the wall-clock time since the input last brought
+    something, or since the run began. For an input in ``idle.hears``, the wall-clock time is not
+    added, since its heartbeats say the time. ``manifest``: what was read and heard.
     """
     since_us = _silence_starts_us(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
@@ -167,10 +170,10 @@ def result_time(fragment: Fragment, times: Times) -> int:
 
 
 def _silence_starts_us(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:
-    """Return for each input the wall-clock time since which it has brought nothing.
+    """Return for each input the wall-clock time since which the input has brought nothing.
 
-    It is no earlier than the start of the present run of the query. ``heard_us``: the last times,
-    None for never.
+    That is no earlier than the start of the query's run at ``now_us``. ``heard_us``: the last
+    times, None for never.
     """
     start_us, _ = idle.run_span_at(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

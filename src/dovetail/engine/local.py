@@ -80,6 +80,7 @@ class Parcel(NamedTuple):
     """The unit that travels: a piece for a bucket of stage ``reader``, or rows of a result."""
 
     reader: int
+    """The number of the stage, or the address of the result or relay, that the parcel goes to."""
     bucket: int
     """The bucket of the piece; 0 for rows of a result or relay."""
     content: Piece | pa.Table
@@ -444,6 +445,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         now_us: int,
         beat_us: int | None,
     ) -> None:
+        """Begin a micro-batch of ``local`` with the number ``batch``. ``now_us``: its wall-clock
+        time. ``beat_us``: an event time up to which all inputs count as read, None for none.
+        """
         self._local, self._given = local, pieces_by_port
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 

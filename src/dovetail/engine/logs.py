@@ -34,11 +34,12 @@ _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
 def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
-    """Return the share without the rows that have no effect, and the stores on the logs of keys, by
-    name. A row has no effect if a newer row of its key from another log came before it. Sources
-    without such logs have no store.
+    """Return ``share`` without the rows that have no effect, and the stores on the logs of keys, by
+    name. Rows left out are added to ``counts``.
 
-    Rows left out are added to ``counts``.
+    A row has no effect if a newer row of its key from another log came before it. A source has a
+    store only if its rows come from several logs, and if its batches may end early or it has one
+    already.
     """
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
@@ -73,6 +74,10 @@ class _KeyLogs(TableState):
     """
 
     def __init__(self, source: SourceSpec, runs: Runs, share: Share, now_us: int) -> None:
+        """Open the store as it was before the batch. ``runs``: its runs in the manifest.
+        ``now_us``: the source's stream time at the end of the batch, ``NO_TIME`` before its first
+        record.
+        """
         keys = source.shape.key_fields
         schema = pa.schema(
             [
@@ -85,8 +90,8 @@ class _KeyLogs(TableState):
         self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
 
     def stored_logs(self, located: Located, which: Ints) -> Ints:
-        """Return the stored log of each of the queries ``which``: int64[which]. All of them must be
-        found.
+        """Return the stored log of each of the queries ``which`` in ``located``: int64[which]. Each
+        must have a row, perhaps a tombstone.
         """
         column = len(self.schema) - 1
         log: Ints = located.fetch(which, [column]).column(0).to_numpy()
@@ -94,7 +99,7 @@ class _KeyLogs(TableState):
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key in ``pieces``, which come oldest first. A merge of the
-        oldest tier drops tombstones that are too old to hide anything.
+        oldest tier drops tombstones more than ``FORGOTTEN_US`` behind stream time.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.runs.runs[0].tier != merge.tier:
@@ -104,8 +109,7 @@ class _KeyLogs(TableState):
 
 
 def _any_key_from_several_logs(rows: pa.Table) -> bool:
-    """Say whether two rows with equal hashes come from different logs. ``rows`` has one row at
-    least.
+    """Return True if two rows with equal hashes come from different logs. ``rows`` must have a row.
     """
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():

@@ -52,9 +52,10 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run_operators(share: Share) -> OperatorOutcome:
-    """Run the operators of a share's fragment on one bucket. Return the last one's changes, and the
-    stores of all under the manifest's names. Raises ``DataError`` for a row that an operator cannot
-    take, perhaps only as ``chunks`` are read.
+    """Run the operators of a share's fragment on one bucket. Return an outcome with the last
+    operator's changes and the stores of all operators, under the manifest's names. The manifest is
+    not written. Raises ``DataError`` for a row that an operator cannot take, perhaps only as
+    ``chunks`` are read.
     """
     fragment = share.fragment
     if not fragment.last.reads:
@@ -91,8 +92,8 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
 
 
 def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> dict[str, Runs]:
-    """Return the stores of the operator with this index after the batch, by the manifest's names
-    for them.
+    """Return the stores in ``done``, the outcome of operator ``operator_index``, by the manifest's
+    names for them.
     """
     return {
         share.fragment.manifest_name(operator_index, local_name): runs
@@ -172,8 +173,8 @@ def _run_chain(share: Share) -> OperatorOutcome:
 def _renumber_changes(
     share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
 ) -> Iterator[pa.Table]:
-    """Yield the last operator's changes as the fragment's, with positions from the manifest's on.
-    Empty tables are left out.
+    """Yield ``tables``, the last operator's changes, as the fragment's: with positions from the
+    manifest's on and the columns ``Fragment.feeds``. Empty tables are left out.
 
     ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
     """
@@ -204,8 +205,9 @@ class _Clock:
         """Return the clock of input ``source_index``: its stream time as each of its rows comes,
         that row included.
 
-        ``rank``: int64[rows], the ranks of its rows among the records of all inputs. ``count``: the
-        number of all records. The clock is ``NO_TIME`` at those of other inputs.
+        ``rank``: int64[rows], the ranks of the input's rows among the records of all inputs.
+        ``count``: the number of records of all inputs. At records of other inputs the clock has
+        ``NO_TIME``.
         """
         at_us = np.full(count, NO_TIME)
         at_us[rank] = share.clock_at_rows(source_index, source_index)
@@ -246,8 +248,8 @@ def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Cl
 
 
 def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:
-    """Return an input's rows in order of arrival, with their ranks as ``_sequence`` in place of
-    what they brought on their arrival. ``rank``: int64[rows], among the rows of all inputs.
+    """Return an input's rows in order of arrival. Their ranks, as ``_sequence``, replace all
+    columns of arrival that they brought. ``rank``: int64[rows], among the rows of all inputs.
     """
     arranged = np.argsort(rank)
     brought = [name for name in _BROUGHT if name in rows.schema.names]
@@ -260,8 +262,9 @@ def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:
 def _build_job(
     share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
-    """Return the job of operator ``operator_index``. ``fed``: the rows of each of its sources.
-    ``ranks``: the ranks of each input's rows. ``clock``: that by which its windows close.
+    """Return the job of operator ``operator_index``. ``fed``: the rows of each of its sources, in
+    order of arrival. ``ranks``: the ranks of each input's rows. ``clock``: that by which the
+    operator's windows close.
 
     A versioned source has the clock of its own input instead.
     """
@@ -300,12 +303,12 @@ def _operator_input(
     clock: _Clock,
     counts: Counts,
 ) -> pa.Table:
-    """Return an operator's input (``SourceSpec.wire_schema``) from the rows that feed it; an empty
-    table for None.
+    """Return the rows of an operator's ``source`` (``SourceSpec.wire_schema``) from ``rows``, those
+    that feed it; an empty table for None.
 
     Times are shifted, and hashes computed anew, as ``feed`` says. A row that looks in no window
-    keeps its place with a null window. It is added to ``counts``, unless it is a tombstone.
-    ``clock``: the time by which windows are open, at each position.
+    keeps its place with a null window. Such a row is added to ``counts``, unless it is a tombstone.
+    ``clock``: the stream time at each record, by which windows are kept.
     """
     if rows is None:
         return source.wire_schema.empty_table()
@@ -340,8 +343,11 @@ def _operator_input(
 
 
 def _find_without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
-    """Find the starts that are null, begin no window, or begin one no longer kept: bool[n].
-    ``clock_us``: int64[n], the stream time as each row comes, ``NO_TIME`` for none.
+    """Find the elements of ``start`` that are null, begin no window of ``windows``, or begin one no
+    longer kept: bool[n]. A start exactly as old as the retention is kept.
+
+    ``clock_us``: int64[n], the stream time as each row comes; with ``NO_TIME`` every window is
+    kept.
     """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
     retained = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
@@ -351,14 +357,18 @@ def _find_without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> M
 
 
 def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
-    """Return a column of times with ``by_us`` microseconds added to each; nulls stay."""
+    """Return ``column``, timestamps in microseconds, with ``by_us`` added to each; nulls and the
+    type stay. Any column is returned as it is if ``by_us`` is 0.
+    """
     if by_us == 0:
         return column
     return pc.add(column.cast(pa.int64()), by_us).cast(column.type)
 
 
 def _whole_output(done: OperatorOutcome) -> pa.Table | None:
-    """Return all changes of an operator, in order, or None if there are none."""
+    """Return all changes in ``done``, in order, as one table, or None if there is no table. The
+    ``chunks`` of ``done`` are used up.
+    """
     tables = [] if done.output is None else [done.output]
     tables += done.chunks
     return pa.concat_tables(tables).combine_chunks() if tables else None

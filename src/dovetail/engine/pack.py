@@ -302,6 +302,7 @@ class _BucketPack(Pack):
     """The packing of one input partition for the buckets of a stage."""
 
     def __init__(self, packer: Packer, partition: int) -> None:
+        """Begin the input partition with the number ``partition``, without rows."""
         self._packer, self._partition = packer, partition
         self._number = 0
         self._reset()
@@ -410,6 +411,7 @@ class _ResultPack(Pack):
     """The packing of one input partition for a result."""
 
     def __init__(self, carrier: Carrier, partition: int) -> None:
+        """Begin the input partition with the number ``partition``, without rows."""
         self._carrier, self._partition = carrier, partition
         self._label = carrier.labels[partition % len(carrier.labels)]
         self._held: list[pa.RecordBatch] = []

@@ -40,11 +40,10 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """Return the schema of the rows that ``read_rows`` and ``look_up_rows`` give: ``Store.fields``,
-    then
-    ``_timestamp``.
+    """Return the schema of the rows of ``store`` that ``read_rows`` and ``look_up_rows`` give:
+    ``Store.fields``, then ``_timestamp``.
 
-    Versions have ``_change`` besides, and records that wait have ``_due``.
+    Versions also have ``_change``, the kind of change as text, and rows of a queue have ``_due``.
     """
     fields = [*store.fields, pa.field(TIMESTAMP, TIME)]
     if store.kind == "versions":
@@ -55,8 +54,10 @@ def schema_of(store: Store) -> pa.Schema:
 
 
 def horizon_us(store: Store, manifest: Manifest) -> int:
-    """Return the time before which a bucket's rows of a store are of no use, or have left its
-    queue. ``manifest``: the bucket's, with its stream times. It is ``NO_TIME`` if the store keeps
+    """Return the time before which a bucket's rows of ``store`` are of no use, in microseconds.
+    Rows of a queue have left it if they are due by that time.
+
+    ``manifest``: the bucket's, with its stream times. The time is ``NO_TIME`` if the store keeps
     rows for good, or before the first record.
     """
     if store.span_us is None or not store.clocks:
@@ -76,12 +77,14 @@ def read_rows(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Iterator[pa.Table]:
-    """Yield a store's rows (``schema_of``), some at a time; nothing for a store without segments.
+    """Yield the rows of ``store`` as ``schema_of`` describes them, some at a time; nothing for a
+    store without segments.
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
     kept, or those that wait. ``beside``: the runs of the stores that are read with it, all of
-    ``Store.companion_stores``. ``horizon_us``: the time before which rows are of no use. ``blobs``,
-    ``cache``: where segments are read from. Raises ``StateError`` for a segment of another format.
+    ``Store.companion_stores``. ``runs``: the store's runs in the manifest. ``horizon_us``: the time
+    before which rows are of no use, as the function returns it. ``blobs``, ``cache``: where
+    segments are read from. Raises ``StateError`` for a segment of another format.
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -106,8 +109,8 @@ def look_up_rows(
     cache: SegmentCache,
     asked: AskedKeys,
 ) -> pa.Table:
-    """Return the rows (``schema_of``) of the keys in ``asked``, from a store that is not a queue. A
-    key without any gives none; rows lie by hash, not in the order asked.
+    """Return the rows, as ``schema_of`` describes them, of the keys in ``asked``, from a store that
+    is not a queue. A key without any gives none; rows lie by hash, not in the order asked.
 
     ``beside``: the runs of the stores that are read with it, all of ``Store.companion_stores``.
     ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where segments are read from.
@@ -156,8 +159,9 @@ class AskedKeys:
 
 
 def _displayed_rows(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
-    """Return stored rows as readers see them (``schema_of``), one each, accumulators as results.
-    ``lists``: the stores of long lists by result column, none for other stores.
+    """Return the stored rows ``table`` as readers see them (``schema_of``), one each in the same
+    order, accumulators as results. ``lists``: the open stores of long lists, by the number of their
+    result column.
     """
     if store.results:
         columns = [*map(table.column, store.key), *_result_columns(store, table, lists)]
@@ -218,8 +222,8 @@ def _result_columns(
 
 
 def _row_numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
-    """Return the row numbers in a segment of a store that lists rows which no longer count:
-    int64[rows].
+    """Return the column ``_row`` of a segment: int64[rows]. The segment is of a store that lists,
+    by number, the rows of another store that no longer count.
     """
     return int64_column(cache.open(segment, blobs.get), ROW)
 
@@ -254,8 +258,8 @@ def _open_store(
 
 
 def _change_kinds(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the kind of change of each row as text: delete where ``deleted`` is true, else
-    upsert.
+    """Return the kind of change of each row as text: ``DELETE`` where ``deleted``, bool without
+    nulls, is true, else ``UPSERT``.
     """
     return pa.chunked_array(
         [pa.array([UPSERT, DELETE]).take(chunk.cast(pa.int8())) for chunk in deleted.chunks],

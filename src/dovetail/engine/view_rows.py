@@ -39,13 +39,13 @@ class CheckedRows(NamedTuple):
 def check_expectation(
     rows: pa.Table, view: Expectation, conditions: Conditions | None
 ) -> CheckedRows:
-    """Return the rows after the expectation ``view``. Also return those that do not meet it, as
-    texts and as dead letters.
+    """Return the rows after the expectation ``view``. Also return the rows that do not meet it, as
+    texts and, if the view has dead letters, as these.
 
     ``rows``: columns of the viewed node, ``_event_time`` and ``_deleted``, null for a row that a
     condition has left out. ``conditions``: needed if the expectation is ``computed``. Rows that do
-    not meet it stay unless the expectation drops them. Raises ``DataError`` for such a row if it is
-    to fail the query.
+    not meet it stay unless the expectation drops them. Raises ``DataError`` for such a row if
+    ``view.on_fail`` is ``"fail"``.
     """
     unmet = _unmet_rows_as_text(rows, view, conditions)
     texts, letters = unmet.drop_null(), DEAD_LETTERS.empty_table()
@@ -62,10 +62,11 @@ def check_expectation(
 def _unmet_rows_as_text(
     rows: pa.Table, view: Expectation, conditions: Conditions | None
 ) -> pa.Array:
-    """Return one text per row, null for a row that meets the expectation. Deleted rows meet it.
+    """Return one text per row, null for a row that meets the expectation ``view``. A null condition
+    does not meet it; deleted rows do.
 
     If the expectation is ``computed``, ``conditions`` are needed, and the text is the row as JSON.
-    Else all texts are the same: the first row that does not meet it.
+    Else all texts are the same: the first row that does not meet the expectation.
     """
     if view.computed:
         assert conditions is not None
@@ -80,10 +81,12 @@ def _unmet_rows_as_text(
 
 
 def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
-    """Return rows after a view without expressions: its columns, then those not of the viewed node.
+    """Return ``rows`` after a view without expressions: the view's columns, then those of ``rows``
+    that are not of the viewed node.
 
-    Rows may be dropped or repeated. In a table, a row that does not meet the condition becomes a
-    tombstone.
+    A row of a stream that does not meet the condition, or is deleted, is dropped. In a table, a row
+    that does not meet the condition gets null in ``_deleted``; deleted rows stay. If the view
+    explodes a list, each row comes once per element, not at all for an empty or null list.
     """
     if view.condition is not None:
         gone = rows.column(DELETED)

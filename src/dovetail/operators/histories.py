@@ -55,8 +55,8 @@ def _batch_in_order(job: Job, source: int) -> Batch:
 def _running_max_us(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
     """Return for each event the largest time of its group up to it, itself included: int64[events].
 
-    ``group``: non-decreasing. ``stored_us``: int64[groups], the time before the first event,
-    ``NO_TIME`` for none.
+    ``time_us``: int64[events], the time of each. ``group``: int64[events], non-decreasing.
+    ``stored_us``: int64[groups], the time before the first event, ``NO_TIME`` for none.
     """
     times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
     event_rank, stored = rank[: len(time_us)], rank[len(time_us) :]

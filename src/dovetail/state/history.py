@@ -58,9 +58,10 @@ class HistoryState(RunState):
     ) -> None:
         """Open the store.
 
-        ``schema``: the stored columns; ``keys``: the indices of the key columns. ``horizon_us``: by
-        default before all times, so nothing is dropped. It may be set later, before anything is
-        stored.
+        ``schema``: the stored columns; ``keys``: the indices of the key columns; ``runs``: those
+        that the manifest names. ``versioned``: True for versions of a table, False for records of a
+        stream. ``horizon_us``: by default before all times, so nothing is dropped. It may be set
+        later, before anything is stored.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((HASH, EVENT_TIME)))
         self._key_columns = keys

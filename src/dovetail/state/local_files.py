@@ -62,8 +62,8 @@ def remove_older(directory: Path, than_s: float) -> None:
 
 
 def make_private_directory(directory: Path) -> None:
-    """Create ``directory`` and its missing parents, and let only the user access it (mode 700). An
-    existing directory gets this mode if others have any access.
+    """Create ``directory`` and its missing parents, and let only the user access the directory
+    (mode 700). An existing directory gets this mode if others have any access.
 
     Raises ``PermissionError`` if another user owns it, and ``OSError`` if it cannot be created.
     """

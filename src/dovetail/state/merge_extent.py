@@ -45,6 +45,7 @@ class MergeInput:
     """The number of bytes before each segment, then that of all: int64[segments + 1]."""
 
     def __post_init__(self) -> None:
+        """Set ``rows`` and ``size_bytes`` from the segments of ``run``."""
         segments = self.run.segments
         object.__setattr__(self, "rows", np.cumsum([0, *(s.rows for s in segments)]))
         object.__setattr__(self, "size_bytes", np.cumsum([0, *(s.size_bytes for s in segments)]))

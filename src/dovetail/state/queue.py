@@ -24,8 +24,8 @@ class QueueState(RunState):
     def __init__(
         self, schema: pa.Schema, runs: Runs, blobs: Blobs, cache: SegmentCache, *, taken_us: int
     ) -> None:
-        """Open the queue. ``schema``: the stored columns. ``taken_us``: the time up to which,
-        inclusive, rows have been taken.
+        """Open the queue. ``schema``: the stored columns. ``runs``: those that the manifest names.
+        ``taken_us``: the time up to which, inclusive, rows have been taken.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((DUE,)))
         self._taken_us = taken_us

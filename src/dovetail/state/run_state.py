@@ -159,7 +159,7 @@ class RunState(ABC):
     def expire(self, before_us: int) -> None:
         """Drop the runs whose rows are all older than ``before_us`` by the column ``expiry``.
 
-        Runs that are being merged stay, and so do older rows in a run with a newer one.
+        A run with any newer row stays whole, and so does a run that is being merged.
         """
         self._drop_runs(tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us))
 
@@ -237,9 +237,8 @@ class RunState(ABC):
     def _next_slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """Return for each input of ``merge``, oldest first, the number of all its rows that are
-        read once the next slice is. Also return the input's rows in that slice, perhaps an empty
-        table.
+        """Return for each input of ``merge``, oldest first, the number of its rows read so far, the
+        next slice included. Also return the input's rows in that slice, perhaps an empty table.
 
         The slice has about ``size_bytes``; it holds all rows that are left if they are no more.
         ``order``: the order in which rows are read.

@@ -66,7 +66,7 @@ class Segment:
 
 
 def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
-    """Return the description of a new segment, under a new id, for the rows of ``table``, which are
+    """Return the description of a new segment, under a new id, for the rows of ``table``. They are
     already ordered by its column ``order``. Nothing is stored.
 
     ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Neither
@@ -123,6 +123,10 @@ class SegmentCache:
     """
 
     def __init__(self, directory: Path | None = None, mapped_bytes_max: float = inf) -> None:
+        """Begin without open segments. ``directory``: the folder of local copies, None for no
+        copies. ``mapped_bytes_max``: the most bytes of copies that stay mapped, by default any
+        number.
+        """
         self._directory, self._mapped_bytes_max = directory, mapped_bytes_max
         self.pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
         self._open: OrderedDict[str, pa.Table] = OrderedDict()

@@ -56,9 +56,10 @@ class TableState(RunState):
     ) -> None:
         """Open the store.
 
-        ``schema``: the stored columns; ``keys``: the number of key columns after the first three.
-        Rows older than ``horizon_us``, by the column ``expiry``, are never asked for again; by
-        default there are none. They may still be found until a merge drops them.
+        ``schema``: the stored columns; ``keys``: the number of key columns after the first three;
+        ``runs``: those that the manifest names. Rows older than ``horizon_us``, by the column
+        ``expiry``, are never asked for again; by default there are none. They may still be found
+        until a merge drops them.
         """
         super().__init__(
             schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
@@ -226,7 +227,8 @@ class TableState(RunState):
 #
 # Rows are compared at growing distances, until no two rows that far apart have a common hash.
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
-    """Return the newest row of each key, tombstones included, in hash order.
+    """Return the newest row of each key in ``pieces``, tombstones included, in hash order.
+    ``key_columns``: the indices of the key columns.
 
     ``pieces``: at least one, oldest first, each in any order. Within a piece a key occurs once.
     """

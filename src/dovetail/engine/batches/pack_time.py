@@ -47,7 +47,9 @@ class PackTimer:
         self._read_ns = self._pack_ns = 0
 
     def time_reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches unchanged, and add up the time until each, and the end, is there."""
+        """Yield ``batches`` unchanged, and count as reading the time until each of them, and their
+        end, is there.
+        """
         rows = iter(batches)
         while True:
             begun_ns = perf_counter_ns()
@@ -58,8 +60,8 @@ class PackTimer:
             yield batch
 
     def time_packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield packed batches. The first row of each batch tells its bucket the time since the
-        last batch that was spent on reading and on packing. Time after the last batch is told to
+        """Yield ``batches`` of packed rows. The first row of each batch tells its bucket the time
+        spent on reading and on packing since the last batch. Time after the last batch is told to
         nobody.
         """
         rows = iter(batches)
@@ -75,8 +77,9 @@ class PackTimer:
 
 
 def _with_task_times(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
-    """Return packed rows with the times of the task, in microseconds, in the facts of the first
-    row. The other rows stay as they are; there is at least one row.
+    """Return the packed rows ``batch``, at least one, with ``read_us`` and ``pack_us`` in the facts
+    of the first row. Its former times of reading and packing are replaced; the other rows stay as
+    they are.
     """
     index = batch.schema.get_field_index(_FACTS)
     facts = batch.column(index)

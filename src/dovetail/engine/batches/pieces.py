@@ -96,16 +96,17 @@ class Piece:
     def source_heartbeat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
         """Return a heartbeat of a source that belongs to no input partition.
 
-        ``time_us``: the stream time that it brings. ``heard_us``: the time since which nothing has
-        come to the stage that sends it.
+        ``source``: the number of the source among the inputs of the stage. ``time_us``: the stream
+        time that the heartbeat brings. ``heard_us``: the wall-clock time since which nothing has
+        come to the stage that sends it, ``NO_TIME`` for none.
         """
         return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
-    """Return the rows of source ``source_index`` in the order of reading, with their clocks.
-    Without rows, the batch is empty. ``pieces``: of all sources, in any order, with their rows in
-    memory.
+    """Return the rows that ``pieces`` bring of the source with index ``source_index``, in the order
+    of reading, with their clocks. Without rows, the batch is empty. ``pieces``: of all sources, in
+    any order, with their rows in memory.
 
     Each column is in one chunk, because rows are taken from it again and again.
     """
@@ -145,9 +146,12 @@ def _batch_of_stage_rows(arrival: RowArrival, rows: pa.Table, stairs: Stairs | N
 def _batch_of_log_rows(
     arrival: RowArrival, rows: pa.Table, heard: Sequence[Piece], stairs: Stairs | None
 ) -> Batch:
-    """Return rows that were read from logs in runs, in the order of the logs.
+    """Return a batch of rows that were read from logs in runs, in the order of the logs. Their
+    clocks follow from all runs of the micro-batch.
 
-    ``heard``: the pieces of the source, by partition and number; ``rows``: their rows.
+    ``heard``: the pieces of the source, by partition and number; ``rows``: their rows, with
+    ``_clock`` as pack has set it. ``stairs``: the steps of stream time in the whole batch, None if
+    nobody asks for them.
     """
     runs, first = _runs_of_pieces(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
@@ -269,7 +273,7 @@ def _stairs_of_pieces(heard: Sequence[Piece]) -> Stairs:
 def high_time_us(pieces: Sequence[Piece]) -> int:
     """Return the largest time that the pieces of a batch bring, ``NO_TIME`` for none.
 
-    The end of an input is no time.
+    Pieces that bring the end of an input, ``END_OF_TIME``, do not count.
     """
     times = (piece.high_time_us for piece in pieces)
     return max((time for time in times if time != END_OF_TIME), default=NO_TIME)

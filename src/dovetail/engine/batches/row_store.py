@@ -40,7 +40,7 @@ class SpooledRows:
         return int(self.ordering.num_rows)
 
     def read(self) -> pa.Table:
-        """Read all rows from disk and return them in order."""
+        """Read all rows from disk and return them in order, with all columns."""
         return from_ipc(os.pread(self.file.fileno(), self.length, self.offset))
 
 
@@ -53,7 +53,9 @@ def rows_in_memory(rows: Stored) -> pa.Table:
 
 
 def ordering_columns(rows: Stored) -> pa.Table:
-    """Return the internal columns of fixed width: all that orders rows, at little memory."""
+    """Return the internal columns of ``rows`` of type int64 or bool: all that orders rows, at
+    little memory. User columns are left out.
+    """
     if isinstance(rows, SpooledRows):
         return rows.ordering
     fixed = (pa.int64(), pa.bool_())
@@ -78,14 +80,16 @@ class Stock:
         return sum(rows.nbytes for rows in self.pieces)
 
     def numbered_ordering_columns(self, piece: int) -> pa.Table:
-        """Return the columns that order the rows of a piece, with the rows' numbers as ``AT``."""
+        """Return the columns that order the rows of the piece with index ``piece``. The column
+        ``AT`` follows, each row's number in the stock.
+        """
         table = ordering_columns(self.pieces[piece])
         return table.append_column(
             AT, pa.array(np.arange(*self._first_row_of_pieces[piece : piece + 2]))
         )
 
     def row_bytes(self, row: Ints) -> npt.NDArray[np.float64]:
-        """Estimate the bytes of each of the rows with the numbers ``row``, as the mean of its
+        """Estimate the bytes of each of the rows with the numbers ``row``, as the mean of the row's
         piece: float64[row].
         """
         mean = np.array([rows.nbytes / max(rows.num_rows, 1) for rows in self.pieces])
@@ -123,6 +127,6 @@ class Stock:
 
     def _piece_of_rows(self, row: Ints) -> Ints:
         """Return the index of the piece that has each of the rows with the numbers ``row``:
-        int64[at].
+        int64[row].
         """
         return np.searchsorted(self._first_row_of_pieces, row, side="right") - 1

@@ -172,8 +172,9 @@ class Slices:
         return np.unique(key_hash[1:][several])
 
     def _read_batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
-        """Return the rows ``which`` of a source, read from the stock. Messages whose primary key's
-        hash is in ``moved`` are marked as moved; None marks none.
+        """Return a batch of the rows with the indices ``which`` of the source with index
+        ``source``, read from the stock with all columns. Messages, rows of source 0, whose primary
+        key's hash is in ``moved`` are marked as moved; None marks none.
         """
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
@@ -197,7 +198,9 @@ def _stock_numbers(batch: Batch) -> Ints:
 
 
 def _needs_whole_keys(fragment: Fragment) -> bool:
-    """Return True if all rows of a key must be in one slice; False if slices may be cut by time."""
+    """Return True if all rows of a key must be in one slice, so slices are cut by key. Return False
+    if slices may be cut by arrival.
+    """
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:
         return True

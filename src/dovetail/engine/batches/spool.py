@@ -25,6 +25,9 @@ class Spool:
     """
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
+        """Begin without pieces. ``directory``: the folder of the file, created when it is needed.
+        ``size_bytes``: the most that rows may take in memory.
+        """
         self.pieces: list[Piece] = []
         self._directory = directory
         self._room_bytes = size_bytes
@@ -32,8 +35,8 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def add(self, piece: Piece, payload: bytes | None) -> None:
-        """Add a piece to ``pieces``. Once all rows take more than ``size_bytes``, move them to the
-        file.
+        """Add a piece to ``pieces``. Once all rows so far take more than ``size_bytes``, move those
+        in memory to the file, and so with each later piece.
 
         ``payload``: the piece's rows as an Arrow IPC stream, None for a heartbeat. Raises
         ``StorageError`` if the file cannot be written.
@@ -47,8 +50,8 @@ class Spool:
                 self._spill()
 
     def _spill(self) -> None:
-        """Move all rows in memory to the file. Raises ``StorageError`` if it cannot be written, and
-        closes it.
+        """Move all rows in memory to the file. Raises ``StorageError`` if the file cannot be
+        written, and closes the file.
         """
         try:
             self._write_rows()

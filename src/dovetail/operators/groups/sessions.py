@@ -329,8 +329,8 @@ class _SessionBatch:
         return stored.select(~stays), now, twin[len(stored.ref) :]
 
     def store_sessions(self, store: TableState, changed: _Changed) -> None:
-        """Store the sessions that are new or changed, and a tombstone for each that is gone;
-        nothing if there are none. ``changed``: the result of ``find_changed()``.
+        """Put the sessions that are new or changed into ``store``, and a tombstone for each that is
+        gone; nothing if there are none. ``changed``: the result of ``find_changed()``.
         """
         gone, now, _ = changed
         group = np.append(gone.group, now.group)

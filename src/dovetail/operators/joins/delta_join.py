@@ -128,7 +128,8 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
     the order in which rows were read. The columns are those of the batch; without rows the table is
     empty.
 
-    ``primary``: the key columns, as indices among the user columns.
+    ``source``: the input of the batch. ``primary``: the key columns, as indices among the user
+    columns.
     """
     table = batch.rows
     columns = source.shape.user_columns

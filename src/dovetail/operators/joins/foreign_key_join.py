@@ -277,7 +277,7 @@ def _net_results(
     results: ForeignResults,
 ) -> ForeignResults:
     """Return the last of ``results`` for each left row and each right row alone, if it differs from
-    the row before the batch.
+    the row before the batch. ``results``: in order.
 
     Another bucket may have a later result of a left row. Then return the last result in any case,
     and the row before the batch with the epoch ``BEFORE``. Rows before come first, then results in

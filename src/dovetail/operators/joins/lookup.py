@@ -197,8 +197,8 @@ def _empty_cache(law: StoreLookup) -> SideCache:
 
 
 def _key_rank(law: StoreLookup, rows: pa.Table) -> Ints:
-    """Return a number per row, int64[rows], that is ascending with the store's primary key. Equal
-    keys have equal numbers.
+    """Return a number for each of ``rows``, int64[rows], that ascends with the primary key of the
+    store of ``law``. Equal keys have equal numbers.
     """
     columns = [combine_chunks(rows.column(name)) for name in law.lookup.key]
     return rank_of_keys(columns, stable_hash(columns))
@@ -226,8 +226,8 @@ def _value_columns(
 
 
 def _struct_column(side: pa.Table, missing: Mask) -> pa.Array:
-    """Return the columns of ``side`` as one column of structs, null where ``missing``, bool[rows],
-    is true.
+    """Return the columns of ``side`` as one column of structs with these fields, null where
+    ``missing``, bool[rows], is true.
     """
     columns = [combine_chunks(column) for column in side.columns]
     return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

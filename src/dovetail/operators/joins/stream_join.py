@@ -166,6 +166,7 @@ class _PairResults:
     """
 
     def __init__(self) -> None:
+        """Begin without results. Each part has ten columns: those of ``_all_results``."""
         none = np.zeros(0, np.int64)
         self._parts: list[list[Ints]] = [[none] * 10]
 

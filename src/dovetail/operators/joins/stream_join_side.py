@@ -218,7 +218,7 @@ class Side:
 
     @property
     def base(self) -> int:
-        """The number of the batch's first row; the rows in ``met`` and ``waiting`` have smaller
+        """The number of the batch's first row. The rows in ``met`` and ``waiting`` have smaller
         numbers.
         """
         return len(self.met) + len(self.waiting)

@@ -166,10 +166,10 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     """Release the records of the source with index ``stream`` whose grace period is over: queued
     ones and those of the batch. Other records of the batch are put into the queue.
 
-    A record is released just before the record, of any bucket, that moves the clock to its due
-    time. Several are released in order of time, then of key. A late record, more than the grace
-    period behind the stream's clock, or one with a null in its key does not wait. Rows of tables
-    keep their places.
+    A record is due when the stream's clock reaches its time plus ``grace_us``. A record is released
+    just before the record, of any bucket, that moves the clock there. Several are released in order
+    of time, then of key. A late record, more than the grace period behind the stream's clock, or
+    one with a null in its key does not wait. Rows of tables keep their places.
     """
     sources = [job.source_rows(source) for source in range(len(job.sources))]
     stream_rows, batch = sources[stream], job.batches[stream]

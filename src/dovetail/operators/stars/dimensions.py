@@ -109,8 +109,8 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
 
 
 def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
-    """Return the job with the messages as the left rows of a join by foreign key. Their hashes lie
-    in a range for each dimension, so equal keys of two dimensions differ.
+    """Return ``job`` with its messages, the first source, as the left rows of a join by foreign
+    key. Their hashes lie in a range for each dimension, so equal keys of two dimensions differ.
     """
     messages, batch = left_input_of_dimensions(job.sources[0]), job.batches[0]
     columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}

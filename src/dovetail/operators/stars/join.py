@@ -373,9 +373,9 @@ class _Star:
         return [self.parts[n].columns_at(refs[n], [column])[0] for n, column in wanted]
 
     def rows_to_store(self, schema: pa.Schema) -> pa.Table:
-        """Return the row of each key of the batch after it, as it is stored, in hash order: the
-        fact's columns, then the time and the columns of each dimension. A key without a fact has a
-        tombstone. Columns of a dimension without a row are null.
+        """Return the row of each key after the batch with the stored columns ``schema``, in hash
+        order: the fact's columns, then the time and the columns of each dimension. A key without a
+        fact has a tombstone. Columns of a dimension without a row are null.
         """
         fact, events = self.parts[0], self.events
         deleted = fact.final == ABSENT
