@@ -229,7 +229,7 @@ def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
 
 def _describe_failure(share: Share, bucket: int, error: Exception) -> str:
     """Return in words which operator and bucket failed with ``error``, and at which key if it can
-    be found.
+    be found. Operators run again to find the key, without a change of state.
     """
     return place_of_failure(
         share.fragment, bucket, failing_key(share, operator_chain.run_operators, error)

@@ -48,10 +48,10 @@ class IdleRules:
     """The inputs of a stage to which heartbeats come."""
 
     def run_span_at(self, now_us: int) -> tuple[int, int | None]:
-        """Return the run of the query that planned a micro-batch, as its start and its span in
-        microseconds.
+        """Return the run of the query that planned a micro-batch at ``now_us``: its start, and the
+        time without input before stream time goes on, both in microseconds.
 
-        It is the latest one that began at or before ``now_us``. Without such a run, return
+        That is the latest run that began at or before ``now_us``. Without such a run, return
         ``now_us`` and None, with which time never goes on.
         """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)

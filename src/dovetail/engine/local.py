@@ -271,8 +271,9 @@ class LocalRun:
         return apply_plain_view(rows, view)
 
     def _report_rows(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
-        """Add the number of ``texts`` to the metric ``name``, with the first text as the example;
-        nothing if there are none. Keep ``letters`` if dead letters are a result of the plan.
+        """Add the number of ``texts`` to the metric ``name`` in ``failed``, with the first text as
+        the example; nothing if there are none. Keep ``letters`` if dead letters are a result of the
+        plan.
 
         ``texts``: the rows on which a view fails, each as JSON. ``letters``: the same rows as
         ``DEAD_LETTERS``.

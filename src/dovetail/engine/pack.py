@@ -549,8 +549,9 @@ def _heartbeat_tag(reader: int, beat: Piece) -> Tag:
 
 
 def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
-    """Return n rows of ``PACKED`` for n labels and payloads, with the facts of ``tag`` in each.
-    Only the first row has the counts and the report, so that they are counted once.
+    """Return n rows of ``PACKED`` for n labels and payloads, binary[n] with null for a heartbeat,
+    with the facts of ``tag`` in each. Only the first row has the counts and the report, so that
+    they are counted once.
     """
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)

@@ -72,7 +72,7 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
 def read_rows(
     store: Store,
     runs: Runs,
-    beside: Mapping[str, Runs],
+    companions: Mapping[str, Runs],
     horizon_us: int,
     blobs: Blobs,
     cache: SegmentCache,
@@ -81,7 +81,7 @@ def read_rows(
     store without segments.
 
     They are, by the store's kind, the last row of each key, its versions, the records that are
-    kept, or those that wait. ``beside``: the runs of the stores that are read with it, all of
+    kept, or those that wait. ``companions``: the runs of the stores that are read with it, all of
     ``Store.companion_stores``. ``runs``: the store's runs in the manifest. ``horizon_us``: the time
     before which rows are of no use, as the function returns it. ``blobs``, ``cache``: where
     segments are read from. Raises ``StateError`` for a segment of another format.
@@ -89,10 +89,10 @@ def read_rows(
     segment = next(runs.segments, None)
     if segment is None:
         return
-    without = beside[store.without].segments if store.without else ()
+    without = companions[store.without].segments if store.without else ()
     marked = [_row_numbers(part, blobs, cache) for part in without]
     gone = np.concatenate(marked) if marked else None
-    lists = _open_list_stores(store, beside, blobs, cache)
+    lists = _open_list_stores(store, companions, blobs, cache)
     schema = cache.open(segment, blobs.get).schema
     for table in _open_store(store, schema, runs, horizon_us, blobs, cache).contents():
         if gone is not None:
@@ -103,7 +103,7 @@ def read_rows(
 def look_up_rows(
     store: Store,
     runs: Runs,
-    beside: Mapping[str, Runs],
+    companions: Mapping[str, Runs],
     horizon_us: int,
     blobs: Blobs,
     cache: SegmentCache,
@@ -112,7 +112,7 @@ def look_up_rows(
     """Return the rows, as ``schema_of`` describes them, of the keys in ``asked``, from a store that
     is not a queue. A key without any gives none; rows lie by hash, not in the order asked.
 
-    ``beside``: the runs of the stores that are read with it, all of ``Store.companion_stores``.
+    ``companions``: the runs of the stores that are read with it, all of ``Store.companion_stores``.
     ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where segments are read from.
     Raises ``StateError`` for a segment of another format.
 
@@ -143,7 +143,7 @@ def look_up_rows(
         table = table.filter(
             pc.greater_equal(table.column(store.time).cast(pa.int64()), horizon_us)
         )
-    return _displayed_rows(store, table, _open_list_stores(store, beside, blobs, cache))
+    return _displayed_rows(store, table, _open_list_stores(store, companions, blobs, cache))
 
 
 @dataclass(frozen=True)
@@ -183,20 +183,20 @@ class _Groups(NamedTuple):
 
 
 def _open_list_stores(
-    store: Store, beside: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
+    store: Store, companions: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
     """Open the stores of long lists of the result columns that may have them, by the index of the
     column; empty if none may.
 
-    ``beside``: the runs of the stores that are read with ``store``, by name. ``blobs``, ``cache``:
-    where segments are read from.
+    ``companions``: the runs of the stores that are read with ``store``, by name. ``blobs`` and
+    ``cache``: where segments are read from.
     """
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     lists = {}
     for result_index, result in enumerate(store.results):
         if result.lists:
             assert isinstance(result.kernel, Listing)
-            runs = {name: beside[name] for name in result.lists}
+            runs = {name: companions[name] for name in result.lists}
             lists[result_index] = Parts(result_index, result.kernel, key, runs, blobs, cache)
     return lists
 

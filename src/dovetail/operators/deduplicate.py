@@ -28,8 +28,9 @@ from dovetail.state.history import HistoryState
 
 def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
-    record with a null in its key repeats none and is never late. It is emitted and not stored.
-    Count the late and the repeated ones.
+    record is late if it is more than ``law.within_us`` behind stream time. A record with a null in
+    its key repeats none and is never late. It is emitted and not stored. Count the late and the
+    repeated records. Without rows in the batch, emit nothing.
     """
     (name,) = job.operator.names
     store = _open_store(job, name, law)
@@ -69,8 +70,8 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
 
 def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
     """Open the store ``name`` of emitted records, as it was before the batch: ``_hash``,
-    ``_event_time``, then the key columns. Its horizon lies twice ``within`` behind the final stream
-    time.
+    ``_event_time``, then the key columns. Its horizon lies twice ``law.within_us`` behind the final
+    stream time.
     """
     source = job.sources[0]
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]

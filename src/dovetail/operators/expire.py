@@ -88,7 +88,7 @@ def _read_us(job: Job) -> int:
 
 def _stream_time_stairs(job: Job) -> Stairs:
     """Return the steps of the only source's stream time in the whole batch. Pack always sends them
-    here.
+    for this operator, so they are never None.
     """
     stairs = job.batches[0].stairs
     assert stairs is not None
@@ -175,8 +175,8 @@ class _Versions:
         until_us: int,
         final_us: int,
     ) -> _Versions:
-        """Build the versions of a batch's keys from its rows, the stored rows and the ``waiting``
-        keys.
+        """Build the versions of a batch's keys from its rows, the rows in ``store`` and the
+        ``waiting`` keys, taken from the queue.
 
         ``until_us``: stream time after the last records of these keys, up to which rows expire.
         ``final_us``: stream time with which the next batch begins.
@@ -316,7 +316,8 @@ class _Versions:
         )
 
     def _change_causes(self, changes: _Changes) -> Cause:
-        """Return the cause of each change. A record's change has its record as the cause.
+        """Return the cause of each change, the columns ``Operator.feeds``. A record's change has
+        its record as the cause.
 
         An expiry is ordered before the record that moves stream time to its due time. If that is
         the expired row's own record, the expiry comes right after it.

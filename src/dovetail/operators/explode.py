@@ -27,8 +27,8 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
     records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
     before the batch.
 
-    Unless keys are positions, null and repeated elements are left out. Those of new arrays are
-    counted.
+    Unless ``law.position``, null elements and elements that an array repeats are left out; those of
+    new arrays are counted. Without rows in the batch, leave the store as it is.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -78,8 +78,8 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], OperatorOutcome]]] = {
 
 def run_job(job: Job) -> OperatorOutcome:
     """Run a job's operator on the rows of one bucket, and return its outcome. The operator follows
-    from the class of the job's law. Rows of sources that are in order first get the times at which
-    they take effect.
+    from the class of the job's law. Rows of sources that are ``in_order`` first get the times at
+    which they take effect (``operators.histories``).
 
     Raises ``DataError`` for a row that the operator cannot take. That may be only as
     ``OperatorOutcome.chunks`` are read.

@@ -17,7 +17,7 @@ from dovetail.physical.specs.by_key import ToChangesLaw
 
 def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
     """Emit the rows before and after each change that makes a difference, in the order of the
-    records, with the kind of each. Store each key's last row.
+    records. A last column has the kind of each as text (``law.kinds``). Store each key's last row.
 
     A change to an equal row emits nothing. Without rows in the batch, leave the store as it is.
     """

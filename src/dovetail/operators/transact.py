@@ -34,8 +34,8 @@ _STATE: Final = (
 
 def run(job: Job, law: TransactLaw) -> OperatorOutcome:
     """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
-    key's last one; a delete of a key without a stored row emits nothing. Count the events that were
-    there before as repeated.
+    key's last one; a delete of a key without a stored row emits nothing. Count as repeated the
+    events that their transaction has brought before.
 
     Store what has come of each key's transaction. Without rows in the batch, leave the store as it
     is.

@@ -19,7 +19,9 @@ from dovetail.physical.specs.by_key import UnionLaw
 
 
 def run(job: Job, _: UnionLaw) -> OperatorOutcome:
-    """Emit each row of all sources at its arrival; a tombstone stays one. Nothing is stored."""
+    """Emit each row of all sources, in the order of arrival; a tombstone stays one. Columns are
+    matched by position. Nothing is stored, and without rows nothing is emitted.
+    """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
     sources = range(len(job.sources))

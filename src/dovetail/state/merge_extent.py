@@ -145,18 +145,19 @@ def step_end(
     share = size_bytes / (4 * len(inputs))
     while now != ends and _estimate_bytes(inputs, now) - begun <= size_bytes * 3 / 4:
         now = _advance_rows(inputs, now, ends, share, order)
-    begins = _before_last_value(inputs, read, now, ends, order)
+    begins = _cut_before_last_value(inputs, read, now, ends, order)
     return tuple(now if begins == list(read) else begins)
 
 
-def _before_last_value(
+def _cut_before_last_value(
     inputs: Sequence[MergeInput], read: Sequence[int], now: list[int], ends: list[int], order: Order
 ) -> list[int]:
     """Return the ends ``now``, moved back to where the first unread value of the leading column
     begins. Rows with that value are then read together.
 
-    The result may be before or at ``read``. With one order column, or if nothing is unread, the
-    ends stay.
+    ``read``, ``now``, ``ends``: per input, the rows read before the step, those read by now, and
+    all rows. The result may be before or at ``read``. With one order column, or if nothing is
+    unread, the ends stay.
     """
     unread = [
         i.order_values(row, order)

@@ -68,11 +68,11 @@ class QueueState(RunState):
         return rows.take(pa.array(waiting_row[np.argsort(due[waiting_row], kind="stable")]))
 
 
-def count_waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa.Table]) -> int:
+def count_waiting_rows(runs: Runs, taken_us: int, open_segment: Callable[[Segment], pa.Table]) -> int:
     """Return the number of rows in the ``runs`` of a queue that are due after ``taken_us``.
 
-    ``opened``: returns the rows of a segment. It is called only for segments with rows on both
-    sides of that time.
+    ``open_segment``: returns the rows of a segment. It is called only for segments with rows on
+    both sides of that time.
     """
     count = 0
     for run in runs.runs:
@@ -80,6 +80,6 @@ def count_waiting_rows(runs: Runs, taken_us: int, opened: Callable[[Segment], pa
             if segment.first > taken_us:
                 count += segment.rows
             elif segment.last > taken_us:
-                due = int64_column(opened(segment), DUE)
+                due = int64_column(open_segment(segment), DUE)
                 count += segment.rows - int(np.searchsorted(due, taken_us, side="right"))
     return count

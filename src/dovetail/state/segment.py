@@ -92,7 +92,8 @@ def encode(table: pa.Table) -> bytes:
 
 
 def decode(blob: bytes, without: Collection[str] = ()) -> pa.Table:
-    """Return the rows of a stored segment, but for the columns ``without``, which stay packed.
+    """Return the rows of a segment from ``blob``, bytes that ``encode`` made. Columns named in
+    ``without`` are left out and stay packed; unknown names are ignored.
 
     Raises ``StateError`` for another format version.
     """

@@ -44,6 +44,7 @@ class PackTimer:
     """The time of one task that packs rows. It leaves the task in the facts of packed rows."""
 
     def __init__(self) -> None:
+        """Begin with no time spent."""
         self._read_ns = self._pack_ns = 0
 
     def time_reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

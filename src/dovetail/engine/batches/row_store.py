@@ -97,19 +97,20 @@ class Stock:
 
     # An example: rows 7, 2 and 5 are asked for, and the pieces begin at rows 0 and 4:
     #
-    # | at, sorted | 2 | 5 | 7 |
+    # | numbers, sorted | 2 | 5 | 7 |
     # |---|---|---|---|
     # | piece | 0 | 1 | 1 |
     # | row there | 2 | 1 | 3 |
-    # | place in at | 1 | 2 | 0 |
+    # | place in numbers | 1 | 2 | 0 |
     #
     # Each piece is read once, and the rows are then taken in the order [2, 0, 1].
-    def fetch(self, at: Ints, schema: pa.Schema) -> pa.Table:
-        """Return the rows with the numbers ``at``, which are distinct, in this order. Each column
-        is in one chunk. No numbers give an empty table of ``schema``. Each piece is read once.
+    def fetch(self, numbers: Ints, schema: pa.Schema) -> pa.Table:
+        """Return the rows with the distinct ``numbers``, in this order, with all columns. Each
+        column is in one chunk. No numbers give an empty table of ``schema``. Each piece is read
+        once.
         """
-        order = np.argsort(at, kind="stable")
-        sorted_ = at[order]
+        order = np.argsort(numbers, kind="stable")
+        sorted_ = numbers[order]
         piece = self._piece_of_rows(sorted_)
         parts = [schema.empty_table()]
         for piece_index in np.unique(piece):

@@ -55,9 +55,11 @@ GROUP_TIME, _COUNT = "_time", "_count"
 
 
 def accumulator_name(column: int, part: int) -> str:
-    """Return the name of the stored column with part ``part`` of the accumulators of result column
-    ``column``: ``_a<column>_<part>``. Both numbers begin at 0; a kernel's state has one or more
-    parts.
+    """Return the name of the stored column with one column of a result's accumulators:
+    ``_a<column>_<part>``.
+
+    ``column``: the number of the result column, from 0. ``part``: the number of the accumulators'
+    column in ``kernel.state``, from 0.
     """
     return f"_a{column}_{part}"
 
@@ -66,8 +68,8 @@ def open_accumulator_store(job: Job, law: AggregationLaw) -> TableState:
     """Open the store of the law's accumulators, as it was before the batch.
 
     Its columns are ``_hash``; ``_event_time``, the end for a window; ``_deleted``; the key; the
-    group's time; its number of rows; the accumulators. With windows, it drops rows that are
-    ``wait_us`` behind the final stream time.
+    group's time; its number of rows; the accumulators. With windows, the store drops rows whose
+    window ended more than ``wait_us`` before the final stream time.
     """
     windows = law.windows
     horizon_us = NO_TIME if windows is None else subtract_span(job.final_us[0], windows.wait_us)

@@ -129,10 +129,10 @@ class Parts:
         return _splice_lists(stored, large, layout, np.arange(len(order)), lists)
 
     def _look_up_parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """Look up all parts of the ``large`` groups, indices into ``groups``, in the index. Return
-        the group of each part, and a table with its number, its size and, if the kernel is
-        ``ordered``, its first value. Parts come in no particular order; a group without parts has
-        none.
+        """Look up in the index all parts of the groups with the indices ``large``, whose lists lie
+        in parts. Return the group of each part, and a table with its number, its size and, if the
+        kernel is ``ordered``, its first value. Parts come in no particular order; a group without
+        parts has none.
         """
         low, high = combined_hash_range(groups.hash[large])
         asked = pa.array(large)
@@ -331,12 +331,12 @@ def open_parts(job: Job, law: AggregationLaw) -> list[Parts]:
 def _splice_lists(
     stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """Return the ``stored`` accumulators with the list of each ``large`` group filled in; the lists
-    of other groups stay.
+    """Return the ``stored`` accumulators with the list of each ``large`` group filled in from its
+    parts; the lists of other groups stay.
 
-    ``large``: group indices, int64. ``part``: the parts that were read, by group, as indices into
-    ``layout``. ``lists``: per list column, the list of each such part. A group's parts are joined
-    in their order.
+    ``large``: int64, the indices of the groups whose lists lie in parts. ``part``: the parts that
+    were read, by group, as indices into ``layout``. ``lists``: per list column, the list of each
+    such part. A group's parts are joined in their order.
     """
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])

@@ -22,9 +22,10 @@ from dovetail.plan.metrics import metric_name
 
 
 def run(job: Job, _: RetractLaw) -> OperatorOutcome:
-    """Emit a message for each row that leaves or enters a group, in the order of the records. Rows
-    with a null in the group's columns enter no group, and are counted. Without rows in the batch,
-    emit nothing and leave the store as it is.
+    """Emit a message to the group for each row that leaves or enters one, in the order of the
+    records. A row that leaves is a tombstone with the old values. Rows with a null in the group's
+    columns enter no group, and are counted. Without rows in the batch, emit nothing and leave the
+    store as it is.
     """
     source = job.sources[0]
     shape = source.shape

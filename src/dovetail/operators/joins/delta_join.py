@@ -201,10 +201,10 @@ def _add_other_rows(
     """Add to the ``fresh`` rows of side ``side_index`` the other rows of the batch's groups: those
     in ``cache``, and of ``needed`` groups without an entry those that ``ask`` finds.
 
-    ``keys``: the join key columns, one row per group. ``needed``: bool[groups]. Returns the side,
-    its cache after the batch, and its ``DeltaJoinOutcome.counts``. Without such groups nothing is
-    asked. ``batch``: the number of the micro-batch. Raises ``DataError`` if lookups find two rows
-    with one key; errors of ``ask`` pass.
+    A group is one distinct join key of the batch. ``keys``: the join key columns, one row per
+    group. ``needed``: bool[groups]. Returns the side, its cache after the batch, and its
+    ``DeltaJoinOutcome.counts``. Without such groups nothing is asked. ``batch``: the number of the
+    micro-batch. Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)

@@ -59,10 +59,11 @@ _ROWS_MAX = 50_000
 
 
 def run(job: Job, law: ForeignKeyJoinLaw) -> OperatorOutcome:
-    """Emit the results of the batch's messages and right rows in chunks, in the order of the
-    records. With ``emit="batch"``, emit each left row's last result, if it may differ from the one
-    before. If another bucket may have a later one, emit it in any case, and the row before the
-    batch as ``BEFORE``. Without rows in the batch, emit nothing and leave the stores as they are.
+    """Emit the results of the batch's messages and right rows in chunks. They are ordered by bucket
+    of the next stage, then by record. With ``emit="batch"``, emit each left row's last result, if
+    it may differ from the one before. If another bucket may have a later result of the left row,
+    emit the last one in any case. Then also emit the row before the batch, with the epoch
+    ``BEFORE``. Without rows in the batch, emit nothing and leave the stores as they are.
     """
     stores = SubscriptionStores.open_stores(job, law)
     if not job.any_rows:

@@ -20,7 +20,8 @@ from dovetail.state.history import HistoryState
 
 def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     """Emit the points of the joined history that each record makes or corrects, in order of
-    arrival. Store all versions of both sides.
+    arrival. A point is a time from which on a joined row, or none, stands. Store all versions of
+    both sides.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """

@@ -71,10 +71,10 @@ class TaskLookups:
         records, each with its value columns.
 
         Each live record comes in order, once for each answer; without an answer, once with nulls
-        or, for an inner join, not at all. ``live``: bool[records]; other records are left out and
-        counted as ``dropped``. So are records with a null key in an inner join, not those without
-        an answer. Raises ``DataError`` if answers do not fit or have a key twice,
-        ``ConfigurationError`` if the store cannot be reached.
+        or, for an inner join, not at all. ``live``: bool[records], the record has a value; others
+        are left out and counted as ``dropped``. So are records with a null key in an inner join,
+        but not those without an answer. Raises ``DataError`` if answers do not fit or have a key
+        twice, ``ConfigurationError`` if the store cannot be reached.
         """
         law = self.law
         live_row = np.flatnonzero(live)

@@ -38,7 +38,7 @@ class SideCache:
 
     @classmethod
     def empty(cls, schema: pa.Schema, keys: int) -> SideCache:
-        """Return a cache without entries for rows of ``schema``. Their first ``keys`` columns are
+        """Return a cache without entries, for rows of ``schema`` whose first ``keys`` columns are
         the join key.
         """
         key_schema = pa.schema([schema.field(i) for i in range(keys)])

@@ -39,7 +39,7 @@ from dovetail.plan.metrics import metric_name
 
 def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
-    rows, waiting rows and marks.
+    rows, rows that wait until their window closes, and marks of stored rows that were joined.
 
     Rows may be due in a batch without rows of this bucket, as stream time goes on. Late records and
     pairs are counted.
@@ -66,11 +66,11 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     for this_side in sides:
         results.add_null_keys(this_side, events, null & valued, roles)
         if this_side.waits:
-            results.add_closed(this_side, job)
+            results.add_closed_rows(this_side, job)
         else:
-            results.add_at_once(this_side, np.flatnonzero(this_side.unmatched_records))
+            results.add_unmatched_records(this_side, np.flatnonzero(this_side.unmatched_records))
         if law.unmatched == "retract":
-            results.add_withdrawn(this_side)
+            results.add_withdrawn_rows(this_side)
     _store_rows(job, law, stores, events, valued & ~null, sides, window, stream_us)
     tables = results.result_tables(job, meeting, sides, events, roles)
     first = next(tables, None)
@@ -188,10 +188,10 @@ class _PairResults:
     ) -> None:
         """Add n results of a side.
 
-        ``arrival``: int64[n]. ``keys``: the five sort keys, int64[n] or one number each.
-        ``row_number``: int64[n], the side's row of each, by number. ``other``: the other side's,
-        ABSENT for none. ``time``: the event time of each result. ``withdrawn``: the results are
-        tombstones.
+        ``arrival``: int64[n], the arrival of the record that causes each. ``keys``: the five sort
+        keys, int64[n] or one number each. ``row_number``: int64[n], the side's row of each, by
+        number. ``other``: the other side's, ABSENT for none. ``time``: the event time of each
+        result. ``withdrawn``: the results are tombstones.
         """
         sides = (row_number, other) if side.side == 0 else (other, row_number)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
@@ -222,14 +222,14 @@ class _PairResults:
             time = events.event_time_us[event]
             self._add_results(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
 
-    def add_at_once(self, side: Side, rows: Ints) -> None:
+    def add_unmatched_records(self, side: Side, rows: Ints) -> None:
         """Add a result without a match for each record of ``side`` with an index in ``rows``, at
         its arrival. ``rows``: indices into ``Side.arrivals``.
         """
         arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
         self._add_results(side, arrival, (1, 0, 0, 0, 0), side.record_numbers[rows], ABSENT, time)
 
-    def add_closed(self, side: Side, job: Job) -> None:
+    def add_closed_rows(self, side: Side, job: Job) -> None:
         """Add the side's unmatched rows that close in this batch. The side must wait, and both
         sides must have met. A row closes when it is due, before the arriving record acts. A row
         that arrives after its due time closes at its own arrival.
@@ -251,9 +251,9 @@ class _PairResults:
             side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
         )
 
-    def add_withdrawn(self, side: Side) -> None:
+    def add_withdrawn_rows(self, side: Side) -> None:
         """Add a tombstone for each row of ``side`` that was emitted unmatched and now gets its
-        first match. It comes at the arrival of the record that joins it.
+        first match. The tombstone comes at the arrival of the record that joins the row.
         """
         row_number = np.flatnonzero(side.emitted_unmatched() & (side.first_match != NEVER))
         time = side.time_us[row_number]
@@ -275,7 +275,7 @@ class _PairResults:
 
         ``sides``: left and right. ``roles``: 2 in a self-join, else 1.
         """
-        caused = _ResultCauses.from_events(job, sides, events)
+        causes = _ResultCauses.from_events(job, sides, events)
         added = self._all_results()
         added = added[:, np.argsort(added[0], kind="stable")]
         position = job.manifest.position
@@ -285,7 +285,7 @@ class _PairResults:
             for side, other, pairs in meeting.pairs(cut):
                 part.add_pairs(side, other, pairs)
             if part.count:
-                yield part._result_table(job, sides, caused, roles, position)
+                yield part._result_table(job, sides, causes, roles, position)
                 position += part.count
 
     def _all_results(self) -> Ints:
@@ -295,12 +295,12 @@ class _PairResults:
         return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
 
     def _result_table(
-        self, job: Job, sides: Sequence[Side], caused: _ResultCauses, roles: int, position: int
+        self, job: Job, sides: Sequence[Side], causes: _ResultCauses, roles: int, position: int
     ) -> pa.Table:
         """Return all results as one table, ordered by arrival and keys. The first change has the
         position ``position``.
 
-        ``sides``: left and right. ``caused``: the causes by event. ``roles``: 2 in a self-join,
+        ``sides``: left and right. ``causes``: those of all events. ``roles``: 2 in a self-join,
         else 1.
         """
         arrival, *keys, left, right, time, withdrawn = self._all_results()
@@ -321,7 +321,7 @@ class _PairResults:
             deleted=withdrawn[order].astype(np.bool_),
             event_time_us=time[order],
             position=position,
-            cause=caused.result_causes(arrival[order] // roles, keys[0][order], references),
+            cause=causes.result_causes(arrival[order] // roles, keys[0][order], references),
         )
 
 

@@ -145,7 +145,7 @@ class Side:
     batch_row: Ints
     """The batch's row of each record in ``arrivals``."""
     batch_identity: Ints
-    """The permanent number of each of the batch's rows."""
+    """The number that each of the batch's rows keeps in later batches, ``_row`` in the stores."""
     waiting: pa.Table
     """The rows that waited for this batch, read from the queue."""
     met: pa.Table
@@ -230,7 +230,9 @@ class Side:
 
     @cached_property
     def permanent_numbers(self) -> Ints:
-        """The permanent number of each numbered row, stored ones first: int64[rows]."""
+        """The number that each row keeps in later batches, ``_row`` in the stores: int64[rows], by
+        the row's number in this batch.
+        """
         stored = [t.column(ROW).to_numpy() for t in (self.met, self.waiting)]
         return np.concatenate([*stored, self.batch_identity])
 
@@ -459,7 +461,8 @@ class Meeting:
 
     def pairs(self, cut: tuple[int, int]) -> Iterator[tuple[Side, Side, Pairs]]:
         """Yield the pairs that records with arrivals in ``cut`` make: (side of the records, other
-        side, pairs), once per side. ``cut``: one of ``cuts``.
+        side, pairs), once per side. ``cut``: one of ``cuts``, the first arrival and the exclusive
+        end.
         """
         for side, other, possible in self._possible_pairs(cut):
             yield side, other, self._made_pairs(side, other, possible)

@@ -51,7 +51,8 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
     grace period, records wait in the queue before, and those that are due now are released. Store
     the rows of the tables.
 
-    Without rows and released records, emit nothing.
+    A record with a null in its key finds no rows. Records older than the history of a table are
+    counted if they join nothing. Without rows and released records, emit nothing.
     """
     sources = range(len(job.sources))
     stream = law.leaves[0]

@@ -21,8 +21,8 @@ from dovetail.physical.specs.foreign_key import SubscribeLaw
 
 
 def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
-    """Emit the messages of each change in the order of the records: first to the former foreign
-    key, then to the present one. Store each primary key's foreign key.
+    """Emit messages to the foreign keys of each changed left row, in the order of the records:
+    first to the former foreign key, then to the present one. Store each primary key's foreign key.
 
     Without rows in the batch, emit nothing and leave the store as it is.
     """

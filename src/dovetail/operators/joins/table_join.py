@@ -29,8 +29,9 @@ from dovetail.physical.specs.by_key import TableJoinLaw
 
 def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
-    differs from the one before. A loose input's tombstone of a key without a row emits nothing.
-    Store the rows of all tables.
+    differs from the one before. With ``law.distinct``, a result equal to the row that it replaces
+    is left out. A ``loose`` input's tombstone of a key without a row emits nothing. Store the rows
+    of all tables.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """

@@ -74,7 +74,8 @@ _ROWS_MAX = 50_000
 
 
 def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
-    """Emit the answers of all dimensions, in the order of the records, in chunks. With
+    """Emit the answers of all dimensions to keys of the fact, in the order of the records, in
+    chunks. An answer is the dimension's row, or a tombstone if there is none. With
     ``emit="batch"``, emit only the last answer to each key and foreign key. All changes come as
     chunks.
 
@@ -310,7 +311,7 @@ class _Answers:
         in the same order.
 
         ``by_change``: bool[results], the dimension's row has changed; false for the answer to a
-        message. ``causes``: by event.
+        message. ``causes``: those of all events.
         """
         subscriptions, shape = self.subscriptions, self.job.sources[0].shape
         left = subscriptions.reference[results.subscription]

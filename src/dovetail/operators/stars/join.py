@@ -140,8 +140,8 @@ class _Part:
     """int64[groups]: the reference at the end of the batch."""
 
     def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return the columns with the indices ``columns`` at the references ``refs``, null for
-        ABSENT.
+        """Return the columns with the indices ``columns`` of the part at the references ``refs``, a
+        row for each, null for ABSENT.
         """
         return take_rows([self.columns[column] for column in columns], self.row[refs])
 

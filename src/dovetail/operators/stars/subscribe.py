@@ -31,8 +31,8 @@ from dovetail.physical.specs.star import StarSubscribeLaw
 
 
 def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
-    """Emit the messages of each change, by dimension and then in the order of the records. Store
-    the foreign keys.
+    """Emit messages to the dimensions whose foreign key a change of a row moves, by dimension and
+    then in the order of the records. Store the foreign keys of each row.
 
     Without rows in the batch, emit nothing and leave the store as it is.
     """
