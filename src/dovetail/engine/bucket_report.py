@@ -67,7 +67,7 @@ class BucketReport:
     """The wall-clock time at which the bucket was done."""
 
     @classmethod
-    def begin(cls, stream_us: Sequence[int | None]) -> BucketReport:
+    def of(cls, stream_us: Sequence[int | None]) -> BucketReport:
         """Return the report of a bucket without rows so far. ``stream_us``: the stream time of each
         input in microseconds, None before its first row.
         """

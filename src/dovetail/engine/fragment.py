@@ -153,7 +153,7 @@ def _process_batch(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    report = BucketReport.begin(after.stream_time_us)
+    report = BucketReport.of(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
     changes = report.count_changes(
         _run_shares(shares, before, after, waiting_stores, counts, report, bucket)
