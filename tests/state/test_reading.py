@@ -88,14 +88,14 @@ def test_steps_follow_the_common_order(seed: int, order: Order) -> None:
 def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What each step of a merge reads."""
     read: list[int] = []
-    step = RunState._step
+    step = RunState._advance_merge
 
     def counted(self: RunState, *arguments: Any) -> Any:
         made, size = step(self, *arguments)
         read.append(size)
         return made, size
 
-    monkeypatch.setattr(RunState, "_step", counted)
+    monkeypatch.setattr(RunState, "_advance_merge", counted)
     monkeypatch.setattr(run_state, "SEGMENT_BYTES_MAX", 64 << 10)
     return read
 

@@ -187,13 +187,13 @@ def test_a_scan_reads_only_what_its_range_touches(monkeypatch: pytest.MonkeyPatc
     model.append(random.Random(0), keys=keys, deletes=0)
     segments = sum(len(run.segments) for run in model.state.runs.runs)
     opened = []
-    open_ = TableState._open
+    open_ = TableState._open_segment
 
     def counted(self: TableState, segment: Any) -> Any:
         opened.append(segment)
         return open_(self, segment)
 
-    monkeypatch.setattr(TableState, "_open", counted)
+    monkeypatch.setattr(TableState, "_open_segment", counted)
     model.check([("f7", 7)])
     assert segments > 20
     assert len(opened) == 1

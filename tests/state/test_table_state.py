@@ -192,14 +192,14 @@ def test_a_tombstone_stays_while_an_older_row_lies_below() -> None:
 def test_a_call_reads_about_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """However large the state, a call merges its budget's worth; a merge that is cut goes on."""
     read: list[int] = []
-    step = RunState._step
+    step = RunState._advance_merge
 
     def counted(self: RunState, *arguments: Any) -> Any:
         made, read_bytes = step(self, *arguments)
         read.append(read_bytes)
         return made, read_bytes
 
-    monkeypatch.setattr(RunState, "_step", counted)
+    monkeypatch.setattr(RunState, "_advance_merge", counted)
     random_ = random.Random(3)
     model = Model(HASHES["spread"], SegmentCache())
     keys = [f"k{i}" for i in range(1_000)]
@@ -242,7 +242,7 @@ def test_nothing_is_read_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
     model = Model(HASHES["spread"], SegmentCache())
     for _ in range(FANOUT):
         model.append(random.Random(0), keys=KEYS, deletes=0)
-    monkeypatch.setattr(RunState, "_step", None)
+    monkeypatch.setattr(RunState, "_advance_merge", None)
     model.state.compact(0)
     model.check(KEYS)
 
