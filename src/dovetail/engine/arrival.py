@@ -55,7 +55,8 @@ def arrange_rows(
     source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
 ) -> tuple[pa.Table, ArrivalFacts]:
     """Return an input partition's rows with the columns of ``wire_schema``, and the facts on them
-    that all buckets hear. Rows with places in logs are put in the order of these.
+    that all buckets hear. Rows with places in logs are put in the order of these, but not those of
+    another stage.
 
     ``rows``: at least one row of ``travel_schema``, in the order of reading. ``counted``:
     bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that a

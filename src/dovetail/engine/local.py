@@ -537,9 +537,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
     def _split_off_passing(
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
-        """Separate ``inputs`` into the (bucket, content) pairs for this step and the parcels that
-        pass it. If nothing can pass (``step.passes``), all are for this step, read lazily, and the
-        list is empty.
+        """Separate ``inputs`` into the (bucket, content) pairs for ``step`` and the parcels that
+        pass it. A content is a piece for a stage, a table for a relay. If nothing can pass
+        (``step.passes``), all are for this step, read lazily, and the list is empty.
         """
         parcels = chain(*inputs)
         if not step.passes:

@@ -259,7 +259,8 @@ class SegmentCache:
 
     def _keep_open(self, segment: Segment, table: pa.Table) -> pa.Table:
         """Add a segment's rows ``table`` to the open ones, and return them. Above the limits of
-        number and size, close those used longest ago.
+        number and of mapped bytes, close those used longest ago; above that of bytes in memory,
+        those added longest ago.
         """
         self._open[segment.id] = table
         if segment.id not in self._in_memory:

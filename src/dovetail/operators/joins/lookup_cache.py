@@ -116,8 +116,8 @@ class CacheFile:
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
         """Write the caches of both sides for the batch after ``batch``, and remove the file of two
-        batches before. If writing fails, no error is raised, and the next batch starts without
-        them.
+        batches before. If the file cannot be written, no error is raised, and the next batch starts
+        without caches.
         """
 
         def write_tables(file: IO[bytes]) -> None:

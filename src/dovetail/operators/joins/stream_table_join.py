@@ -52,7 +52,7 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
     the rows of the tables.
 
     A record with a null in its key finds no rows. Records older than the history of a table are
-    counted if they join nothing. Without rows and released records, emit nothing.
+    counted if they have no result. Without rows and released records, emit nothing.
     """
     sources = range(len(job.sources))
     stream = law.leaves[0]
