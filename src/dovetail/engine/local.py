@@ -432,6 +432,7 @@ class ResultRows(NamedTuple):
     """Rows of result ``number``: of its changelog (``LocalRun.changelog``) or dead letters."""
 
     number: int
+    """The index of the result in ``Plan.results``; their number for dead letters."""
     rows: pa.Table
 
 

@@ -151,6 +151,7 @@ class Packer(Packing):
     number: int
     """The number of the stage's input."""
     source: SourceSpec
+    """The input, as its operators read it."""
     labels: Sequence[int]
     """The number under which each bucket is shuffled, by bucket."""
     by: tuple[str, ...] = ()

@@ -100,7 +100,9 @@ class BucketBatch:
     final_us: Sequence[int]
     """Per source, its stream time at the end of the batch, ``NO_TIME`` before the first record."""
     blobs: Blobs
+    """The bucket's blobs, in which its stores lie."""
     cache: SegmentCache
+    """The opened segments of this process."""
 
     @property
     def initial_us(self) -> Sequence[int]:

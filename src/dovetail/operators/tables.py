@@ -87,8 +87,11 @@ class Pool:
     """
 
     rows: pa.Table
+    """The source's rows of the batch."""
     located: Located
+    """The stored rows, one query per reference below ``base``."""
     base: int
+    """The reference to the first row of the batch."""
 
     def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
         """Return the columns with the indices ``columns`` at the references ``refs``: one row per

@@ -28,6 +28,8 @@ class SortedRun:
     """A sorted run of a store: segments of one tier, in ascending and disjoint ranges."""
 
     tier: int
+    """0 for the rows of one batch. A merge of a tier makes a run of the next tier, or of the same.
+    """
     segments: tuple[Segment, ...]
 
     @property

@@ -42,6 +42,7 @@ class TaskLookups:
     """The lookups of one task in a store, with the answers that it keeps and its counts."""
 
     law: StoreLookup
+    """The store, the join and the limits of the cache."""
     caches: Caches
     """The caches of the process."""
     clock_us: Callable[[], int]

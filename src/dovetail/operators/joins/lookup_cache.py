@@ -100,6 +100,7 @@ class CacheFile:
     """
 
     directory: Path
+    """The folder of the files, created when the first one is written."""
     name: str
     """The name of the task's files, without the number of the batch."""
 

@@ -175,6 +175,7 @@ class _Dimensions:
     first_row: Ints
     """The first row of each dimension among those of the batch."""
     stores: Sequence[TableStore]
+    """The store of each dimension."""
     pools: Sequence[Pool]
     """The rows of each dimension."""
 
