@@ -152,13 +152,13 @@ class AvroFormat(Format):
         if is_record:
             marker = {"name": marked, "type": "boolean", "default": True}
             reader = {**reader, "fields": [*reader["fields"], marker]}
-        value, schema_id = self.unframed(context)
+        value, schema_id = self.body_and_schema_id(context)
         read_type = (
             StructType([*fields, StructField(marked, BooleanType())]) if is_record else type_
         )
         rows, unfit = list[Column](), list[int | None]()
         for id_, text in writers.items():
-            read = _read_by(context, value, text, reader, read_type)
+            read = _decode_into(context, value, text, reader, read_type)
             if read is None:
                 unfit.append(id_)
             else:
@@ -176,7 +176,7 @@ class AvroFormat(Format):
                 columns = [parsed["row"][name].alias(name) for name in fields.names]
             return F.when(is_read & ~parsed["extended"], F.struct(*columns))
 
-        of_record = self.problem(context, list(writers))
+        of_record = self.problem_function(context, list(writers))
 
         def problem(parsed: Column) -> Column:
             other = F.format_string(_OTHER_UNITS, parsed["number"])
@@ -232,7 +232,7 @@ class AvroFormat(Format):
                 )
         return {version.id: version.schema for version in versions}
 
-    def unframed(self, context: FormatContext) -> tuple[Column, Column]:
+    def body_and_schema_id(self, context: FormatContext) -> tuple[Column, Column]:
         """Return the record's Avro bytes and its schema's id, null where the record has no framing.
         Without a registry these are all bytes, and the id is null. The bytes of a record without
         framing mean nothing.
@@ -253,7 +253,7 @@ class AvroFormat(Format):
             )
         return self.subject or f"{context.topic}-{context.part}"
 
-    def problem(
+    def problem_function(
         self, context: FormatContext, schema_ids: list[int | None]
     ) -> Callable[[Column], Column]:
         """Return a function from a struct with the field ``number``, the id of a record's schema,
@@ -398,7 +398,7 @@ def decode_avro(value: Column, writer: str, reader: str) -> Column:
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
-def _read_by(
+def _decode_into(
     context: FormatContext, value: Column, writer: str, reader: Avro, type_: DataType
 ) -> Column | None:
     """Return Avro bytes decoded as ``decode_avro`` does, in ``type_``; null for decimals that do
@@ -419,12 +419,12 @@ def _read_by(
     if not widens(written_type, type_, whole=False) or _has_maps(written_type):
         return None
 
-    def fitting(row: Column) -> Column:
+    def fitted_row(row: Column) -> Column:
         fitted = row.try_cast(type_.simpleString())
         return F.when(fitted.try_cast(written_type.simpleString()).eqNullSafe(row), fitted)
 
     # Within a transform of a list it is decoded once.
-    return F.transform(F.array(decoded), fitting)[0]
+    return F.transform(F.array(decoded), fitted_row)[0]
 
 
 def _has_maps(type_: DataType) -> bool:

@@ -42,6 +42,9 @@ from pyspark.sql.types import (
 from dovetail.base.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
 
 TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
+"""The prefixes of the full names of schemas: Debezium's times, its other types, Kafka Connect's
+types.
+"""
 
 Encoding: TypeAlias = Literal[
     "Time",
@@ -77,7 +80,9 @@ _PER_MICROSECOND: Final = {
 _TIMESTAMP_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
 _TIME_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _TIMESTAMP_NAMES)
 _PLAIN: Final = ("string", "double", "float32", "float64", "int8", "int16", "int32", "int64")
+"""The names of plain types in a record's schema whose decimals are numbers or digits, not bytes."""
 _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
+"""The patterns of ISO 8601 texts: a timestamp with a zone, a date, and a time in UTC."""
 _ISO_DATE: Final = r"^([+-]?\d{4,}-\d\d-\d\d)(Z|[+-]\d\d:\d\d)?$"
 _ISO_TIME: Final = r"^(\d\d:\d\d:\d\d(\.\d+)?)Z?$"
 _INFINITY: Final = r"^(infinity$|\+(29424[67]|292278994)-|-5877611-06-21)"
@@ -171,17 +176,18 @@ class ColumnEncoding:
     natural: DataType | None = None
     """The type of the raw value; None if unknown, as in JSON."""
 
-    def reads(self, type_: DataType) -> bool:
-        """Return True if the raw value is known to be of the type already, at every depth. False if
-        its type is not known.
+    def is_of_type(self, type_: DataType) -> bool:
+        """Return True if the raw value is known to be of the type ``type_`` already, at every
+        depth. False if its type is not known.
         """
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
             return False
-        return all(encoding.reads(inner) for encoding, inner in self._inner(type_))
+        return all(encoding.is_of_type(inner) for encoding, inner in self._inner(type_))
 
     def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
-        """Yield (encoding, type) of a value's parts: fields, elements or map values. Nothing is
-        yielded for a plain value, or if no encoding of parts is known.
+        """Yield (encoding, type) of the parts of a value of ``type_``: fields, elements or map
+        values. Fields without a known encoding are left out. Nothing is yielded for a plain value,
+        or if no encoding of parts is known.
         """
         if isinstance(type_, StructType):
             yield from ((self.within[f.name], f.dataType) for f in type_ if f.name in self.within)
@@ -191,9 +197,10 @@ class ColumnEncoding:
             yield self.within[""], type_.valueType
 
     @staticmethod
-    def declared(encoding: Encoding | None) -> ColumnEncoding:
-        """Return the encoding that a query's author declares, without a scale: its full name, or
-        that of a plain one. For None, the name is null too. ``known`` is None.
+    def from_declaration(encoding: Encoding | None) -> ColumnEncoding:
+        """Return the encoding for a name that a query's author gives, without a scale. A name such
+        as ``"MicroTime"`` becomes that of its schema, with the prefix; a plain one stays. For None,
+        the name is null. ``known`` is always None.
         """
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
@@ -203,11 +210,12 @@ class ColumnEncoding:
         return ColumnEncoding(F.lit(next(matches, encoding)), F.lit(None).cast("int"))
 
     @staticmethod
-    def described(field: Column, type_: DataType) -> ColumnEncoding:
-        """Return the encoding by a record's own schema.
+    def from_description(field: Column, type_: DataType) -> ColumnEncoding:
+        """Return the encoding by a record's own schema. Its name and scale are columns, read from
+        each record.
 
-        ``field``: the description of the column, a struct of ``FIELD_PARTS`` or null, for which the
-        name is null. For an array, the encoding is that of its elements.
+        ``field``: the description of the column, a struct of ``FIELD_PARTS``. If it is null, so is
+        the name. ``type_``: the column's type; for an array, the encoding is that of its elements.
         """
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
@@ -215,8 +223,9 @@ class ColumnEncoding:
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type in which JSON's value is read: text if its meaning depends on an encoding. An
-    array has the raw type of its elements; maps and structs stay as they are.
+    """Return the type in which ``from_json`` reads a value of ``type_``. It is string for types
+    whose values JSON encodes: booleans, dates, timestamps, intervals and decimals. An array has the
+    raw type of its elements; maps and structs stay as they are.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
@@ -236,10 +245,9 @@ def element_type(type_: DataType) -> DataType:
 
 
 def first_coded_type(type_: DataType) -> DataType | None:
-    """Return the first type within a map or struct that JSON has no values of, at any depth; None
-    if there is none.
-
-    Encodings are known of columns and of arrays' elements only. Booleans are fine.
+    """Return the first type within a map or struct that JSON has no values of: a date, timestamp,
+    interval or decimal, at any depth. None if there is none; ``type_`` itself, and the elements of
+    an array outside of maps and structs, do not count. Booleans and bytes are passed over.
     """
     type_ = element_type(type_)
     if isinstance(type_, MapType):
@@ -259,22 +267,22 @@ def first_coded_type(type_: DataType) -> DataType | None:
 
 @dataclass(frozen=True)
 class RawValue:
-    """The conversion of values as Kafka Connect encodes them to Spark's types."""
+    """A value as Kafka Connect encodes it, and its conversion to one of Spark's types."""
 
     column: Column
     """The raw value: as JSON has it in ``raw_type``, or as Avro's decoding gives it."""
     encoding: ColumnEncoding
     coded: bool
-    """True for JSON, where the bytes of decimals are base64."""
+    """True for JSON, in which the bytes of decimals are base64; False for Avro."""
 
-    def to(self, type_: DataType) -> Column:
+    def as_type(self, type_: DataType) -> Column:
         """Return the value in the type; null where the raw value is null or does not fit the type.
 
         In arrays, maps and structs whose parts have encodings, only the part that does not fit is
-        null. Fields of such a struct without a known encoding are null, too. Plain values of JSON
-        stay as they were read, in ``raw_type(type_)``.
+        null. Fields of such a struct without a known encoding are null, too. Types that JSON has
+        values of, such as ``long``, stay as JSON's reading gave them.
         """
-        if self.encoding.reads(type_):
+        if self.encoding.is_of_type(type_):
             return self.column
         nested = self._nested_value(type_)
         if nested is not None:
@@ -286,7 +294,7 @@ class RawValue:
 
     def _nested_value(self, type_: DataType) -> Column | None:
         """Return the value in an array's, map's or struct's type, made part by part; None for a
-        plain type, and if no part is encoded.
+        plain type, and if no part has an encoding. Null for a null value.
 
         Fields of a struct without a known encoding are null.
         """
@@ -294,13 +302,13 @@ class RawValue:
         if isinstance(type_, ArrayType):
             inner = type_.elementType
             if within or isinstance(element_type(inner), _CODED_TYPES):
-                return F.transform(self.column, lambda item: self._part("", item).to(inner))
+                return F.transform(self.column, lambda item: self._part("", item).as_type(inner))
         elif within and isinstance(type_, MapType):
             inner = type_.valueType
-            return F.transform_values(self.column, lambda _, item: self._part("", item).to(inner))
+            return F.transform_values(self.column, lambda _, item: self._part("", item).as_type(inner))
         elif within and isinstance(type_, StructType):
             fields = (
-                self._part(f.name, self.column[f.name]).to(f.dataType)
+                self._part(f.name, self.column[f.name]).as_type(f.dataType)
                 if f.name in within
                 else F.lit(None).cast(f.dataType)
                 for f in type_
@@ -309,57 +317,59 @@ class RawValue:
             return F.when(self.column.isNotNull(), F.struct(*named))
         return None
 
-    def lost(self, value: Column, type_: DataType) -> Column:
-        """Return a boolean column, never null: the raw value, or a part of it at any depth, is not
-        null, but is in ``value``. ``value``: the raw value ``to`` the type.
+    def is_lost(self, value: Column, type_: DataType) -> Column:
+        """Return a boolean column, never null: a part of the raw value at any depth is not null,
+        but its counterpart in ``value`` is. Of arrays, and of maps whose parts have encodings, only
+        the parts count. ``value``: the result of ``as_type(type_)``.
         """
-        if self.encoding.reads(type_):
+        if self.encoding.is_of_type(type_):
             return F.lit(False)
         lost = self.column.isNotNull() & value.isNull()
         within = self.encoding.within
         if isinstance(type_, ArrayType):
             pairs = self._lost_elements(self.column, value, type_.elementType)
-            return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
+            return self.column.isNotNull() & F.exists(pairs, lambda item: item)
         if within and isinstance(type_, MapType):
             sides = (F.map_values(self.column), F.map_values(value))
             pairs = self._lost_elements(*sides, type_.valueType)
-            return self.column.isNotNull() & F.exists(pairs, lambda is_lost: is_lost)
+            return self.column.isNotNull() & F.exists(pairs, lambda item: item)
         if within and isinstance(type_, StructType):
             for f in type_:
                 if f.name in within:
                     raw = self._part(f.name, self.column[f.name])
-                    lost = lost | raw.lost(value[f.name], f.dataType)
+                    lost = lost | raw.is_lost(value[f.name], f.dataType)
         return F.coalesce(lost, F.lit(False))
 
     def _lost_elements(self, raw: Column, value: Column, type_: DataType) -> Column:
-        """Return an array of booleans: for each element, whether its value was lost. ``raw``,
-        ``value``: arrays of the raw elements and of their values, of equal length. ``type_``: the
-        type of the elements. It is null where an array is.
+        """Return an array of booleans, true for each element whose value was lost; null where one
+        of the arrays is. ``raw``, ``value``: arrays of the raw elements and of their values, of
+        equal length. ``type_``: the type of the elements.
         """
-        return F.zip_with(raw, value, lambda a, b: self._part("", a).lost(b, type_))
+        return F.zip_with(raw, value, lambda a, b: self._part("", a).is_lost(b, type_))
 
     def _part(self, name: str, column: Column) -> RawValue:
-        """Return a part of the value: a record's field, or with the name ``""`` an element or a
-        map's value. A part whose encoding is not known has that of the whole.
+        """Return the raw value of a part, in ``column``. ``name``: that of a record's field, or
+        ``""`` for an element or a map's value. A part whose encoding is not known has that of the
+        whole.
         """
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
-        """Return the raw value as a timestamp: microseconds since 1970 in UTC. Null for a raw value
-        of another encoding.
+        """Return the raw value as a timestamp. Null for a raw value of another encoding. ``type_``
+        does not count.
         """
         return F.timestamp_micros(self._point_in_time())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
-        """Return the clock time in UTC as a timestamp without a zone. Null for a raw value of
-        another encoding.
+        """Return the clock time in UTC as a timestamp without a zone, ``type_``. Null for a raw
+        value of another encoding.
         """
         epoch = F.lit("1970-01-01").cast(type_)
         return F.timestamp_add("MICROSECOND", self._point_in_time(), epoch)
 
     def _boolean(self, type_: DataType) -> Column:
-        """Return a boolean, null for anything but true, false, 1 and 0. MySQL and MariaDB have the
-        numbers 0 and 1 for it.
+        """Return a boolean, null for anything but true, false, 1 and 0. MySQL and MariaDB write 0
+        and 1. ``type_`` does not count.
         """
         text = self.column.cast("string")
         return F.when(text.isin("true", "1"), F.lit(True)).when(
@@ -367,9 +377,9 @@ class RawValue:
         )
 
     def _date(self, type_: DataType) -> Column:
-        """Return a date from days since 1970, or from text in ISO 8601, whose zone is left out;
+        """Return a date from days since 1970, or from text in ISO 8601, of which a zone is ignored;
         null for anything else. PostgreSQL's infinities become the last and first day of
-        ``base/infinity.py``.
+        ``base/infinity.py``. ``type_`` does not count.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinity(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
@@ -380,8 +390,9 @@ class RawValue:
         return F.coalesce(F.date_from_unix_date(days), ends, text)
 
     def _interval(self, type_: DataType) -> Column:
-        """Return the raw value, a time since midnight or a duration, as an interval. It is a number
-        in the unit of its encoding, or a text ``hh:mm:ss`` in UTC; null for anything else.
+        """Return the raw value, a time since midnight or a duration, as an interval of ``type_``.
+        The raw value is a number in the unit of its encoding, or a text ``hh:mm:ss`` in UTC;
+        anything else gives null.
         """
         micros, zero = self._micros(_TIME_NAMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
@@ -389,9 +400,10 @@ class RawValue:
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _text(self, type_: DataType) -> Column:
-        """Return the raw value as text. Avro's decimals of bytes become digits if they are the
-        column itself and its scale is known; null for more than 38 digits. Other bytes are text in
-        UTF-8, or null.
+        """Return the raw value as text. JSON's value stays as it is. Of Avro, a decimal in bytes
+        with a scale known when the query is built becomes digits, null for more than 38 of them.
+        Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other values
+        are cast.
         """
         digits = self.encoding.known_scale
         if isinstance(self.encoding.natural, BinaryType) and self.encoding.known != DECIMAL:
@@ -431,8 +443,9 @@ class RawValue:
         )
 
     def _micros(self, names: tuple[str, ...]) -> Column:
-        """Return a number in microseconds if its encoding is one of ``names``, else null. Finer
-        digits are cut off, towards the past. ``names``: keys of ``_PER_MICROSECOND``.
+        """Return a number in microseconds if its encoding is one of ``names``, else null; also null
+        if it is no number or too large. Finer digits are cut off, towards the past. ``names``: keys
+        of ``_PER_MICROSECOND``.
         """
         raw_time = self.column.try_cast("long")
         micros = F.when(F.lit(False), raw_time)
@@ -449,9 +462,9 @@ class RawValue:
     def _point_in_time(self) -> Column:
         """Return a point in time as a long: microseconds since 1970 in UTC.
 
-        A number has the unit of its encoding, and finer digits are cut off. A text is ISO 8601 with
-        a zone. PostgreSQL's infinities become the first and last microsecond of
-        ``base/infinity.py``. Everything else is null.
+        A number has the unit of its encoding, and digits finer than microseconds are cut off. A
+        text is ISO 8601 with a zone, or the digits of such a number. PostgreSQL's infinities become
+        the first and last microsecond of ``base/infinity.py``. Everything else is null.
         """
         text = self.column.cast("string")
         zoned = F.when(text.rlike(_ZONED), F.unix_micros(text.try_cast("timestamp")))
@@ -466,15 +479,14 @@ class RawValue:
         return F.coalesce(endless, self._micros(_TIMESTAMP_NAMES), ends, zoned)
 
     def _infinity_of_text(self, last: Column, first: Column) -> Column:
-        """Return ``last`` or ``first`` where a text is PostgreSQL's infinity or -infinity; null for
-        other texts.
+        """Return ``last`` where the raw text is PostgreSQL's infinity, ``first`` where it is
+        -infinity; null for other texts.
         """
         text = self.column.cast("string")
         return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
 
     def _matched_group(self, pattern: str) -> Column:
-        """Return the first group of a pattern that a text fits; null where the text does not
-        fit.
+        """Return the first group of ``pattern`` where the raw text matches the pattern, else null.
         """
         text = self.column.cast("string")
         return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
@@ -492,27 +504,28 @@ class RawValue:
 
 
 def _infinity(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
-    """Return ``last`` where a number stands for infinity, ``first`` for minus infinity; null for
-    other numbers. ``ranges``: the ranges of numbers that stand for infinity, then those for minus
-    infinity; ends are inclusive.
+    """Return ``last`` where the number ``raw`` stands for infinity, ``first`` for minus infinity;
+    null for other numbers. ``ranges``: the ranges of numbers that stand for infinity, then those
+    for minus infinity; both ends are inclusive.
     """
     plus, minus = (reduce(or_, (raw.between(*ends) for ends in of_sign)) for of_sign in ranges)
     return F.when(plus, F.lit(last)).when(minus, F.lit(first))
 
 
 def _decode_base64(text: Column) -> Column:
-    """Return the bytes of a base64 text; null for other texts, also for one that lacks its
-    padding, which Spark takes.
+    """Return the bytes of a base64 text; null for other texts, and for a text without the padding
+    to a multiple of four characters.
     """
     is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_UNIT == 0)
     return F.when(is_whole, F.try_to_binary(text, F.lit("base64")))
 
 
 def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
-    """Return the decimal of an unscaled integer in bytes, big-endian in two's complement.
+    """Return the decimal ``unscaled`` / 10 ^ ``scale`` in ``type_``. ``unscaled``: an integer in
+    bytes, big-endian in two's complement. ``scale``: an integer column, may be negative.
 
     It is null for null or no bytes, for more than 128 bits, and where the decimal does not fit the
-    type. Digits beyond the type's scale are rounded. ``scale``: an integer column, may be negative.
+    type. Digits beyond the type's scale are rounded.
     """
     digits = F.hex(unscaled)
     negative = F.substring(digits, 1, 1) >= "8"
@@ -536,8 +549,8 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
 
 
 def field_description(fields: Column, name: str) -> Column:
-    """Return the first description of the field ``name`` out of an array of descriptions; null if
-    absent, or if there is no array.
+    """Return the first description of the field ``name`` in ``fields``, an array of structs of
+    ``FIELD_PARTS``; null if absent, or if the array is null.
     """
     return F.try_element_at(
         F.filter(fields, lambda description: description["field"] == name), F.lit(1)
@@ -545,24 +558,27 @@ def field_description(fields: Column, name: str) -> Column:
 
 
 def json_fields(columns: StructType) -> StructType:
-    """Return the columns with the types in which ``from_json`` reads them, the input of
-    ``raw_row``.
+    """Return the columns with the types in which ``from_json`` reads them: variants for decimals,
+    also in arrays, and ``raw_type`` for all else. ``raw_row`` takes a row of these types.
     """
     return StructType([StructField(f.name, _json_type(f.dataType)) for f in columns])
 
 
 def exact_fields(columns: StructType) -> StructType:
-    """Return the decimals among the columns, also those in arrays. In these types ``from_json``
-    reads each digit of a number, but no base64. There may be none.
+    """Return the decimals among the columns, also arrays of decimals, with their own types. In
+    these types ``from_json`` reads each digit of a number, but no base64. Without decimals the
+    result is empty.
     """
     return StructType(_decimals(columns))
 
 
 def is_rounded(read: Column, columns: StructType) -> Column:
-    """Return a boolean column, never null: a number among the decimals of a row has been read as a
-    double. Variants have no other numbers with exponents, or with more than 38 digits.
+    """Return a boolean column, never null: a number among the decimals of the row ``read`` was read
+    as a double, which may have lost digits. So are numbers with exponents, or with more than 38
+    digits.
 
-    ``read``: a row in ``json_fields(columns)``, perhaps null, with decimals.
+    ``columns``: the row's columns, among them a decimal. ``read``: the row in
+    ``json_fields(columns)``, perhaps null.
     """
     decimals = F.struct(*(read[f.name].alias(f"_{n}") for n, f in enumerate(_decimals(columns))))
     types = F.schema_of_variant(F.to_variant_object(decimals))
@@ -570,10 +586,11 @@ def is_rounded(read: Column, columns: StructType) -> Column:
 
 
 def raw_row(read: Column, columns: StructType, exact: Column) -> Column:
-    """Return a row as read in ``json_fields(columns)`` with its values in their ``raw_type``; null
-    for a null row.
+    """Return the row ``read``, which has the types of ``json_fields(columns)``, with its values in
+    their ``raw_type``; null for a null row. Without decimals this is the row itself.
 
-    ``exact``: the same row read in ``exact_fields(columns)``; it only counts where ``is_rounded``.
+    ``exact``: the same row read in ``exact_fields(columns)``; only decimals that were read as a
+    double use it.
     """
     decimals = _decimals(columns)
     if not decimals:
@@ -589,8 +606,9 @@ def _decimals(columns: StructType) -> list[StructField]:
 
 
 def _json_type(type_: DataType) -> DataType:
-    """Return the type in which ``from_json`` reads a raw value. Decimals, also in arrays, are read
-    as variants: a text does not tell a number from base64.
+    """Return the type in which ``from_json`` reads a raw value of ``type_``. Decimals, also in
+    arrays, are read as variants, for a text does not tell a number from base64. Other types have
+    their ``raw_type``.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(_json_type(type_.elementType))
@@ -598,9 +616,12 @@ def _json_type(type_: DataType) -> DataType:
 
 
 def _raw_decimal(read: Column, type_: DataType, exact: Column) -> Column:
-    """Return a decimal of ``_json_type``, or an array of such, in its ``raw_type``. Its text is
-    that of JSON's text or object, and for all else its JSON behind ``_NUMBER_MARK``. A double has
-    the text of ``exact``, the value in ``type_``. It is no number where that is null.
+    """Return a decimal in its ``raw_type``, string. ``read``: the decimal as a variant, or an array
+    of such for an array type. ``exact``: the same value in ``type_``.
+
+    A JSON text or object keeps its text. Anything else is its JSON behind ``_NUMBER_MARK``. A
+    double takes its digits from ``exact``; if that is null, its text ends in ``_FURTHER_DIGITS``
+    and casts to no number. JSON's null is null.
     """
     if isinstance(type_, ArrayType):
         inner = type_.elementType

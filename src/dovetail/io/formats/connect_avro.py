@@ -64,9 +64,9 @@ class Envelope:
     """The schema of the row after a change: a record, not nullable."""
 
     @staticmethod
-    def of(context: FormatContext, text: str) -> Envelope:
-        """Return the envelope of a schema's text, which must be a schema of Avro as JSON. Raises
-        ``PlanError`` if it has no ``op`` or no row in ``after``, so is not that of a change event.
+    def from_schema(context: FormatContext, text: str) -> Envelope:
+        """Return the envelope that ``text`` describes, an Avro schema as JSON. Raises ``PlanError``
+        if the schema is of no change event: it lacks ``op``, or ``after`` is no record with fields.
         """
         schema = resolve_references(json.loads(text))
         after = fields_by_name(schema).get("after")
@@ -85,8 +85,9 @@ class Envelope:
         return _has_field(self.schema, path)
 
     def types(self, context: FormatContext) -> StructType:
-        """Return the row's columns, in order, with the types in which they are read if none are
-        declared: that of the encoding, else Spark's own.
+        """Return the row's columns, in order, with the types in which they are read if the user
+        declares none. A type is that of the column's encoding, else the one in which Spark reads
+        its Avro schema.
 
         Raises ``PlanError`` for a decimal without a scale, for names that differ in case alone, and
         for a schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's
@@ -104,23 +105,24 @@ class Envelope:
 
 @dataclass(frozen=True)
 class SchemaReader:
-    """The way to read records of one writer's schema."""
+    """The means to read records that one schema has written, the writer's schema."""
 
     text: str
     """The reader's schema as JSON."""
     paths: frozenset[str]
-    """The paths of ``METADATA`` that the records have."""
+    """The wanted paths of ``METADATA`` that the writer's schema has."""
     columns: Mapping[str, ColumnEncoding]
-    """The encodings of the wanted columns that one of the envelopes has. A column that the records
-    lack and that has no default is null in them.
+    """The encodings of the wanted columns that one of the envelopes has, by column name. A column
+    that the records lack and that has no default is null in them.
     """
 
     @staticmethod
-    def of(
+    def for_writer(
         context: FormatContext, writer: Envelope, envelopes: Sequence[Envelope], wanted: WantedParts
     ) -> SchemaReader:
-        """Derive the reader's schema for the records of ``writer``: the ``wanted`` parts of the
-        envelope that it has.
+        """Return the reader for records of ``writer``. Its schema has the ``wanted`` parts of the
+        envelope that the writer's schema has. Values that Connect encodes keep the encoding of the
+        writer.
 
         ``envelopes``: the envelopes that define the columns, at least one, the reader's first.
         Raises ``PlanError`` for a column whose type cannot be made of its encoding, and for a
@@ -156,22 +158,26 @@ class SchemaReader:
         """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
         an encoding whose name is null.
         """
-        return {f.name: self.columns.get(f.name, ColumnEncoding.declared(None)) for f in columns}
+        return {f.name: self.columns.get(f.name, ColumnEncoding.from_declaration(None)) for f in columns}
 
-    def raw(self, parsed: Column, wanted: WantedParts) -> Column:
-        """Return the wanted parts of the decoded envelope ``parsed`` as a struct, null where its
-        schema lacks one. Rows have raw values, as they are encoded.
+    def raw_parts(self, parsed: Column, wanted: WantedParts) -> Column:
+        """Return the wanted parts of the decoded envelope ``parsed`` as a struct, with null for a
+        part that the writer's schema lacks. Values of rows are raw, as they are encoded.
 
-        ``parsed``: decoded into the schema ``text``. ``wanted``: as given to ``of``. The whole
-        struct is null if the envelope has no ``op``, or could not be decoded.
+        ``parsed``: decoded into the schema ``text``. ``wanted``: as given to ``for_writer``. The
+        whole struct is null if the envelope has no ``op``, or could not be decoded.
         """
 
         def part_at(path: str) -> Column:
+            """Return the envelope's field at a path of ``METADATA`` in its type there; null if
+            absent or of another type.
+            """
             if path not in self.paths:
                 return F.lit(None).cast(METADATA[path])
             return _part_at(parsed, path).try_cast(METADATA[path])
 
         def row(side: str, columns: StructType) -> Column:
+            """Return the row ``side`` as a struct of ``columns``, null for a null row."""
             parts = (
                 (
                     parsed[side][f.name] if f.name in self.columns else F.lit(None).cast(f.dataType)
@@ -192,8 +198,9 @@ class SchemaReader:
         return F.when(parsed["op"].isNotNull(), F.struct(*columns))
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a part of the envelope at one of ``paths`` is not of its type, null if
-        all are. ``parsed``: decoded into the schema ``text``.
+        """Return a text why a part of the envelope at one of ``paths`` is not of its type in
+        ``METADATA``: the first by name. It is null if all parts are, nulls included. ``parsed``:
+        decoded into the schema ``text``.
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
@@ -207,18 +214,19 @@ class SchemaReader:
 
 
 def _part_at(parsed: Column, path: str) -> Column:
-    """Return the part of a decoded envelope at a dotted path that it has."""
+    """Return the part of a decoded envelope at a dotted path. The envelope's schema must have it.
+    """
     for name in path.split("."):
         parsed = parsed[name]
     return parsed
 
 
 def _reader_row(writer: Avro, envelopes: Sequence[Envelope], wanted: WantedParts) -> Avro:
-    """Return the reader's schema of a row: the wanted columns, in their order. Each is defined by
-    the first of ``envelopes`` that has it, and absent if none has.
+    """Return the reader's schema of a row: the wanted columns, in their order. A column is defined
+    by the first of ``envelopes`` that has it, and left out if none has.
 
-    ``writer``: the schema of the row that the records have. There must be an envelope, whose row
-    gives the record's name.
+    ``writer``: the schema of the row that the records have. ``envelopes``: at least one; the first
+    one's row gives the record its name.
     """
     fields = []
     for column in wanted.columns:
@@ -231,11 +239,11 @@ def _reader_row(writer: Avro, envelopes: Sequence[Envelope], wanted: WantedParts
 
 
 def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | None) -> Avro:
-    """Return a field of the reader's schema, for records with the fields ``writer``, by name.
-    ``declared``: the wanted type, None for none.
+    """Return the field of the reader's schema for ``field``, as an envelope defines it. ``writer``:
+    the fields that the records have, by name. ``declared``: the wanted type, None for none.
 
     A field that the records have, perhaps under an alias, loses its default. One that they lack
-    becomes nullable, unless it has a default or no type is declared.
+    becomes nullable with the default null, unless it has a default or no type is declared.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
@@ -250,10 +258,11 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """Return the reader's schema of a value. It is the writer's schema if that is encoded, or if
-    the reader's is encoded in another kind of Avro's types or in another unit; else the reader's.
+    """Return the schema into which a value is decoded. It is ``writer`` if the writer's type is one
+    of Connect's, if the reader's is and the two are of different Avro types, or if their units
+    differ. Otherwise it is ``reader``, with the same choice for each of its parts.
 
-    ``declared``: the wanted type, None for none. Fields of a record that it lacks are left out.
+    ``declared``: the wanted type, None for none; fields of a record that it lacks are left out.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
@@ -287,8 +296,9 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
 
 
 def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
-    """Return the encoding of a value with this schema and, by field or as "", of the values in it.
-    ``natural``: the type in which Spark reads it, without logical types.
+    """Return the encoding of a value with the Avro schema ``schema``, with those of its parts: by
+    field name, or by ``""`` for elements and map values. ``natural``: the type in which Spark reads
+    the value, logical types left out.
     """
     value_schema = without_null(schema)
     within: dict[str, ColumnEncoding] = {}
@@ -306,26 +316,26 @@ def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
 
 
 def _is_coded(name: str) -> bool:
-    """Return True if a declared type's name is an encoding of Kafka Connect or Debezium, with its
-    full name, that ``ENCODINGS`` lists; not for a plain type.
+    """Return True if ``name`` is the full name of an encoding of Kafka Connect or Debezium in
+    ``ENCODINGS``. False for a plain type such as ``"long"``.
     """
     return name in _CODES
 
 
 def _is_convertible(type_: DataType, encoding: str) -> bool:
-    """Return True if an encoding, by its full name, can become a value of the type, or an element
-    of it for an array. Texts, structs and maps take any.
+    """Return True if values in an encoding can become values of ``type_`` or, for an array type, of
+    its elements. Texts, structs and maps take any encoding. ``encoding``: the full name.
     """
     encodings = ENCODINGS.get(type(element_type(type_)))
     return encodings is None or encoding in encodings
 
 
 def _type_of_encoding(encoding: str, precision: int, scale: int | None) -> DataType | None:
-    """Return the type for an encoding, by its full name, if none is declared; None for a plain type
-    and for an encoding that is read as it is.
+    """Return the type of a column in this encoding for which no type is declared; None for a plain
+    type, for an encoding that is read as it is, and for a decimal without one scale.
 
-    ``precision``, of which at most 38 counts, and ``scale`` are used for decimals alone. A decimal
-    without a scale has no default, and one of a scale of its own neither.
+    ``encoding``: the full name. ``precision``, of which at most 38 counts, and ``scale`` are used
+    for decimals alone.
     """
     if encoding == DECIMAL and scale is not None:
         return DecimalType(min(precision, 38), scale)
@@ -352,7 +362,8 @@ def _refuse_unfit(context: FormatContext, field: StructField, encoding: ColumnEn
 
 def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[str, str]]:
     """Yield (encoding, wanted type) in words for each part of a value that cannot be made of its
-    encoding; nothing if all can. Fields that the encoding lacks are passed over.
+    encoding; nothing if all can. ``type_``: the wanted type of the value. Fields of a struct that
+    the encoding lacks are passed over.
     """
     within = encoding.within
     if isinstance(type_, StructType) and isinstance(encoding.natural, StructType):
@@ -363,13 +374,13 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
         yield from _unfit_parts(type_.elementType, within[""])
     elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
         yield from _unfit_parts(type_.valueType, within[""])
-    elif not encoding.reads(type_) and not _is_convertible(type_, encoding.known or ""):
+    elif not encoding.is_of_type(type_) and not _is_convertible(type_, encoding.known or ""):
         yield encoding.known or "a union", type_.simpleString()
 
 
 def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
-    """Return the type in which a value is read if none is declared: that of its encoding, at any
-    depth, else ``natural``, Spark's own type for it.
+    """Return the type in which a value of the Avro schema ``schema`` is read if the user declares
+    none: that of its encoding, at any depth, else ``natural``, the type in which Spark reads it.
 
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale.
@@ -431,15 +442,15 @@ _LOGICAL_ENCODINGS: Mapping[str, str] = {
 
 
 def _is_connect_type(schema: Avro) -> bool:
-    """Return True if a type is one of Connect's or Debezium's, whose meaning Avro's types do not
-    tell. ``schema``: without its null; any union gives False.
+    """Return True if a type is one of Connect's or Debezium's, whose values mean nothing without
+    their encoding. ``schema``: without its null; a union gives False.
     """
     return isinstance(schema, dict) and _is_coded(schema.get("connect.name", ""))
 
 
 def _encoding_name(schema: Avro) -> str:
-    """Return the name of a type's encoding: Connect's, else that of Avro's logical type, else the
-    plain type's name. A union is ``"union"``.
+    """Return the name of a type's encoding: Connect's, else Connect's equivalent of Avro's logical
+    type, else the plain type's name. A union is ``"union"``.
     """
     if not isinstance(schema, dict):
         return avro_type_name(schema)
@@ -451,8 +462,8 @@ def _encoding_name(schema: Avro) -> str:
 
 
 def _decimal_scale(schema: Avro) -> int | None:
-    """Return the scale of a decimal, 0 for Avro's logical type without one; None for other types
-    and where no scale is known.
+    """Return the scale in a schema, by Connect's parameters or Avro's ``scale``. It is 0 for Avro's
+    logical decimal without a scale; None if there is none.
     """
     if not isinstance(schema, dict):
         return None
@@ -463,15 +474,18 @@ def _decimal_scale(schema: Avro) -> int | None:
 
 
 def _has_field(schema: Avro, path: str) -> bool:
-    """Return True if a record's schema has the field at a dotted path."""
+    """Return True if a record's schema has the field at a dotted path, also within nullable
+    records.
+    """
     name, _, inner_path = path.partition(".")
     field = fields_by_name(schema).get(name)
     return field is not None and (not inner_path or _has_field(field["type"], inner_path))
 
 
 def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
-    """Return a record's schema with only the fields in ``names``, nullable if it was. Names that it
-    lacks are left out, and so are defaults. A schema of another type stays as it is.
+    """Return a record's schema with only the fields in ``names``, nullable if ``schema`` is. Names
+    that the record lacks are ignored; the fields have no defaults. A schema of another type stays
+    as it is.
     """
     branch = without_null(schema)
     if avro_type_name(branch) != "record":
@@ -490,12 +504,12 @@ def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
-    """Return a copy of a resolved schema without Avro's logical types, at every depth. With
-    ``every=False`` only the types that Connect or Debezium encode lose theirs.
+    """Return a copy of ``schema`` without Avro's logical types, at every depth. With
+    ``every=False`` only types that Connect or Debezium encode lose theirs.
 
-    ``schema``: as ``resolve_references`` returns it; it is not changed. Spark refuses some decimals
-    of logical types, and decoding the encodings in one place is enough.
+    ``schema``: as ``resolve_references`` returns it; it is not changed.
     """
+    # Spark refuses some logical decimals; and one place for decoding the encodings is enough.
     if isinstance(schema, list):
         return [_without_logical(branch, every=every) for branch in schema]
     if not isinstance(schema, dict):

@@ -43,7 +43,7 @@ from dovetail.io.formats.plain import (
     JsonFormat,
     Schema,
     json_text,
-    not_json_problem,
+    with_framing_hint,
     struct_of,
 )
 from dovetail.io.formats.transactions import (
@@ -66,8 +66,8 @@ Metadata: TypeAlias = Annotated[
 
 
 def _is_placeholder(setting: str) -> bool:
-    """Return True if a text is a setting of Debezium's placeholder: it stands for at least one
-    byte, and digits after ``hex:`` are hexadecimal.
+    """Return True if ``setting`` is a legal placeholder, Debezium's text for a value that was not
+    sent: it stands for at least one byte, and digits after ``hex:`` are hexadecimal.
     """
     try:
         return bool(Placeholder(setting).octets)
@@ -93,15 +93,32 @@ class DebeziumFormat(Format):
     """
 
     schema: StructType | None
+    """The table's columns, as declared; None for all columns of the Avro schema to read by."""
     avro: AvroFormat | None
+    """The Avro format of the events; None for JSON."""
     encodings: Encodings
+    """The encodings of columns in JSON by column name, in Debezium's names. Empty for Avro."""
     metadata: Mapping[str, str]
+    """The further columns: the path in the envelope, a key of ``METADATA``, by column name."""
     truncate: Truncate
+    """The treatment of a TRUNCATE event: ``"fail"`` makes it unreadable, ``"ignore"`` leaves it
+    out.
+    """
     tombstones: Tombstones
+    """The treatment of a record without a value: ``"ignore"`` leaves it out, ``"delete"`` deletes
+    the row of its key.
+    """
     placeholder: Placeholder
+    """The placeholder of a large value that was not sent."""
     framed: bool = False
+    """True if JSON follows the five bytes of a schema registry's framing, which are skipped."""
     unsent: Unsent = "fail"
+    """The treatment of an event with a value that was not sent: ``"fail"`` makes it unreadable,
+    with ``"keep"`` the row keeps its former value.
+    """
     transactions: bool = False
+    """True if the rows of a key are counted within a transaction, in the column ``_transaction``.
+    """
 
     @property
     def transacts(self) -> bool:
@@ -110,18 +127,22 @@ class DebeziumFormat(Format):
 
     @property
     def keeps(self) -> bool:
-        """True if a row keeps its former value where the database did not send a large one."""
+        """The setting ``unsent="keep"``, as a boolean: a row keeps its former value where the
+        database did not send a large one.
+        """
         return self.unsent == "keep"
 
     @property
     def grows(self) -> bool:
-        """True if the columns are those of the latest Avro schema, because none are declared."""
+        """True if the columns are those of the latest Avro schema, because neither this format nor
+        its Avro format declares them. A rebuilt query may then have more columns.
+        """
         return self.schema is None and self.avro is not None and self.avro.grows
 
     def of_key(self, key: Format) -> Format:
-        """Return the format by which a key beside these events is read. Plain JSON with a schema,
-        neither framed nor with encodings, is read as Kafka Connect writes it, with the value's
-        encodings. Any other format is returned unchanged.
+        """Return the format by which the key of a record with such an event is read. Plain JSON
+        with a schema, neither framed nor with encodings, becomes ``ConnectJson`` with the encodings
+        of the event. Any other ``key`` is returned unchanged.
         """
         if (
             isinstance(key, JsonFormat)
@@ -132,16 +153,18 @@ class DebeziumFormat(Format):
         return key
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the row after a change: the table's columns, then those of
-        ``metadata=``, unsent names and the transaction.
+        """Return the steps that read the row after a change: the table's columns, then those of
+        ``metadata``, the names of unsent columns (with ``unsent="keep"``) and the transaction (with
+        ``transactions``).
 
         A delete has nulls except for metadata, the transaction and the columns in ``key_columns=``.
         An unreadable event has no row, and a problem in words.
 
-        Raises ``PlanError`` for a key, for an unknown column in ``key_columns=``, and for
-        ``key_columns=`` with ``tombstones="delete"``. Also for ``transactions=True`` if no Avro
-        schema has a transaction, and for an Avro schema of no change event. With Avro, raises
-        ``ConfigurationError`` as ``AvroFormat.writers`` does.
+        Raises ``PlanError`` if the context's part is the key, for an unknown column in
+        ``key_columns=``, and for ``key_columns=`` with ``tombstones="delete"``. Also for
+        ``transactions=True`` if no Avro schema has a transaction, and for an Avro schema of no
+        change event. With Avro, raises ``PlanError`` and ``ConfigurationError`` as
+        ``AvroFormat.writers`` does.
         """
         if context.part != "value":
             raise context.refuse(
@@ -154,16 +177,16 @@ class DebeziumFormat(Format):
                 "Give the key's fields in key=",
             )
         writers = {} if self.avro is None else self.avro.writers(context)
-        envelopes = [Envelope.of(context, text) for text in writers.values()]
+        envelopes = [Envelope.from_schema(context, text) for text in writers.values()]
         if self.avro is not None and self.avro.schema is not None:
-            envelopes.append(Envelope.of(context, self.avro.schema))
+            envelopes.append(Envelope.from_schema(context, self.avro.schema))
         columns = self.schema or envelopes[-1].types(context)
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         if self.keeps:
             added.append(StructField(UNSENT, ArrayType(StringType())))
         if self.transactions:
             added.append(StructField(TRANSACTION, TRANSACTION_TYPE))
-            if envelopes and not any(one.has("transaction.id") for one in envelopes):
+            if envelopes and not any(e.has("transaction.id") for e in envelopes):
                 raise context.refuse(
                     f"has an Avro schema with {NO_TRANSACTION}",
                     TRANSACTION_REMEDY[0].upper() + TRANSACTION_REMEDY[1:],
@@ -183,10 +206,10 @@ class DebeziumFormat(Format):
             self.transactions,
         )
         if self.avro is not None:
-            problem: Callable[[Column], Column] = self.avro.problem(context, list(writers))
+            problem: Callable[[Column], Column] = self.avro.problem_function(context, list(writers))
         else:
             words = "not one JSON object with the fields of a change event"
-            problem_text = not_json_problem(F.col("value"), words, framed=self.framed)
+            problem_text = with_framing_hint(F.col("value"), words, framed=self.framed)
             object_ = self._envelope_object(wanted)
             problem = lambda parsed: F.coalesce(object_.problem(parsed), problem_text)  # noqa: E731
         return ChangeEvents(
@@ -217,37 +240,37 @@ class DebeziumFormat(Format):
         wanted: WantedParts,
         records: DataFrame,
     ) -> DataFrame:
-        """Add ``_event`` to records in Avro, each decoded by the schema that wrote it, and
-        ``_parsed`` with the id of that schema. ``_event`` is null for unreadable records, also for
-        those of an unknown schema.
+        """Return the records with ``_event``, each decoded by the Avro schema that wrote it.
+        ``_event`` is null for unreadable records, also for those of an unknown schema. Another new
+        column ``_parsed`` is a struct with the id of that schema.
 
-        ``writers``: the schemas by id, at least one. ``envelopes``: those that define the columns,
-        the reader's first. ``wanted``: the parts of an event to read. Raises ``PlanError`` for a
-        column that cannot be made of its encoding, ``ConfigurationError`` if the session lacks Avro
-        functions.
+        ``writers``: the schemas as JSON by id, at least one; by None without a registry.
+        ``envelopes``: those that define the columns, the reader's first. ``wanted``: the parts of
+        an event to read. Raises ``PlanError`` for a column that cannot be made of its encoding,
+        ``ConfigurationError`` if the session lacks Avro functions.
         """
         assert self.avro is not None
-        value, schema_id = self.avro.unframed(context)
+        value, schema_id = self.avro.body_and_schema_id(context)
         frame = records.withColumn("_parsed", F.struct(schema_id.alias("number")))
         events = []
         for index, (writer_id, text) in enumerate(writers.items()):
             parsed, raw, event = (f"_{name}{index}" for name in ("parsed", "raw", "event"))
-            reader = SchemaReader.of(context, Envelope.of(context, text), envelopes, wanted)
+            reader = SchemaReader.for_writer(context, Envelope.from_schema(context, text), envelopes, wanted)
             decoded = decode_avro(value, text, reader.text)
             if writer_id is not None:
                 decoded = F.when(F.col("_parsed.number") == writer_id, decoded)
             with explain_missing_functions(context):
                 frame = frame.withColumn(parsed, decoded)
-            frame = frame.withColumn(raw, reader.raw(F.col(parsed), wanted))
+            frame = frame.withColumn(raw, reader.raw_parts(F.col(parsed), wanted))
             encodings = reader.encodings(wanted.columns)
             problem = reader.problem(F.col(parsed))
-            frame = wanted.typed(frame, F.col(raw), encodings, event, coded=False, problem=problem)
+            frame = wanted.add_event(frame, F.col(raw), encodings, event, coded=False, problem=problem)
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
     def _envelope_schema(self, wanted: WantedParts) -> StructType:
-        """Return the schema of the ``wanted`` parts of an envelope as they are read from JSON, with
-        values as they are encoded.
+        """Return the schema by which ``from_json`` reads the ``wanted`` parts of an envelope.
+        Values of rows have the types of ``json_fields``, not yet decoded.
         """
         envelope = StructType([StructField("after", json_fields(wanted.columns))])
         if wanted.keys:
@@ -261,8 +284,9 @@ class DebeziumFormat(Format):
         return envelope
 
     def _envelope_object(self, wanted: WantedParts) -> JsonObject:
-        """Return the JSON object that holds an envelope, alone or beside its schema, read from the
-        column ``value``.
+        """Return the JSON object in the column ``value``: the ``wanted`` parts of an envelope, and
+        the same parts once more in ``payload``, of which a record fills one. Its ``schema`` is read
+        only if an encoding is needed.
         """
         described = StructType().add("field", "string").add("fields", ArrayType(FIELD_PARTS))
         whole = _wrapped_fields(
@@ -271,9 +295,10 @@ class DebeziumFormat(Format):
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _read_json_events(self, wanted: WantedParts, records: DataFrame) -> DataFrame:
-        """Add ``_event`` to records in JSON, with the ``wanted`` parts, null for unreadable ones.
-        Also add ``_absent``, that the record has no value. The columns ``_parsed``, ``_found``,
-        ``_read``, ``_exact`` and ``_raw`` are of the steps between.
+        """Return the records with ``_event``, the ``wanted`` parts of a JSON envelope, null for
+        unreadable records. Another new column ``_absent`` is true where a record has no value:
+        null, JSON's null, or a null payload. The columns ``_parsed``, ``_found``, ``_read``,
+        ``_exact`` and ``_raw`` are of the steps between.
         """
         object_ = self._envelope_object(wanted)
         text, whole = object_.text, object_.schema
@@ -286,7 +311,7 @@ class DebeziumFormat(Format):
         )
         frame = frame.withColumn("_absent", is_absent)
         frame = frame.withColumn("_read", _payload(F.col("_found"), self._envelope_schema(wanted)))
-        frame = frame.withColumn("_exact", _exact(text, F.col("_read"), wanted.sides))
+        frame = frame.withColumn("_exact", _exact_decimals(text, F.col("_read"), wanted.sides))
         frame = frame.withColumn("_raw", _with_raw_rows(F.col("_read"), F.col("_exact"), wanted))
         descriptions = _field_descriptions(F.col("_found"), whole)
         of_rows = (
@@ -297,7 +322,7 @@ class DebeziumFormat(Format):
         if self.transactions:
             absent = F.when(F.col("_raw")["transaction"].isNull(), lacks_transaction(text))
             lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {TRANSACTION_REMEDY}"))
-        return wanted.typed(frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks)
+        return wanted.add_event(frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks)
 
 
 @validated
@@ -462,8 +487,9 @@ def debezium(
 
 
 def refuse_nested_encodings(columns: StructType) -> None:
-    """Raise ``PlanError`` if a column has dates, decimals and similar types within maps or structs,
-    where no encoding is known. Bytes and booleans are fine there.
+    """Raise ``PlanError`` if a column has a date, timestamp, interval or decimal within a map or a
+    struct, where no encoding is known. Bytes and booleans are allowed there, and all types in plain
+    columns and arrays.
     """
     for column in columns:
         inner = first_coded_type(column.dataType)
@@ -481,11 +507,14 @@ class ConnectJson(Format):
     """One JSON object as Kafka Connect writes it, with its schema or without."""
 
     schema: StructType
+    """The object's fields."""
     encodings: Encodings
-    """The encodings of columns by name; others than those of ``schema`` do not count."""
+    """The encodings of columns by name; names that ``schema`` lacks do not count."""
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the object's fields. A JSON null is unreadable.
+        """Return the steps that read the object's fields, from the object itself or from its
+        ``payload``. A JSON null is unreadable, and so is an object with a field that does not fit
+        its type.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
         be read (``refuse_nested_encodings``).
@@ -503,24 +532,32 @@ class ConnectJson(Format):
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
+            """Return the object as a struct of the fields, null if unreadable."""
             return _compute_once(object_.row(parsed), row_of_message)
 
         def row_of_message(message: Column) -> Column:
+            """Return the row of an object that may be wrapped in ``payload``."""
             encodings = _column_encodings(
                 self.schema, self.encodings, _field_descriptions(message, whole)
             )
 
             def row_of_payload(payload: Column) -> Column:
+                """Return the row of the payload's raw fields; null if it is null or a field does
+                not fit.
+                """
                 fits, columns = payload.isNotNull(), []
                 for f in self.schema:
                     raw = RawValue(payload[f.name], encodings[f.name], True)
-                    value = raw.to(f.dataType)
-                    fits = fits & ~raw.lost(value, f.dataType)
+                    value = raw.as_type(f.dataType)
+                    fits = fits & ~raw.is_lost(value, f.dataType)
                     columns.append(value.alias(f.name))
                 return F.when(fits, F.struct(*columns))
 
             def row_of_read(read: Column) -> Column:
-                exact = _exact(text, F.struct(read.alias("key")), {"key": self.schema}, bare=True)
+                """Return the row of the payload as ``from_json`` read it, with its decimals made
+                exact.
+                """
+                exact = _exact_decimals(text, F.struct(read.alias("key")), {"key": self.schema}, bare=True)
                 return _compute_once(raw_row(read, self.schema, exact["key"]), row_of_payload)
 
             return _compute_once(_payload(message, payload_fields), row_of_read)
@@ -534,24 +571,29 @@ class ConnectJson(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the column of bytes: the columns as one plain JSON object per row."""
+        """Return the columns as one plain JSON object per row, as text, without a schema. Raises
+        ``PlanError`` for maps whose keys have no text in JSON.
+        """
         return JsonFormat(None).writing(context, columns)
 
 
 def _compute_once(value: Column, function: Callable[[Column], Column]) -> Column:
-    """Return the function's column of a value, which is computed once however often it occurs
-    there. Else each step would repeat the steps before, and planning a key would take a minute.
+    """Return ``function(value)`` as an expression that computes ``value`` once, however often the
+    function uses its argument.
     """
+    # Otherwise each step would repeat the steps before, and planning a key would take a minute.
     return F.transform(F.array(value), function)[0]
 
 
 def _wrapped_fields(
     columns: StructType, encodings: Encodings, payload: StructType, described: StructType
 ) -> StructType:
-    """Return the fields of an object that is the payload itself, or has it in ``payload``.
+    """Return the fields of a JSON object that is the payload itself, or has it in ``payload``: the
+    fields of ``payload``, the field ``payload``, and perhaps ``schema``.
 
     The object's ``schema`` is read only if the type of a column needs an encoding that is not among
-    ``encodings``. ``described``: the type of the schema's fields.
+    ``encodings``. ``columns``: the columns to be made. ``payload``: the fields of the payload.
+    ``described``: the type of the field descriptions in ``schema``.
     """
     whole = StructType([*payload.fields, StructField("payload", payload)])
     if any(is_ambiguous(f.dataType) and f.name not in encodings for f in columns):
@@ -560,22 +602,24 @@ def _wrapped_fields(
 
 
 def _payload(message: Column, payload: StructType) -> Column:
-    """Return the payload of an object of ``_wrapped_fields``: its field ``payload``, or without one
-    the object itself; null where the object is null. ``payload``: the fields of the payload.
+    """Return the payload of an object of ``_wrapped_fields``: its field ``payload``, or if that is
+    null the object's own fields. It is null where the object is null. ``payload``: the fields of
+    the payload.
     """
     bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
 
 
-def _exact(
+def _exact_decimals(
     text: Column, read: Column, rows: Mapping[str, StructType], *, bare: bool = False
 ) -> Column:
-    """Return the decimals of some rows with all digits, each row in ``exact_fields``: a struct of
-    the rows by name. It is null unless a decimal ``is_rounded``, so most texts are read only once.
+    """Return the decimals of some rows with all their digits: a struct by row name, each row in the
+    types of ``exact_fields``. It is null unless a decimal ``is_rounded``, so most texts are read
+    only once; also if no row has decimals.
 
     ``text``: the JSON object. ``read``: a struct of the rows in ``json_fields``, perhaps null.
-    ``rows``: their columns by name; rows without decimals are left out. ``bare``: the only row is
-    the payload itself.
+    ``rows``: the columns of each row by its name; rows without decimals are left out. ``bare``:
+    True if the only row is the payload itself.
     """
     fields = {name: exact_fields(columns) for name, columns in rows.items()}
     fields = {name: decimals for name, decimals in fields.items() if decimals.fields}
@@ -591,8 +635,9 @@ def _exact(
 
 
 def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Column:
-    """Return the ``wanted`` parts of an envelope of JSON, as they were read, with the values of its
-    rows in their raw types; null for a null envelope. ``exact``: as ``_exact`` returns it.
+    """Return a JSON envelope with the values of its rows in their raw types (``raw_row``); null for
+    a null envelope. ``envelope``: the ``wanted`` parts as they were read. ``exact``: as
+    ``_exact_decimals`` returns it.
     """
     for side, columns in wanted.sides.items():
         envelope = envelope.withField(side, raw_row(envelope[side], columns, exact[side]))
@@ -600,8 +645,9 @@ def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Colu
 
 
 def _field_descriptions(message: Column, whole: StructType) -> Column | None:
-    """Return the field descriptions of an object's own schema, null for an object without one; None
-    if the schema is not read. ``whole``: the fields of ``_wrapped_fields``.
+    """Return the array of field descriptions in an object's own ``schema``, null for an object
+    without one; None if ``whole`` has no field ``schema``, so that it is not read. ``message``: the
+    object. ``whole``: its fields, as ``_wrapped_fields`` returns them.
     """
     return message["schema"]["fields"] if "schema" in whole.names else None
 
@@ -609,16 +655,16 @@ def _field_descriptions(message: Column, whole: StructType) -> Column | None:
 def _column_encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
-    """Return the encoding of each column, by name: the declared one, else the one in the record's
-    own schema.
+    """Return the encoding of each of ``columns``, by name: the declared one, else the one in the
+    record's own schema.
 
-    A column has an encoding whose name is null if neither says one, or if its type means the same
-    in every encoding. ``fields``: the descriptions in the record's schema, null for a record
-    without a schema; None if schemas are not read.
+    An encoding's name is null if neither states it, or if the column's type means the same in every
+    encoding. ``declared``: by column name. ``fields``: the descriptions in the record's schema,
+    null for a record without a schema; None if schemas are not read.
     """
     return {
-        f.name: ColumnEncoding.declared(declared.get(f.name))
+        f.name: ColumnEncoding.from_declaration(declared.get(f.name))
         if fields is None or f.name in declared or not is_ambiguous(f.dataType)
-        else ColumnEncoding.described(field_description(fields, f.name), f.dataType)
+        else ColumnEncoding.from_description(field_description(fields, f.name), f.dataType)
         for f in columns
     }

@@ -291,14 +291,14 @@ class _DialectEvents(Decoding):
 
     is_of_changes: ClassVar[bool] = True
 
-    def of(self, records: DataFrame, part: Part) -> DataFrame:
+    def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, one for each change, with ``value_row``, ``_deleted`` and
         ``_timestamp`` besides. Events that change no row by their type, and records without a
         value, are left out.
 
         An unreadable event is one row, with ``value_problem``, a null ``value_row`` and no delete.
         """
-        frame = super().of(records, part)
+        frame = super().decode(records, part)
         event, dialect = F.col("value_row"), self.dialect
         is_change = event["type"].isin(*dialect.upserts, *dialect.deletes)
         nothing = F.coalesce(event["type"].isin(*dialect.nothing), F.lit(False))
@@ -422,4 +422,4 @@ def _value_of_text(text: Column, type_: DataType) -> Column:
         number = F.when(text.rlike(NUMBER), text.try_cast(type_))
         too_large = is_infinite(number, type_)
         return number if too_large is None else F.when(~too_large, number)
-    return JsonValues({}).of(text, type_)
+    return JsonValues({}).convert(text, type_)

@@ -68,41 +68,45 @@ class WantedParts:
     """The parts of a change event's envelope that a query reads."""
 
     columns: StructType
-    """The columns of a row."""
+    """The columns of a row, in their order, with the types that they are to have."""
     keys: tuple[str, ...]
     """The columns that are the key, without those of ``metadata``; empty if the record's own key
     is.
     """
     metadata: Mapping[str, str]
-    """The further columns: the path in the envelope by column name."""
+    """The further columns: the path in the envelope, a key of ``METADATA``, by column name."""
     declared: bool = True
     """True if the user declares the columns, not the records' schemas."""
     placeholder: Placeholder = field(default_factory=Placeholder)
     """The placeholder of a value that was not sent."""
     keeps: bool = False
-    """True if values that were not sent are listed by name, and are no problem."""
+    """True if values that were not sent are listed by name in ``unsent``; False if they make their
+    event unreadable.
+    """
     transacts: bool = False
-    """True if the events' transactions are read, in which the rows of a key are counted."""
+    """True if the event's part in its transaction is read, for counting the rows of a key."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of metadata that are needed, each once, in order of first use."""
-        own = TRANSACTION_PATHS if self.transacts else ()
-        return tuple(dict.fromkeys(("op", *_TIME_PATHS, *own, *self.metadata.values())))
+        """The paths of ``METADATA`` that are needed, each once: ``op``, the times, those of the
+        transaction (with ``transacts``), those of ``metadata``.
+        """
+        transaction_paths = TRANSACTION_PATHS if self.transacts else ()
+        return tuple(dict.fromkeys(("op", *_TIME_PATHS, *transaction_paths, *self.metadata.values())))
 
     @property
     def before(self) -> StructType:
-        """The columns needed of the row before a change: those of the key."""
+        """The columns needed of the row before a change: those of ``keys``."""
         return StructType([self.columns[name] for name in self.keys])
 
     @property
     def sides(self) -> Mapping[str, StructType]:
-        """The columns of the row after a change and of the one before, by name. The latter is only
-        there with key columns.
+        """The columns of the row ``"after"`` a change and, only with key columns, of the row
+        ``"before"`` it.
         """
         return {"after": self.columns} | ({"before": self.before} if self.keys else {})
 
-    def typed(
+    def add_event(
         self,
         frame: DataFrame,
         raw: Column,
@@ -114,14 +118,20 @@ class WantedParts:
     ) -> DataFrame:
         """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
 
-        An event has ``op``, ``time`` in microseconds, the rows ``after`` and ``before``, and
-        ``metadata``. There is no ``before`` without key columns. Its ``problem`` says why it is
-        unreadable, else null. ``unsent`` names the columns that were not sent. ``transaction`` is
-        its part in its transaction, if that is read.
+        | field of an event | meaning |
+        |---|---|
+        | ``op`` | the kind of the change, as in the envelope |
+        | ``time`` | the change's time in microseconds, null if unknown |
+        | ``after``, ``before`` | the rows in their types; ``before`` only with key columns |
+        | ``metadata`` | a struct of the columns in ``metadata`` |
+        | ``problem`` | the first reason why the event is unreadable, else null |
+        | ``unsent`` | the names of the columns that were not sent, if ``keeps``; else empty |
+        | ``transaction`` | the event's part in its transaction; only with ``transacts`` |
 
         ``raw``: the wanted parts of an envelope, with raw values in its rows. ``encodings``: by
-        column, for all columns. ``coded``: True for raw values of JSON, which its encodings
-        describe. ``problem``: of the envelope as a whole, or null.
+        column name, for all columns. ``coded``: True for raw values of JSON, False for those of
+        Avro. ``problem``: a text why the envelope as a whole is unreadable, or null; None for no
+        check.
         """
         sides = self.sides
         rows = [
@@ -130,7 +140,7 @@ class WantedParts:
                 F.struct(
                     *(
                         RawValue(raw[side][f.name], encodings[f.name], coded)
-                        .to(f.dataType)
+                        .as_type(f.dataType)
                         .alias(f.name)
                         for f in columns
                     )
@@ -145,7 +155,7 @@ class WantedParts:
         for side, columns in sides.items():
             for f in columns:
                 raw_value = RawValue(raw[side][f.name], encodings[f.name], coded)
-                missing = self.placeholder.within(
+                missing = self.placeholder.is_unsent(
                     raw_value.column, raw_value.encoding.natural or raw_type(f.dataType)
                 )
                 unfit = _unfit_problem(f, raw_value, typed_rows[side][f.name])
@@ -185,29 +195,33 @@ class WantedParts:
 
 @dataclass(frozen=True)
 class ChangeEvents(Decoding):
-    """The conversion of records to changes of rows."""
+    """The steps that turn records with change events into changes of rows."""
 
     wanted: WantedParts
     """The parts of an envelope that are read."""
     events: Callable[[DataFrame], DataFrame]
-    """A function that adds ``_event`` (see ``Wanted.typed``), null where a record is no envelope.
-    It may also add ``_absent``: whether the bytes say that there is no value."""
+    """A function that adds ``_event`` (see ``WantedParts.add_event``), null where a record is no
+    envelope. It may also add the boolean ``_absent``, true where the bytes say that there is no
+    value.
+    """
     truncates: bool
     """True if TRUNCATE events are kept, as records that cannot be read."""
     tombstones: bool
     """True if records without a value are kept, as deletes."""
     splits: bool
-    """True if a record may become two rows."""
+    """True if a record may become two rows; if False, an update of the key is unreadable."""
 
     is_of_changes: ClassVar[bool] = True
 
-    def of(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, one for each change, with ``value_row``, ``_deleted`` and
-        ``_timestamp`` besides. The time is the event's or, without a value, the record's.
+    def decode(self, records: DataFrame, part: Part) -> DataFrame:
+        """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
+        ``_deleted`` and ``_timestamp`` besides. The time is the event's or, without a value, the
+        record's. ``part`` is always ``"value"``.
 
         Records without a value are left out unless ``tombstones``, truncations unless
-        ``truncates``. An update of the key is two rows if it ``splits``, the delete first. An
-        unreadable record is one row, with ``value_problem`` and a null ``value_row``.
+        ``truncates``. With ``splits``, an update of the key is two rows, the delete of the former
+        key first. An unreadable record is one row, with a text in ``value_problem`` and a null
+        ``value_row``.
         """
         event = F.col("_event")
         has_value = F.col("value").isNotNull()
@@ -242,8 +256,8 @@ class ChangeEvents(Decoding):
         )
 
     def _problems(self, event: Column) -> list[Column]:
-        """Return texts why an event is unreadable, each null where its reason does not apply, in
-        the order of their priority.
+        """Return the reasons why ``event`` may be unreadable, the most important first. Each is a
+        text column, null where the reason does not apply.
         """
         op, deletes = event["op"], event["op"] == "d"
         lacks_after = ~deletes & event["after"].isNull()
@@ -280,9 +294,9 @@ class ChangeEvents(Decoding):
         return problems
 
     def _changes_key(self, event: Column) -> Column:
-        """Return a boolean column, never null: the event is an update that changes the key. It is
-        false where a former key column is null or was not sent, and for a table without known key
-        columns.
+        """Return a boolean column: ``event`` is an update after which a key column has another
+        value. It is false if a former key column is null or was not sent, and without
+        ``wanted.keys``. It is null only if the event has no ``op``.
         """
         moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:
@@ -291,11 +305,11 @@ class ChangeEvents(Decoding):
         return comparable & moves
 
     def _row(self, deleted: Column) -> Column:
-        """Return a struct of ``row`` and ``deleted``: the row after the change or, if ``deleted``,
-        the key's columns as before the change with nulls for the others. Metadata, unsent names and
-        the transaction follow.
+        """Return a struct of ``row`` and ``deleted`` for the event in ``_event``.
 
-        ``row`` is null for an unreadable event.
+        ``row`` is the row after the change. Where ``deleted`` is true, it has the key's columns as
+        before the change and nulls for the others. Metadata, the names of unsent columns and the
+        transaction follow. ``row`` is null for an unreadable event.
         """
         event, wanted = F.col("_event"), self.wanted
         columns = [event["after"][name].alias(name) for name in wanted.columns.names]
@@ -312,18 +326,18 @@ class ChangeEvents(Decoding):
         if wanted.keeps:
             gone.append(F.lit(None).cast("array<string>").alias(UNSENT))
         if wanted.transacts:
-            found = event["transaction"]
+            transaction = event["transaction"]
             op = F.when(self._changes_key(event), F.lit("c")).otherwise(event["op"])
-            columns.append(found.withField("op", op).alias(TRANSACTION))
-            gone.append(found.withField("op", F.lit("d")).alias(TRANSACTION))
+            columns.append(transaction.withField("op", op).alias(TRANSACTION))
+            gone.append(transaction.withField("op", F.lit("d")).alias(TRANSACTION))
         row = F.when(deleted, F.struct(*gone)).otherwise(F.struct(*columns))
         readable = F.when(F.col("value_problem").isNull(), row)
         return F.struct(readable.alias("row"), deleted.alias("deleted"))
 
 
 def _metadata_at(raw: Column, path: str) -> Column:
-    """Return the field of an envelope at a dotted path of ``METADATA``, in its type there; null
-    where a part on the way is.
+    """Return the field of the envelope ``raw`` at a dotted path of ``METADATA``, cast to its type
+    there; null if a struct on the path is null.
     """
     for name in path.split("."):
         raw = raw[name]
@@ -331,17 +345,17 @@ def _metadata_at(raw: Column, path: str) -> Column:
 
 
 def _time_us(time: Column, path: str) -> Column:
-    """Return a time in an envelope in microseconds; null for 0, which stands for none, and for a
-    time too large for microseconds. ``path``: where it stands; unless it ends in ``_us``, the time
-    is in milliseconds.
+    """Return a time in an envelope in microseconds. It is null for null, for 0, which means
+    unknown, and for a time too large for microseconds. ``path``: the time's place in the envelope;
+    unless it ends in ``_us``, the time is in milliseconds.
     """
     micros = time if path.endswith("_us") else F.try_multiply(time, F.lit(1000))
     return F.nullif(micros, F.lit(0))
 
 
 def _unfit_problem(column: StructField, raw_value: RawValue, value: Column) -> Column:
-    """Return a text why a column has no value although it has a raw one, else null. ``value``: the
-    raw value in the column's type.
+    """Return a text why ``column`` has no value although its raw value is not null, else null.
+    ``value``: the raw value as it was converted to the column's type.
     """
     type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = raw_value.column, raw_value.encoding
@@ -352,11 +366,11 @@ def _unfit_problem(column: StructField, raw_value: RawValue, value: Column) -> C
         F.lit(", encoded as "),
         F.coalesce(encoding.name, F.lit("its record does not say; name it in encodings=")),
     )
-    return F.when(raw_value.lost(value, type_), unfit)
+    return F.when(raw_value.is_lost(value, type_), unfit)
 
 
 def _unsent_problem(column: StructField) -> Column:
-    """Return the problem of a column whose value was not sent."""
+    """Return the problem of ``column`` where its value was not sent, a constant text."""
     return F.lit(
         f"column {quoted(column.name)} was not sent, since it is large and has not changed: set "
         "the table's REPLICA IDENTITY to FULL, pass unsent='keep', or leave the column out"

@@ -64,8 +64,8 @@ class JsonObject:
         """
         values = JsonValues(self.encodings)
         raw = parsed["object"]
-        converted = values.of(raw, self.schema)
-        fits = self._is_one_value & parsed[_MALFORMED].isNull() & ~values.lost(raw, self.schema)
+        converted = values.convert(raw, self.schema)
+        fits = self._is_one_value & parsed[_MALFORMED].isNull() & ~values.is_lost(raw, self.schema)
         doubt = is_suspect(self.text, converted, self.schema)
         if doubt is not None:
             sound = F.when(doubt, self.problem(parsed).isNull())
@@ -77,7 +77,7 @@ class JsonObject:
         all fit, and where the text is not one JSON object. ``parsed``: the column of
         ``JsonObject.parsed``.
         """
-        converted = JsonValues(self.encodings).of(parsed["object"], self.schema)
+        converted = JsonValues(self.encodings).convert(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
         readings = F.struct(
             _from_json(self.text, text_type(self.schema))["object"].alias("deep"),
@@ -101,7 +101,7 @@ class JsonObject:
             # Base64 that is cut off makes the whole object null.
             if any(isinstance(part, BinaryType) for part in types_within(f.dataType)):
                 reason = misfit_text(F.lit(f.name), f.dataType, flat["object"][f.name])
-                is_cut = converted.isNull() & self._alone(f).isNotNull()
+                is_cut = converted.isNull() & self._misfit_of_field(f).isNotNull()
                 reasons.append(F.when(is_cut, reason))
         reasons.append(misfit_problem(readings["deep"], converted, self.schema, F.lit("")))
         for f in self.schema:
@@ -112,10 +112,10 @@ class JsonObject:
             # Find a text in place of an object or an array, at any depth.
             if isinstance(f.dataType, (ArrayType, MapType, StructType)):
                 reason = misfit_text(F.lit(f.name), f.dataType, flat["object"][f.name])
-                reasons.append(F.when(self._alone(f).isNotNull(), reason))
+                reasons.append(F.when(self._misfit_of_field(f).isNotNull(), reason))
         return F.when(flat[_MALFORMED].isNull(), F.coalesce(*reasons))
 
-    def _alone(self, field: StructField) -> Column:
+    def _misfit_of_field(self, field: StructField) -> Column:
         """Return the text where the object does not fit its ``field`` alone; null where it does."""
         return _from_json(self.text, raw_type(StructType([field])))[_MALFORMED]
 

@@ -103,7 +103,7 @@ class JsonValues:
     arrays and maps (``order.items.at``).
     """
 
-    def of(self, raw: Column, type_: DataType, path: str = "") -> Column:
+    def convert(self, raw: Column, type_: DataType, path: str = "") -> Column:
         """Return the value in its type; null where the raw value is null or does not fit. Only the
         part that does not fit is null. ``raw``: in the ``raw_type`` of ``type_``. ``path``: the
         field's, dotted, "" for the whole.
@@ -112,19 +112,19 @@ class JsonValues:
             return raw
         if isinstance(type_, StructType):
             fields = (
-                self.of(raw[f.name], f.dataType, _nested_path(path, f.name)).alias(f.name)
+                self.convert(raw[f.name], f.dataType, _nested_path(path, f.name)).alias(f.name)
                 for f in type_
             )
             return F.when(raw.isNotNull(), F.struct(*fields))
         if isinstance(type_, ArrayType):
             inner = type_.elementType
-            return F.transform(raw, lambda item: self.of(item, inner, path))
+            return F.transform(raw, lambda item: self.convert(item, inner, path))
         if isinstance(type_, MapType):
             of_values = type_.valueType
-            return F.transform_values(raw, lambda _, item: self.of(item, of_values, path))
+            return F.transform_values(raw, lambda _, item: self.convert(item, of_values, path))
         return self._typed_value(raw, type_, path)
 
-    def lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
+    def is_lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
         """Return a boolean column, never null: a raw value, or a part of it at any depth, does not
         fit the type. Nulls fit. Only bytes (Spark's ``tinyint``), dates and timestamps are checked.
 
@@ -134,7 +134,7 @@ class JsonValues:
         if not _has_coded(type_):
             return F.lit(False)
         if isinstance(type_, StructType):
-            lost = (self.lost(raw[f.name], f.dataType, _nested_path(path, f.name)) for f in type_)
+            lost = (self.is_lost(raw[f.name], f.dataType, _nested_path(path, f.name)) for f in type_)
             return reduce(Column.__or__, lost)
         if isinstance(type_, (ArrayType, MapType)):
             items, inner = raw, type_.elementType if isinstance(type_, ArrayType) else None
@@ -142,7 +142,7 @@ class JsonValues:
                 items, inner = F.map_values(raw), type_.valueType
             assert inner is not None
             of_items = inner
-            some = F.exists(items, lambda item: self.lost(item, of_items, path))
+            some = F.exists(items, lambda item: self.is_lost(item, of_items, path))
             return F.coalesce(some, F.lit(False))
         return raw.isNotNull() & self._typed_value(raw, type_, path).isNull()
 
@@ -371,9 +371,9 @@ def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column
     must not return None for the items that it gets.
     """
 
-    def of(item: Column) -> Column:
+    def checked(item: Column) -> Column:
         holds = check(item)
         assert holds is not None
         return F.coalesce(holds, F.lit(False))
 
-    return of
+    return checked

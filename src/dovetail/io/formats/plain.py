@@ -103,11 +103,11 @@ class Decoding:
     """
 
     is_of_changes: ClassVar[bool] = False
-    """True if the reading also makes ``_deleted`` and ``_timestamp``. ``of`` then may add or leave
+    """True if the reading also makes ``_deleted`` and ``_timestamp``. ``decode`` then may add or leave
     out rows, and need not add ``<part>_absent``.
     """
 
-    def of(self, records: DataFrame, part: Part) -> DataFrame:
+    def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Add three columns to records: ``<part>_row``, a struct that is null if unreadable;
         ``<part>_absent``, that there is no value; and ``<part>_problem``.
 
@@ -343,7 +343,7 @@ class JsonFormat(Format):
             lambda parsed: F.coalesce(
                 object_.problem(parsed),
                 F.when(is_json_wrapped(text), F.lit(_WRAPPED_PROBLEM)) if bare else F.lit(None),
-                not_json_problem(F.col(context.part), problem_text, framed=self.framed),
+                with_framing_hint(F.col(context.part), problem_text, framed=self.framed),
             ),
             absent=lambda _: is_json_null(text, wrapped=bare),
         )
@@ -455,7 +455,7 @@ def json(
     return JsonFormat(columns, framed, encoding_by_column)
 
 
-def not_json_problem(column: Column, problem_text: str, *, framed: bool) -> Column:
+def with_framing_hint(column: Column, problem_text: str, *, framed: bool) -> Column:
     """Return a column with the text ``problem_text``. Unless ``framed``, it has a hint at
     ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing. It is meant
     for unreadable bytes alone.

@@ -267,14 +267,14 @@ def _file_set_of(file: FileDescriptor) -> bytes:
     """
     proto_by_name: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
-    def add(file_descriptor: FileDescriptor) -> None:
+    def add_file(file_descriptor: FileDescriptor) -> None:
         for inner in file_descriptor.dependencies:
-            add(inner)
+            add_file(inner)
         proto = descriptor_pb2.FileDescriptorProto()
         file_descriptor.CopyToProto(proto)
         proto_by_name[file_descriptor.name] = proto
 
-    add(file)
+    add_file(file)
     listed = descriptor_pb2.FileDescriptorSet(file=proto_by_name.values())
     return bytes(listed.SerializeToString())
 
@@ -328,11 +328,11 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     ``files``: a serialized ``FileDescriptorSet``. ``message``: the full name of the message.
     """
 
-    def decoded(values: pa.Array) -> pa.Array:
+    def decode(values: pa.Array) -> pa.Array:
         handler = _message_converter(files, message)
         return pa.concat_arrays(list(_decode_messages(handler, values.cast(pa.binary()))))
 
-    return decoded
+    return decode
 
 
 def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
@@ -366,7 +366,7 @@ def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], 
     ``message``: the full name of the message.
     """
 
-    def encoded(rows: pa.Array) -> pa.Array:
+    def encode(rows: pa.Array) -> pa.Array:
         handler = _message_converter(files, message)
         _refuse_lost(operator, _find_descriptor(files, message), rows)
         batch = pa.RecordBatch.from_struct_array(rows)
@@ -376,7 +376,7 @@ def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], 
         ]
         return handler.record_batch_to_array(batch.cast(pa.schema(fields)))
 
-    return encoded
+    return encode
 
 
 def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path: str = "") -> None:

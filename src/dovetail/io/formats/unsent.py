@@ -72,7 +72,7 @@ class Placeholder:
         texts = [text, *(encoded.decode() for encoded in coded), octets.hex(), octets.hex().upper()]
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
-    def within(self, value: Column, type_: DataType) -> Column | None:
+    def is_unsent(self, value: Column, type_: DataType) -> Column | None:
         """Return a boolean column: a value, or a part of it at any depth, was not sent. It is null
         for a null text or null bytes, else never. It is None if the type cannot have a placeholder.
 
@@ -96,7 +96,7 @@ class Placeholder:
                 self._has_element(values, type_.valueType),
             ]
         elif isinstance(type_, StructType):
-            unsent_parts = [self.within(value[f.name], f.dataType) for f in type_]
+            unsent_parts = [self.is_unsent(value[f.name], f.dataType) for f in type_]
         conditions = [
             F.coalesce(unsent, F.lit(False)) for unsent in unsent_parts if unsent is not None
         ]
@@ -106,15 +106,15 @@ class Placeholder:
         """Return a boolean column, never null: any element of an array was not sent. It is None if
         their type cannot have a placeholder.
         """
-        if self.within(F.lit(None).cast(type_), type_) is None:
+        if self.is_unsent(F.lit(None).cast(type_), type_) is None:
             return None
 
-        def unsent(element: Column) -> Column:
-            is_unsent = self.within(element, type_)
+        def is_element_unsent(element: Column) -> Column:
+            is_unsent = self.is_unsent(element, type_)
             assert is_unsent is not None
             return F.coalesce(is_unsent, F.lit(False))
 
-        return F.coalesce(F.exists(array, unsent), F.lit(False))
+        return F.coalesce(F.exists(array, is_element_unsent), F.lit(False))
 
     def _is_list_of_bytes(self, array: Column, type_: DataType) -> Column | None:
         """Return a boolean column, never null: an array's elements are the placeholder's bytes, one

@@ -147,12 +147,12 @@ class RecordFrame:
         if self.key is not None:
             frame = self._bytes("key", frame)
             key = self.value.of_key(self.key).reading(self._format_context("key"))
-            frame, parts["key"] = key.of(frame, "key"), key.fields
+            frame, parts["key"] = key.decode(frame, "key"), key.fields
         beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
         value = self.value.reading(
             self._format_context("value", *(k for k in self.keys if k not in beside))
         )
-        frame, parts["value"] = value.of(frame, "value"), value.fields
+        frame, parts["value"] = value.decode(frame, "value"), value.fields
         problems = [F.col(f"{part}_problem") for part in parts]
         names = {part: fields.names for part, fields in parts.items()}
         self._refuse_names(names)
