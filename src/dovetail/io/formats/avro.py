@@ -76,6 +76,7 @@ _OTHER_UNITS: Final = (
     "its schema, number %d, has a date, a time or a decimal that is of another kind in the schema "
     "to read by, or of fewer digits there: give one that takes both to dt.formats.avro"
 )
+"""The problem of a record whose schema has other units than the schema to read by."""
 _AVRO_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
@@ -94,8 +95,8 @@ _PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
 
 
 def _is_schema(text: str) -> bool:
-    """Return True if a text can be the JSON of an Avro schema: an object or a text. More is not
-    checked; a union, which is a list, is none.
+    """Return True if a text can be the JSON of an Avro schema: an object or a text. Its content is
+    not checked. A union, which is a list, gives False.
     """
     return _is_json(text) and isinstance(json.loads(text), (dict, str))
 
@@ -126,13 +127,13 @@ class AvroFormat(Format):
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read a record's fields, or a plain value as one column named after the
-        part. A record is decoded by the schema that wrote it, into the declared schema or the
+        """Return the steps that read a record's fields, or a plain value as one column named after
+        the part. A record is decoded by the schema that wrote it, into the declared schema or the
         subject's latest. Times and decimals keep the unit and the scale of the writer.
 
-        Raises ``PlanError`` for a union, a schema that Spark refuses, and a registry without a
-        subject or topic. Raises ``ConfigurationError`` for an unknown subject, a registry that does
-        not answer, and a session without Avro functions.
+        Raises ``PlanError`` for a union, a schema that Spark refuses, field names that differ in
+        case alone, and a registry without a subject or topic. Raises ``ConfigurationError`` for an
+        unknown subject, a registry that does not answer, and a session without Avro functions.
         """
         writers = self.writers(context)
         reader = json.loads(self.schema or list(writers.values())[-1])
@@ -169,6 +170,7 @@ class AvroFormat(Format):
         )
 
         def row(parsed: Column) -> Column:
+            """Return the columns as a struct from the column ``parsed``; null if unreadable."""
             if not is_record:
                 is_read, columns = parsed["row"].isNotNull(), [parsed["row"].alias(context.part)]
             else:
@@ -179,6 +181,7 @@ class AvroFormat(Format):
         of_record = self.problem_function(context, list(writers))
 
         def problem(parsed: Column) -> Column:
+            """Return a text why a record is unreadable, never null."""
             other = F.format_string(_OTHER_UNITS, parsed["number"])
             is_other = parsed["number"].isin(unfit) if unfit else F.lit(False)
             return F.when(is_other, other).otherwise(of_record(parsed))
@@ -188,18 +191,18 @@ class AvroFormat(Format):
     @property
     def grows(self) -> bool:
         """True if the columns are those of the subject's latest version, because no schema is
-        declared.
+        declared. A rebuilt query may then have more columns.
         """
         return self.schema is None
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the column of bytes: the columns as a record or, if the schema is no record, the
-        only column.
+        """Return the columns encoded as a record or, if the schema is no record, the only column
+        encoded as a value. The result is bytes.
 
-        With a registry, register the schema and put its framing before the bytes. Raises
-        ``PlanError`` for columns that do not fit the schema, or have no type or name in Avro.
-        Raises ``ConfigurationError`` for a registry that does not take the schema, and a session
-        without Avro functions.
+        With a registry, register the schema if it is new, and put the framing before the bytes.
+        Raises ``PlanError`` for columns that do not fit the schema, and for types and names that
+        Avro lacks. Raises ``ConfigurationError`` for a registry that does not answer or take the
+        schema, and a session without Avro functions.
         """
         schema = self.schema or json.dumps(schema_of(context, columns))
         _refuse_columns(context, schema, columns)
@@ -213,12 +216,13 @@ class AvroFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
     def writers(self, context: FormatContext) -> dict[int | None, str]:
-        """Return the schemas that may have written records, by id, in the order of
-        ``Registry.versions``: the latest version's is last. Without a registry it is the declared
-        one, by None.
+        """Return the schemas, as JSON, that may have written records, by id. The order is that of
+        ``Registry.versions``: the latest version's schema is last. Without a registry, the only one
+        is the declared schema, by None.
 
-        Raises ``PlanError`` if the subject is not known by name, or has a schema of Protobuf.
-        Raises ``ConfigurationError`` if the registry does not have it or does not answer.
+        Raises ``PlanError`` if neither a subject nor a topic is known, or if a version's schema is
+        no JSON, as of Protobuf. Raises ``ConfigurationError`` if the registry does not have the
+        subject or does not answer.
         """
         if self.registry is None:
             assert self.schema is not None
@@ -233,9 +237,9 @@ class AvroFormat(Format):
         return {version.id: version.schema for version in versions}
 
     def body_and_schema_id(self, context: FormatContext) -> tuple[Column, Column]:
-        """Return the record's Avro bytes and its schema's id, null where the record has no framing.
-        Without a registry these are all bytes, and the id is null. The bytes of a record without
-        framing mean nothing.
+        """Return two columns of a record: its Avro bytes behind the framing, and the id of its
+        schema. The id is null where the record has no framing, whose bytes then mean nothing.
+        Without a registry, the bytes are the whole record, and the id is null.
         """
         value = F.col(context.part)
         if self.registry is None:
@@ -243,8 +247,8 @@ class AvroFormat(Format):
         return F.substring(value, FRAME_LENGTH + 1, (1 << 31) - 1), _schema_id(value)
 
     def _subject(self, context: FormatContext) -> str:
-        """Return the registry's subject: the given one, else that of the topic and the part. Raises
-        ``PlanError`` if there is neither.
+        """Return the name of the registry's subject: ``subject``, else ``<topic>-<part>``. Raises
+        ``PlanError`` if neither ``subject`` nor the topic is known.
         """
         if self.subject is None and context.topic is None:
             raise context.refuse(
@@ -256,12 +260,12 @@ class AvroFormat(Format):
     def problem_function(
         self, context: FormatContext, schema_ids: list[int | None]
     ) -> Callable[[Column], Column]:
-        """Return a function from a struct with the field ``number``, the id of a record's schema,
-        to a text: why the record is unreadable.
+        """Return a function that makes a column of texts why a record is unreadable, never null. It
+        is for unreadable records alone. Its argument is a struct with the field ``number``, the id
+        of the record's schema or null.
 
-        It is meant for unreadable records alone, so it is never null. ``schema_ids``: the ids of
-        the schemas that the subject had when the query was built. Raises ``PlanError`` if the
-        subject is not known by name.
+        ``schema_ids``: the ids of the schemas that the subject had when the query was built. Raises
+        ``PlanError`` with a registry if neither a subject nor a topic is known.
         """
         value, problem_text = F.col(context.part), "not a record of its Avro schema"
         if self.registry is None:
@@ -274,6 +278,7 @@ class AvroFormat(Format):
         subject = self._subject(context)
 
         def problem(parsed: Column) -> Column:
+            """Return the problem by the framing and the schema's id of an unreadable record."""
             schema_id = parsed["number"]
             unknown = F.format_string(
                 f"its schema, number %d, is none that subject {subject} had in the registry when "
@@ -390,8 +395,8 @@ def avro(
 
 
 def decode_avro(value: Column, writer: str, reader: str) -> Column:
-    """Decode Avro bytes written by ``writer`` into the shape of ``reader``; null for other bytes,
-    but a struct of nulls if ``reader`` is a record.
+    """Decode Avro bytes that the schema ``writer`` wrote into the shape of the schema ``reader``,
+    both as JSON. Bytes that do not fit give null or, if ``reader`` is a record, a struct of nulls.
 
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """
@@ -401,11 +406,14 @@ def decode_avro(value: Column, writer: str, reader: str) -> Column:
 def _decode_into(
     context: FormatContext, value: Column, writer: str, reader: Avro, type_: DataType
 ) -> Column | None:
-    """Return Avro bytes decoded as ``decode_avro`` does, in ``type_``; null for decimals that do
-    not fit. None if logical types of the two schemas have values of different kinds, or the
-    reader's decimals have a smaller scale.
+    """Return Avro bytes decoded as ``decode_avro`` does, but with times and decimals in the
+    writer's units, and cast to ``type_``. It is null for bytes and for decimals that do not fit.
 
-    ``type_``: that of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.
+    Return None if no record of this writer can be read: a logical type stands for another kind of
+    value in the reader, or the reader's decimals have a smaller scale.
+
+    ``value``: the bytes. ``writer``: the schema as JSON. ``reader``: the schema to read by.
+    ``type_``: Spark's type of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.
     """
     wanted = resolve_references(reader)
     read = with_units_of_writer(resolve_references(json.loads(writer)), wanted)
@@ -416,10 +424,12 @@ def _decode_into(
     # Casts by their texts, because all parts may be null.
     if widens(written_type, type_):
         return decoded.cast(type_.simpleString())
+    # Spark does not compare maps.
     if not widens(written_type, type_, whole=False) or _has_maps(written_type):
         return None
 
     def fitted_row(row: Column) -> Column:
+        """Return the row in the reader's type; null if a decimal in it has too many digits."""
         fitted = row.try_cast(type_.simpleString())
         return F.when(fitted.try_cast(written_type.simpleString()).eqNullSafe(row), fitted)
 
@@ -428,13 +438,13 @@ def _decode_into(
 
 
 def _has_maps(type_: DataType) -> bool:
-    """Return True if a type is or has a map, at any depth. Spark does not compare maps."""
+    """Return True if a type is a map or contains one, at any depth."""
     return any(isinstance(part, MapType) for part in types_within(type_))
 
 
 def refuse_same_names(context: FormatContext, columns: StructType) -> None:
-    """Raise ``PlanError`` for fields of a record of Avro whose names differ in case alone, at any
-    depth.
+    """Raise ``PlanError`` if two fields of one struct have names that differ in case alone, at any
+    depth. ``columns``: the fields of an Avro record.
     """
     for type_ in types_within(columns):
         if isinstance(type_, StructType):
@@ -446,12 +456,11 @@ def refuse_same_names(context: FormatContext, columns: StructType) -> None:
 
 
 def _is_extended(value: Column, schema: str) -> Column:
-    """Return a boolean column, never null: Avro bytes begin with the mark of a framing, and go on
-    behind a value of the schema.
-
-    Spark's functions ignore bytes behind a value. So they would take a framing for the value, such
-    as its first zero for the number 0.
+    """Return a boolean column, never null: Avro bytes begin with one of ``_FRAMING_MARKS``, and
+    there is at least one byte behind a value of ``schema``, given as JSON.
     """
+    # Spark's functions ignore bytes behind a value. So they would take a framing for the value,
+    # such as its first zero for the number 0.
     rest = {"name": _REST, "type": {"type": "fixed", "name": f"{_REST}_byte", "size": 1}}
     fields = [{"name": "value", "type": json.loads(schema)}, rest]
     longer = json.dumps({"type": "record", "name": f"{_REST}_of", "fields": fields})
@@ -462,7 +471,8 @@ def _is_extended(value: Column, schema: str) -> Column:
 
 def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
     """Return the Avro schema of a record with these columns, all nullable with the default null.
-    Raises ``PlanError`` for a type or a name that Avro lacks.
+    The record is named ``Key`` or ``Value``. Raises ``PlanError`` for a type or a name that Avro
+    lacks.
     """
     return {
         "type": "record",
@@ -479,8 +489,9 @@ def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
 
 
 def _avro_type(context: FormatContext, field: StructField, path: str = "") -> Any:
-    """Return the Avro schema of a column's type, as JSON data; parts are nullable. ``path``: the
-    names of the enclosing fields, each followed by ``_``, which make the names of records unique.
+    """Return the Avro schema of a column's type, as JSON data, not nullable; the parts within are.
+    ``path``: the names of the enclosing fields, each followed by ``_``, which make the names of
+    records unique.
 
     Raises ``PlanError`` for a type or a name that Avro lacks.
     """
@@ -512,7 +523,9 @@ def _avro_type(context: FormatContext, field: StructField, path: str = "") -> An
 
 
 def _checked_name(context: FormatContext, name: str) -> str:
-    """Return the name unchanged. Raises ``PlanError`` if it is no name in Avro."""
+    """Return the name unchanged. Raise ``PlanError`` if Avro does not allow it: letters, digits and
+    ``_``, no digit first.
+    """
     if not _AVRO_NAME.fullmatch(name):
         raise context.refuse(
             f"is Avro, where {name!r} is no name",
@@ -522,9 +535,9 @@ def _checked_name(context: FormatContext, name: str) -> str:
 
 
 def _refuse_columns(context: FormatContext, schema: str, columns: StructType) -> None:
-    """Raise ``PlanError`` for a column that the schema lacks or has in another type, or a required
-    field without a column. If the schema is no record, there must be one column of its type. Also
-    raises what ``spark_type_of_schema`` raises.
+    """Raise ``PlanError`` for a column that the schema lacks or has in another type, and for a
+    required field without a column. If the schema is no record, there must be one column of its
+    type. ``schema``: as JSON. Also raises what ``spark_type_of_schema`` raises.
     """
     avro_type = spark_type_of_schema(context, schema)
     if not isinstance(avro_type, StructType):
@@ -557,17 +570,17 @@ def _refuse_columns(context: FormatContext, schema: str, columns: StructType) ->
 
 
 def _fits_avro_type(avro: DataType, column: DataType) -> bool:
-    """Return True if a column can be written as Avro's type; bytes (Spark's ``tinyint``) and shorts
-    fit Avro's int.
+    """Return True if a column of type ``column`` can be written as ``avro``, Spark's type for the
+    schema. The two must be equal, except that ``tinyint`` and ``smallint`` fit Avro's int.
     """
     small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
     return small or avro.simpleString() == column.simpleString()
 
 
 def spark_type_of_schema(context: FormatContext, schema: str) -> DataType:
-    """Return the type in which Spark reads a schema. It needs an active session. Raises
-    ``PlanError`` for a schema that Spark refuses, ``ConfigurationError`` if the session lacks Avro
-    functions.
+    """Return the type in which Spark reads Avro of ``schema``, given as JSON. There must be an
+    active session. Raises ``PlanError`` for a schema that Spark refuses, ``ConfigurationError`` if
+    the session lacks Avro functions.
     """
     decoded = from_avro(F.lit(None).cast("binary"), schema)
     try:
@@ -581,8 +594,8 @@ def spark_type_of_schema(context: FormatContext, schema: str) -> DataType:
 
 
 def _schema_id(value: Column) -> Column:
-    """Return the id of a framed record's schema, as a long; null where the record is shorter than a
-    framing or begins with another byte than zero.
+    """Return the schema's id in the framing of a record's bytes, as a long. It is null where
+    ``value`` is null, shorter than a framing, or begins with another byte than zero.
     """
     framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))
@@ -590,8 +603,8 @@ def _schema_id(value: Column) -> Column:
 
 @contextmanager
 def explain_missing_functions(context: FormatContext) -> Iterator[None]:
-    """Turn Spark's error about missing Avro functions in the block into a ``ConfigurationError``
-    that names the jar. Other errors stay as they are.
+    """Replace Spark's error about missing Avro functions in the block by a ``ConfigurationError``
+    that names the jar. Other errors pass unchanged.
     """
     try:
         yield

@@ -27,43 +27,48 @@ _LOCAL = "local-"
 
 
 def without_null(schema: Avro) -> Avro:
-    """Return a nullable schema without its null; a union of several other types stays as it is,
-    null included.
+    """Return the only type besides null of a union; a union of several other types stays as it is,
+    null included, and so does a schema that is no union.
     """
     branches = [branch for branch in union_types(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
 
 
 def union_types(schema: Avro) -> list[Avro]:
-    """Return the types of a union; a schema that is no union is its only type."""
+    """Return the types of a union, null included; a list of ``schema`` alone if it is no union."""
     return schema if isinstance(schema, list) else [schema]
 
 
 def avro_type_name(schema: Avro) -> str:
-    """Return the name of a type in Avro, ``"union"`` for a union and so for a nullable type."""
+    """Return the name of a schema's type in Avro, such as ``"record"`` or ``"long"``; ``"union"``
+    for a union, so also for a nullable type.
+    """
     if isinstance(schema, list):
         return "union"
     return str(schema["type"] if isinstance(schema, dict) else schema)
 
 
 def fields_by_name(schema: Avro) -> dict[str, Avro]:
-    """Return the fields of a record by name, also of a nullable one; empty for other types."""
+    """Return the fields of a record, or of a nullable record, by name in order; empty for other
+    types. A field is JSON data with ``name`` and ``type``.
+    """
     value_schema = without_null(schema)
     fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
     return {field["name"]: field for field in fields}
 
 
 def has_other_unit(writer: Avro, reader: Avro) -> bool:
-    """Return True if both schemas of a value have a logical type, by which the same number or bytes
-    stand for different values. ``writer``, ``reader``: without their null.
+    """Return True if both schemas have a logical type, and the same number or bytes stand for
+    different values in the two. Time zones do not count. ``writer``, ``reader``: without their
+    null.
     """
     meanings = [_logical_type_and_scale(schema) for schema in (writer, reader)]
     return None not in meanings and meanings[0] != meanings[1]
 
 
 def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
-    """Return the logical type of a schema, and the scale of a decimal; None without a logical type.
-    Timestamps with and without a zone have the same numbers.
+    """Return the logical type of a schema without ``local-``, and its scale, 0 for other types than
+    decimals. None if there is no logical type.
     """
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if logical is None:
@@ -73,7 +78,8 @@ def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
 
 def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
     """Return the reader's schema with the writer's logical types where the two ``has_other_unit``,
-    at any depth. Unions of several types are left as they are.
+    at any depth. A timestamp keeps the reader's choice of a zone. Unions of several types are left
+    as they are.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
@@ -99,10 +105,11 @@ def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
 
 
 def widens(now: DataType, then: DataType, *, whole: bool = True) -> bool:
-    """Return True if each value of the type ``now`` is one of ``then``: the types differ in
-    decimals alone, whose digits on both sides of the point are not fewer.
+    """Return True if each value of the type ``now`` is a value of ``then``: the types are equal but
+    for decimals, which have as many digits in ``then`` on both sides of the point, or more.
 
-    ``whole``: False to pass over the digits before the point, but for those in maps.
+    ``whole``: False to ignore the digits before the point, except for decimals in maps. Structs
+    must have the same number of fields.
     """
     if isinstance(now, DecimalType) and isinstance(then, DecimalType):
         has_whole = then.precision - then.scale >= now.precision - now.scale
@@ -120,13 +127,17 @@ def widens(now: DataType, then: DataType, *, whole: bool = True) -> bool:
 
 
 def _is_local(schema: Avro) -> bool:
-    """Return True for the logical type of a timestamp without a zone."""
+    """Return True if the logical type of ``schema``, which must have one, is that of a timestamp
+    without a zone.
+    """
     return str(schema["logicalType"]).startswith(_LOCAL)
 
 
 def _field_with_units_of_writer(writer: dict[str, Avro], field: Avro) -> Avro:
-    """Return a field of the reader's schema as ``with_units_of_writer`` does. ``writer``: the
-    fields of the writer's record by name, which may be an alias in the reader's.
+    """Return a field of the reader's schema with the writer's units, as ``with_units_of_writer``
+    does. A changed field loses its default. A field that the writer lacks is returned unchanged.
+
+    ``writer``: the fields of the writer's record by name, which may be an alias of ``field``.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
@@ -144,11 +155,12 @@ _NAMED_TYPES = ("record", "enum", "fixed")
 def resolve_references(
     schema: Avro, names: dict[str, Avro] | None = None, namespace: str = ""
 ) -> Avro:
-    """Return the schema with named types in place of references to them, each by its full name. A
-    name that is not known, such as a plain type's, stays as it is.
+    """Return the schema with named types in place of references to them, each with its full name. A
+    name that is not known, such as that of a plain type, stays as it is. Types that refer to
+    themselves keep that reference.
 
-    ``names``: the named types so far, which grows; None for none. ``namespace``: that of the
-    enclosing type, empty for none. Types that refer to themselves keep that reference.
+    ``names``: the named types so far by full name, to which new ones are added; None for none.
+    ``namespace``: that of the enclosing type, empty for none. ``schema`` is not changed.
     """
     names = {} if names is None else names
     if isinstance(schema, str):
@@ -189,16 +201,18 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def schema_text(schema: Avro) -> str:
-    """Return a resolved schema as JSON, with references in place of repeated named types."""
+    """Return a schema of ``resolve_references`` as JSON, in which repeated named types are
+    references.
+    """
     return json.dumps(_with_references(schema, {}))
 
 
 def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
-    """Return the schema with each named type defined once, and named where it is used again.
-    ``seen``: the types so far by name, which grows.
+    """Return the schema with each named type defined where it occurs first, and named where it is
+    used again. Different types of one name get different names: ``other.`` is put in front as a
+    namespace.
 
-    Different types of one name get different namespaces: ``other.`` is put in front. Avro does not
-    match records by namespace.
+    ``seen``: the types so far by name, to which new ones are added.
     """
     if isinstance(schema, list):
         return [_with_references(branch, seen) for branch in schema]
@@ -207,6 +221,7 @@ def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
     written = dict(schema)
     if written["type"] in _NAMED_TYPES:
         while seen.get(written["name"], schema) != schema:
+            # Avro does not match records by namespace.
             written["name"] = f"other.{written['name']}"
         if written["name"] in seen:
             return written["name"]

@@ -258,9 +258,10 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """Return the schema into which a value is decoded. It is ``writer`` if the writer's type is one
-    of Connect's, if the reader's is and the two are of different Avro types, or if their units
-    differ. Otherwise it is ``reader``, with the same choice for each of its parts.
+    """Return the schema into which a value is decoded, ``writer`` or ``reader``. The writer's
+    schema is taken if its type is one of Connect's. So it is if the reader's type is and the two
+    are of different Avro types, or if their units differ. In records, arrays and maps of both, each
+    part is chosen so.
 
     ``declared``: the wanted type, None for none; fields of a record that it lacks are left out.
     """

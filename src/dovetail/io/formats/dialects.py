@@ -46,16 +46,16 @@ from dovetail.plan.types.checks import known_field
 
 @dataclass(frozen=True)
 class Dialect:
-    """The field names and event types of a tool."""
+    """The field names and event types of a tool that writes change events in JSON."""
 
     name: str
     """The name of the tool, as that of its function in ``dt.formats``."""
     upserts: tuple[str, ...]
-    """The types of events with the row after a change."""
+    """The values of ``type`` of events with the row after a change."""
     deletes: tuple[str, ...]
-    """The types of events with a deleted row."""
+    """The values of ``type`` of events with a deleted row."""
     nothing: tuple[str, ...]
-    """The types of events that change no row."""
+    """The values of ``type`` of events that change no row, which are left out."""
 
     time: str
     """The name of the field with the time of a change."""
@@ -227,7 +227,7 @@ _TYPES_OF_TEXTS: Final = (
 
 @dataclass(frozen=True)
 class DialectFormat(Format):
-    """A value that is an event of a dialect."""
+    """The format of a value that is an event of Maxwell or Canal."""
 
     schema: StructType
     """The table's columns."""
@@ -235,9 +235,9 @@ class DialectFormat(Format):
     """The tool that writes the events."""
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the row after a change; for a delete, the deleted row. A record may
-        become several rows, or none. Raises ``PlanError`` for a key, and for key columns that the
-        schema lacks.
+        """Return the steps that read the row after a change; for a delete, the deleted row. A
+        record may become several rows, or none. Raises ``PlanError`` if the context's part is the
+        key, and for key columns that the schema lacks.
         """
         if context.part != "value":
             raise context.refuse(
@@ -271,7 +271,7 @@ class DialectFormat(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``: only the tool writes its events."""
+        """Raise ``PlanError``: only the tool writes its events. The arguments do not count."""
         raise context.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
         )
@@ -279,12 +279,12 @@ class DialectFormat(Format):
 
 @dataclass(frozen=True, kw_only=True)
 class _DialectEvents(Decoding):
-    """The conversion of events to changes of rows."""
+    """The steps that turn events of a dialect into changes of rows."""
 
     dialect: Dialect
     keys: tuple[str, ...]
-    """The key columns, whose changes are deletes of former keys; empty if the record's own key
-    counts.
+    """The key columns in the row. If one changes, the former key's row is deleted. Empty if the
+    record's own key counts.
     """
     splits: bool
     """True if an event may become several rows; if not, an event of several is unreadable."""
@@ -292,11 +292,13 @@ class _DialectEvents(Decoding):
     is_of_changes: ClassVar[bool] = True
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records as rows, one for each change, with ``value_row``, ``_deleted`` and
-        ``_timestamp`` besides. Events that change no row by their type, and records without a
-        value, are left out.
+        """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
+        ``_deleted`` and ``_timestamp`` besides. Events that change no row by their type, and
+        records without a value, are left out. The changes of a record stay in order. ``part`` is
+        always ``"value"``.
 
-        An unreadable event is one row, with ``value_problem``, a null ``value_row`` and no delete.
+        An unreadable event is one row, with a text in ``value_problem``, a null ``value_row`` and
+        no delete. The time is null if the event has none.
         """
         frame = super().decode(records, part)
         event, dialect = F.col("value_row"), self.dialect
@@ -338,9 +340,9 @@ class _DialectEvents(Decoding):
         )
 
     def _changes(self, event: Column) -> Column:
-        """Return an event's changes in order: an array of structs of row, ``deleted`` and
+        """Return an event's changes in order: an array of structs of ``row``, ``deleted`` and
         ``problem``. It is null if the event has no data, and empty if its list of rows is.
-        ``event``: of the type of an upsert or a delete.
+        ``event``: an envelope whose ``type`` is among ``upserts`` or ``deletes``.
         """
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
@@ -358,11 +360,12 @@ class _DialectEvents(Decoding):
         return F.flatten(each)
 
     def _changes_of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
-        """Return the changes of one row as an array of one or two. An update of the key first has
-        the delete of the former key, with nulls for all columns but the key's.
+        """Return the changes of one row as an array of one or two structs. An update of the key is
+        two: first the delete of the former key, with nulls for all columns but the key's. A value
+        that does not fit its type gives the change a ``problem``.
 
         ``old``: the changed columns before, null for none; None if there is no key to compare.
-        ``deletes``: the event deletes the row.
+        ``deletes``: a boolean column, true if the event deletes the row.
         """
         values, problems = [], [F.lit(None).cast("string")]
         for f in self.fields:
@@ -390,25 +393,26 @@ class _DialectEvents(Decoding):
         return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
-        """Return a value in its type, null where it does not fit: Canal has texts, Maxwell has JSON
-        values, which are typed already.
+        """Return a value in ``type_``, null where it does not fit. ``raw``: for Canal a text; for
+        Maxwell a JSON value, which has the type already.
         """
         return _value_of_text(raw, type_) if self.dialect.listed else raw
 
 
 def _change_struct(row: Column, deleted: Column, problem: Column) -> Column:
-    """Return one struct of a change: the row, ``deleted`` and ``problem``."""
+    """Return the struct of one change, with the fields ``row``, ``deleted`` and ``problem``."""
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 
 def _text_columns(columns: StructType) -> StructType:
-    """Return the columns with string as their type, in order."""
+    """Return the columns with string in place of their types, in order."""
     return StructType([StructField(f.name, StringType()) for f in columns])
 
 
 def _value_of_text(text: Column, type_: DataType) -> Column:
-    """Return the value of a text in the type, null where the text is null or does not fit.
-    ``type_``: one of ``_TYPES_OF_TEXTS``.
+    """Return the value of a text in ``type_``, null where the text is null or does not fit. Numbers
+    are in decimal digits, perhaps with an exponent, booleans ``1``, ``0``, ``true`` or ``false``,
+    dates and timestamps in ISO 8601. ``type_``: one of ``_TYPES_OF_TEXTS``.
     """
     if isinstance(type_, StringType):
         return text

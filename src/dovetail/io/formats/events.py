@@ -295,8 +295,8 @@ class ChangeEvents(Decoding):
 
     def _changes_key(self, event: Column) -> Column:
         """Return a boolean column: ``event`` is an update after which a key column has another
-        value. It is false if a former key column is null or was not sent, and without
-        ``wanted.keys``. It is null only if the event has no ``op``.
+        value. It is false if a former key column is null, and without ``wanted.keys``. It is null
+        at most if the event has no ``op``.
         """
         moves, comparable = F.lit(False), event["op"] == "u"
         for name in self.wanted.keys:

@@ -40,27 +40,28 @@ _READ_OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class JsonObject:
-    """One JSON object in ``text``, read by ``schema``."""
+    """A text that is to be one JSON object, and the way to read it by a schema."""
 
     text: Column
-    """The text; bytes that are no UTF-8 may be in it. A null is no object."""
+    """The text; it may have bytes that are no UTF-8. A null is no object."""
     schema: StructType
     """The fields that are read. Others are ignored."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
-    """The encodings of times, as in ``json_values.Values``."""
+    """The encodings of dates and timestamps by the dotted path of their field, as in
+    ``JsonValues``.
+    """
 
     @property
     def parsed(self) -> Column:
-        """The first step, the input of ``row`` and ``problem``."""
+        """The text as ``from_json`` reads it, the argument of ``row`` and ``problem``: a struct
+        whose ``object`` has the ``raw_type`` of the schema.
+        """
         return _from_json(self.text, raw_type(self.schema))
 
     def row(self, parsed: Column) -> Column:
-        """Return the object as a struct; null where the text is no object or its fields do not fit.
-        ``parsed``: the column of ``JsonObject.parsed``.
-
-        ``from_json`` ignores text behind an object. So the text is read twice: as a field's value,
-        and as a list's element. Behind a value, the first needs ``}`` or a field's name, the second
-        ``]`` or a value. No text has both, so nothing follows.
+        """Return the object as a struct of ``schema``. It is null where the text is null, is not
+        exactly one JSON object in UTF-8, or has a field that does not fit its type. ``parsed``: the
+        column of ``JsonObject.parsed``.
         """
         values = JsonValues(self.encodings)
         raw = parsed["object"]
@@ -73,7 +74,7 @@ class JsonObject:
         return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a field does not fit its type, the first one found. It is null where
+        """Return a text why a field does not fit its type, the first reason found. It is null where
         all fit, and where the text is not one JSON object. ``parsed``: the column of
         ``JsonObject.parsed``.
         """
@@ -92,8 +93,8 @@ class JsonObject:
         """Return the first reason why a field does not fit, as text; null if all fit, or if the
         text is no object.
 
-        ``readings``: a struct of the object as text at any depth, as text by field, and in its
-        types.
+        ``readings``: a struct of three readings of the object. ``deep`` has texts for plain values
+        at any depth, ``flat`` the text of each field, and ``made`` the values in their types.
         """
         flat, converted = readings["flat"], readings["made"]
         reasons = list[Column]()
@@ -116,24 +117,28 @@ class JsonObject:
         return F.when(flat[_MALFORMED].isNull(), F.coalesce(*reasons))
 
     def _misfit_of_field(self, field: StructField) -> Column:
-        """Return the text where the object does not fit its ``field`` alone; null where it does."""
+        """Return a text, not null, where the object read for ``field`` alone does not fit the
+        field's type; null where it fits.
+        """
         return _from_json(self.text, raw_type(StructType([field])))[_MALFORMED]
 
     @property
     def _is_one_value(self) -> Column:
-        """True where the text is UTF-8 and JSON with at most one value: as a list's item it must
-        parse. It is null for a null text.
+        """True where the text is UTF-8 and JSON with at most one value, so that nothing follows the
+        object. It is null for a null text.
         """
+        # ``from_json`` ignores text behind an object, so the text is also read as a list's element.
+        # Behind a value, a field needs ``}`` or a name, and a list ``]`` or a value: no text has both.
         listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 
 
 def is_json_null(text: Column, *, wrapped: bool = True) -> Column:
-    """Return a boolean column, never null: a JSON text says that there is no value, as ``null``. A
-    null text does not.
+    """Return a boolean column, never null: a JSON text says that there is no value. The text is
+    ``null``, perhaps in white space; a null column is false.
 
-    With ``wrapped`` this may also be Kafka Connect's object with a null ``payload``, which has no
-    other fields but ``schema``.
+    With ``wrapped`` it may also be Kafka Connect's object with a null ``payload`` and no other
+    field but ``schema``.
     """
     absent = text.rlike(r"^\s*null\s*$")
     if wrapped:
@@ -146,7 +151,7 @@ def is_json_null(text: Column, *, wrapped: bool = True) -> Column:
 
 def is_json_wrapped(text: Column) -> Column:
     """Return a boolean column, never null: a JSON text is an object of the fields ``schema`` and
-    ``payload`` alone, and ``payload`` is not null. So Kafka Connect writes a value with its schema.
+    ``payload`` alone, and ``payload`` is not null. Kafka Connect writes a value so with its schema.
     """
     keys = F.array_sort(F.json_object_keys(text))
     both = keys == F.array(F.lit("payload"), F.lit("schema"))
@@ -154,13 +159,12 @@ def is_json_wrapped(text: Column) -> Column:
 
 
 def _from_json(text: Column, schema: DataType) -> Column:
-    """Return a column of structs whose field ``object`` is the value of a JSON text. Their field
-    ``_malformed`` is null where the value fits the schema.
-
-    ``from_json`` would read a list of objects as its first one. So the text is parsed as the value
-    of a field: ``[{"a": 1}]`` becomes ``{"object": [{"a": 1}]}``, which does not fit the schema.
-    The field is null then, and for a null text.
+    """Return a struct of ``object``, the value of a JSON text in ``schema``, and ``_malformed``. A
+    null text gives a null ``object``. ``_malformed`` is null where the value fits the schema, else
+    the text.
     """
+    # ``from_json`` would read a list of objects as its first one. As the value of a field, a list
+    # does not fit: ``[{"a": 1}]`` becomes ``{"object": [{"a": 1}]}``.
     fields = [StructField("object", schema), StructField(_MALFORMED, StringType())]
     return F.from_json(
         F.concat(F.lit('{"object":'), text, F.lit("}")), StructType(fields), _READ_OPTIONS

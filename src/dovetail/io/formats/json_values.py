@@ -50,6 +50,7 @@ _MICROSECONDS: Final[Mapping[str, Decimal]] = {
     "epoch_micros": Decimal(1),
     "epoch_nanos": Decimal("0.001"),
 }
+"""The microseconds of one unit of a timestamp, by encoding."""
 _DATE: Final = r"(?:\d{4}|[+-]\d{4,6})-\d\d-\d\d"
 _MINUTE: Final = r"\d\d:\d\d"
 _SECOND: Final = r":\d\d(?:\.\d+)?"
@@ -57,18 +58,25 @@ _ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d)?)"
 _MIDNIGHT: Final = r"(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00(?::?00)?)?)?"
 NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _INFINITIES: Final = ("Infinity", "-Infinity", "+INF", "INF", "-INF")
+"""The texts that Spark's ``from_json`` reads as an infinite float, and that mean it."""
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and last microsecond and day, since 1970, of the years 1 to 9999 (inclusive). A count
+beyond them is in another unit.
+"""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999 (inclusive). A count beyond them is in another unit."""
 
 _SHOWN_CHARS_MAX: Final = 200
 _CODED_TYPES: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
+"""The types that ``from_json`` reads too leniently, so that they are read as text or as short."""
 _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
+"""A pattern of texts in which a JSON string of a number has commas, which ``from_json`` skips."""
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type in which ``from_json`` reads a value without changing it: at any depth, text
-    for times and short for bytes (Spark's ``tinyint``). Map keys keep their type.
+    """Return the type in which ``from_json`` reads a value without changing it. At any depth, that
+    is string for dates and timestamps, and short for ``tinyint``. Other types and the keys of maps
+    stay.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
@@ -82,8 +90,8 @@ def raw_type(type_: DataType) -> DataType:
 
 
 def text_type(type_: DataType) -> DataType:
-    """Return the type with text for each plain value; structs, arrays and maps keep their
-    structure, with text as map keys.
+    """Return the type with string for each plain value; structs, arrays and maps keep their
+    structure, with string for map keys.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(text_type(type_.elementType))
@@ -96,17 +104,21 @@ def text_type(type_: DataType) -> DataType:
 
 @dataclass(frozen=True)
 class JsonValues:
-    """The conversion of raw values to their types."""
+    """The conversion of values from the types in which ``from_json`` reads them (``raw_type``) to
+    their own types.
+    """
 
     encodings: Mapping[str, JsonEncoding]
-    """The encoding of times by the path of their field, ``"iso"`` if it is absent. Paths skip
-    arrays and maps (``order.items.at``).
+    """The encodings of dates and timestamps by the dotted path of their field; absent ones are
+    ``"iso"``. Paths skip arrays and maps (``order.items.at``).
     """
 
     def convert(self, raw: Column, type_: DataType, path: str = "") -> Column:
-        """Return the value in its type; null where the raw value is null or does not fit. Only the
-        part that does not fit is null. ``raw``: in the ``raw_type`` of ``type_``. ``path``: the
-        field's, dotted, "" for the whole.
+        """Return the value in ``type_``; null where the raw value is null or does not fit. Of a
+        struct, array or map, only the part that does not fit is null.
+
+        ``raw``: the value in ``raw_type(type_)``. ``path``: the dotted path of the value's field,
+        empty for the whole object.
         """
         if not _has_coded(type_):
             return raw
@@ -126,9 +138,9 @@ class JsonValues:
 
     def is_lost(self, raw: Column, type_: DataType, path: str = "") -> Column:
         """Return a boolean column, never null: a raw value, or a part of it at any depth, does not
-        fit the type. Nulls fit. Only bytes (Spark's ``tinyint``), dates and timestamps are checked.
+        fit ``type_``. Nulls fit. Only ``tinyint``, dates and timestamps are checked.
 
-        ``raw``: in the ``raw_type`` of ``type_``. ``path``: the dotted name of the value's column,
+        ``raw``: the value in ``raw_type(type_)``. ``path``: the dotted path of the value's field,
         empty for the whole object.
         """
         if not _has_coded(type_):
@@ -147,9 +159,11 @@ class JsonValues:
         return raw.isNotNull() & self._typed_value(raw, type_, path).isNull()
 
     def _typed_value(self, raw: Column, type_: DataType, path: str) -> Column:
-        """Return a byte, date or timestamp of ``type_`` from its raw value; null where it does not
-        fit. A timestamp without a zone is in UTC. ``path``: the dotted name of the field, which has
-        its encoding.
+        """Return a ``tinyint``, date or timestamp of ``type_`` from its raw value; null where it
+        does not fit. A text in ISO 8601 without a zone is in UTC. A date may have a time of
+        midnight, and a timestamp may lack its seconds or its time of day.
+
+        ``path``: the dotted path of the field, by which its encoding is found.
         """
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
@@ -175,9 +189,9 @@ class JsonValues:
 
 
 def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
-    """Return a date or timestamp of ``type_`` from ``raw``, a text with a number since 1970 in the
-    unit of ``encoding``. Digits finer than microseconds are cut off, towards the past. A date's
-    number counts days, whatever the encoding is.
+    """Return a date or timestamp of ``type_`` from ``raw``, a text with a number that counts from
+    1970 in UTC. A date counts days, whatever ``encoding`` is. A timestamp counts in the unit of
+    ``encoding``; digits finer than microseconds are cut off, towards the past.
 
     It is null for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
@@ -194,10 +208,10 @@ def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
 
 
 def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
-    """Return a boolean column, perhaps null: a number may have been misread, as an infinite one or
-    a decimal with commas. It is None if the type has no such numbers.
+    """Return a boolean column, perhaps null: ``from_json`` may have misread a number, as infinite
+    or as a decimal whose text had commas. Return None if ``type_`` has neither floats nor decimals.
 
-    ``text``: the object as it came; ``converted``: the value in its type.
+    ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``.
     """
     doubts = [] if is_infinite(converted, type_) is None else [is_infinite(converted, type_)]
     if _has_decimal(type_):
@@ -207,9 +221,9 @@ def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | Non
 
 
 def is_infinite(converted: Column, type_: DataType) -> Column | None:
-    """Return a boolean column: a number is infinite, at any depth, as a too large one becomes. It
-    is null for a null number, and false for a null that contains numbers. Return None if the type
-    has no floats; map keys do not count.
+    """Return a boolean column: a float in ``converted`` is infinite, at any depth, as a too large
+    number becomes. It is null for a null float; false for a null struct, array or map. Return None
+    if ``type_`` has no floats; map keys do not count.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))
@@ -229,11 +243,11 @@ def is_infinite(converted: Column, type_: DataType) -> Column | None:
 
 
 def misfit_problem(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
-    """Return a text why a value does not fit its type, with the path and the value at fault; null
-    if it fits. It is the first such part, in the order of the fields.
+    """Return a text why a value does not fit its type, with the path and the text of the first part
+    at fault, in the order of the fields. It is null if all parts fit.
 
-    ``text``: the value in its ``text_type``; ``converted``: the value in its type; ``path``: that
-    of the value, with a dot in front of each name.
+    ``text``: the value in ``text_type(type_)``. ``converted``: the value in ``type_``. ``path``:
+    the path of the value, with a dot in front of each name; empty for the whole object.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -278,9 +292,11 @@ def misfit_problem(text: Column, converted: Column, type_: DataType, path: Colum
 
 
 def misfit_text(path: Column, type_: DataType, text: Column) -> Column:
-    """Return the message for a value that does not fit its type, null where ``path`` or ``text``
-    is. ``path``: with or without a dot in front. ``text``: the value, of which the first 200
-    characters are shown.
+    """Return the message for a value that does not fit ``type_``; null where ``path`` or ``text``
+    is. For dates and timestamps it mentions ``encodings=``.
+
+    ``path``: the value's path, a dot in front is dropped. ``text``: the value, of which the first
+    200 characters are shown.
     """
     remedy = ""
     if isinstance(type_, (DateType, TimestampNTZType, TimestampType)):
@@ -297,9 +313,9 @@ def misfit_text(path: Column, type_: DataType, text: Column) -> Column:
 def refuse_unfit_encodings(
     operator: str, encodings: Mapping[str, JsonEncoding], schema: StructType
 ) -> None:
-    """Raise ``PlanError`` for the encoding of a field that is no date or timestamp of the schema.
-    Also refuse an encoding that does not suit the field's type: a date takes ``iso`` and
-    ``epoch_days``, a timestamp all others.
+    """Raise ``PlanError`` for an encoding of a path that is no date or timestamp of ``schema``.
+    Also for one that does not suit the field's type: all take ``iso``, only dates take
+    ``epoch_days``, only timestamps the others. ``operator``: the name of the call in errors.
     """
     times = dict(_time_fields(schema))
     for path, encoding in encodings.items():
@@ -320,9 +336,9 @@ def refuse_unfit_encodings(
 
 
 def _time_fields(type_: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """Yield (path, type) of each date and timestamp at any depth; nothing if there are none.
-    Elements and map values have the path of their column; map keys do not count. ``path``: that of
-    ``type_``.
+    """Yield (dotted path, type) of each date and timestamp in ``type_`` at any depth, in order;
+    nothing if there are none. Elements and map values have the path of their column; map keys do
+    not count. ``path``: the path of ``type_`` itself, empty for the whole object.
     """
     if isinstance(type_, StructType):
         for field in type_:
@@ -336,14 +352,14 @@ def _time_fields(type_: DataType, path: str = "") -> Iterator[tuple[str, DataTyp
 
 
 def _nested_path(path: str, name: str) -> str:
-    """Return the dotted path of the field ``name`` within the one at ``path``, which is empty for
-    the whole.
+    """Return the dotted path of the field ``name`` of the struct at ``path``, which is empty for
+    the whole object.
     """
     return f"{path}.{name}" if path else name
 
 
 def _has_decimal(type_: DataType) -> bool:
-    """Return True if a type is or has a decimal, at any depth; map keys do not count."""
+    """Return True if ``type_`` is or contains a decimal, at any depth; map keys do not count."""
     if isinstance(type_, StructType):
         return any(_has_decimal(f.dataType) for f in type_)
     if isinstance(type_, ArrayType):
@@ -354,8 +370,8 @@ def _has_decimal(type_: DataType) -> bool:
 
 
 def _has_coded(type_: DataType) -> bool:
-    """Return True if a type is or has a byte (Spark's ``tinyint``), date or timestamp, at any
-    depth; map keys do not count.
+    """Return True if ``type_`` is, or contains at any depth, a ``tinyint``, date or timestamp; map
+    keys do not count.
     """
     if isinstance(type_, StructType):
         return any(_has_coded(f.dataType) for f in type_)
@@ -367,11 +383,12 @@ def _has_coded(type_: DataType) -> bool:
 
 
 def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
-    """Return ``check`` as a function whose result is never null: null counts as False. ``check``
-    must not return None for the items that it gets.
+    """Return ``check`` as a function whose result is never null: null becomes False. ``check`` must
+    not return None for the items that it gets.
     """
 
     def checked(item: Column) -> Column:
+        """Return the check of one item, False if that is null."""
         holds = check(item)
         assert holds is not None
         return F.coalesce(holds, F.lit(False))

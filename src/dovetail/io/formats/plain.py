@@ -72,44 +72,53 @@ class FormatContext:
     part: Part
     """The part of a record that the format reads or writes."""
     topic: str | None = None
-    """The topic, if known."""
+    """The topic of the records; None if it is unknown or there are several."""
     keys: tuple[str, ...] = ()
-    """The columns of the value that are the key."""
+    """The columns of the value that are the key, or a part of it; empty if the record's own key is.
+    """
     splits: bool = True
-    """True if a record may become more than one row."""
+    """True if a record may become more than one row; if False, a record of several changes is
+    unreadable.
+    """
 
     def refuse(self, problem: str, remedy: str) -> PlanError:
         """Return, not raise, the ``PlanError`` for a format that cannot be used for this part.
-        ``problem``: continues a sentence that begins with ``key=`` or ``value=``.
+        ``problem``: the rest of a sentence that begins with ``key=`` or ``value=``. ``remedy``:
+        what the user can do.
         """
         return PlanError(self.operator, f"{self.part}= {problem}", remedy)
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """The steps that turn a column of bytes into columns."""
+    """The steps that turn a column of bytes into columns, as functions on columns."""
 
     fields: StructType
     """The resulting columns."""
     parsed: Column
-    """The first step, an expression over the record."""
+    """The first step, an expression over the column of bytes, which is computed once."""
     row: Callable[[Column], Column]
-    """From ``parsed``: the columns as a struct, null where the bytes are null or unreadable."""
+    """A function from ``parsed`` to the columns as a struct, null where the bytes are null or
+    unreadable.
+    """
     problem: Callable[[Column], Column]
-    """From ``parsed``: why the bytes are unreadable. Evaluated only for unreadable bytes."""
+    """A function from ``parsed`` to a text why the bytes are unreadable. Its result counts only for
+    unreadable bytes.
+    """
     absent: Callable[[Column], Column] | None = field(default=None, kw_only=True)
-    """From ``parsed``: whether the bytes say that there is no value. Evaluated only where the row
-    is null. None if only null says so.
+    """A function from ``parsed`` to a boolean: the bytes say that there is no value. Its result
+    counts only where the row is null. None if only null bytes say so.
     """
 
     is_of_changes: ClassVar[bool] = False
-    """True if the reading also makes ``_deleted`` and ``_timestamp``. ``decode`` then may add or leave
-    out rows, and need not add ``<part>_absent``.
+    """True if ``decode`` also makes ``_deleted`` and ``_timestamp``. It may then add or leave out
+    rows, and need not add ``<part>_absent``.
     """
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
-        """Add three columns to records: ``<part>_row``, a struct that is null if unreadable;
-        ``<part>_absent``, that there is no value; and ``<part>_problem``.
+        """Return the records with three more columns: ``<part>_row``, a struct that is null if
+        absent or unreadable; the boolean ``<part>_absent``, true if there is no value; and
+        ``<part>_problem``.
 
         The problem is a text for an unreadable value, else null. ``records`` must have the column
         of ``part``, in bytes.
@@ -127,13 +136,11 @@ class Decoding:
 
 
 def keep_rows(frame: DataFrame, condition: Column) -> DataFrame:
-    """Return the rows that fulfil a condition on the result of reading their records; null is not
-    fulfilled.
-
-    Spark would push the condition below the reading, and so read each record once more for each
-    step on the way. It does not push a condition that depends on the partition in which it is
-    computed.
+    """Return the rows for which ``condition`` is true, in order; null counts as false. Use it for a
+    condition on the result of reading records, which Spark must not push below the reading.
     """
+    # Spark would push the condition below the reading, and so read each record once more for each
+    # step on the way. It does not push a condition that depends on the partition.
     return frame.where(F.when(F.spark_partition_id() >= 0, condition))
 
 
@@ -142,8 +149,8 @@ class Format(ABC):
 
     @abstractmethod
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the column of the context's part. Nothing of the records is read yet,
-        but a registry is asked.
+        """Return the steps that read the column named by ``context.part``. Nothing of the records
+        is read yet, but a registry is asked.
 
         Raises ``PlanError`` if the format cannot read it, ``ConfigurationError`` for a registry
         that does not answer or functions that the session lacks.
@@ -151,29 +158,33 @@ class Format(ABC):
 
     @abstractmethod
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the columns encoded in one; null only where a single column of text or bytes is
-        null. A schema may be registered.
+        """Return one column of text or bytes in which ``columns`` of a frame are encoded. It is
+        null only where a single column of text or bytes is null. A schema may be registered.
 
         Raises ``PlanError`` for columns that do not suit the format, and for a format that is only
-        read. Raises ``ConfigurationError`` as ``reading`` does.
+        read. Raises ``ConfigurationError`` for a registry that does not answer or functions that
+        the session lacks.
         """
 
     def of_key(self, key: Format) -> Format:
-        """Return the format of a key beside a value of this format: ``key`` itself, unless the
-        value's format changes it.
+        """Return the format by which a record's key is read if the record's value has this format.
+        ``key``: the format that the user gave. It is returned unchanged unless a subclass changes
+        it.
         """
         return key
 
     @property
     def grows(self) -> bool:
-        """True if the format may have more columns when a query is built again."""
+        """True if the format may have more columns when a query is built again, for it takes them
+        from the latest schema.
+        """
         return False
 
     @property
     def keeps(self) -> bool:
         """True if columns that a change leaves out keep their former values.
 
-        The names of these columns are then in a column ``_unsent``.
+        The names of the columns that a change leaves out are then in its column ``_unsent``.
         """
         return False
 
@@ -207,9 +218,10 @@ binary. ``"json"`` takes any number of columns of any type, the fields of an obj
 
 
 def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
-    """Return the format that a shorthand stands for: ``"string"``, ``"bytes"`` or ``"json"``; the
-    columns of JSON objects; or a format itself. Raises ``KeyError`` for another text, which the
-    arguments' check refuses before.
+    """Return the format that a shorthand stands for. ``"string"``, ``"bytes"`` and ``"json"`` are
+    formats of these names, a schema is that of JSON objects, and a format is itself. Raises
+    ``KeyError`` for another text, which the arguments' check refuses before. Raises ``PlanError``
+    as ``struct_of`` does.
     """
     if isinstance(shorthand, Format):
         return shorthand
@@ -219,9 +231,11 @@ def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
 
 
 def struct_of(operator: str, schema: Schema) -> StructType:
-    """Return a schema in any of its forms as a ``StructType``. Raises ``PlanError`` for a text that
-    is none, or without a session. Also for types that are not read, and for names that differ in
-    case alone. ``operator``: the name of the call in errors.
+    """Return a schema in any of its forms as a ``StructType``. ``operator``: the name of the call
+    in errors.
+
+    Raises ``PlanError`` for a text that is no schema, or without a session. Also for types that
+    JSON is not read in, and for names that differ in case alone, at any depth.
     """
     if isinstance(schema, StructType):
         columns = schema
@@ -239,8 +253,9 @@ def struct_of(operator: str, schema: Schema) -> StructType:
 
 
 def _refuse_type(operator: str, name: str, type_: DataType) -> None:
-    """Raise ``PlanError`` for a type, within the column ``name``, in which JSON is not read: a map
-    with other keys than texts, and ``char`` or ``varchar``.
+    """Raise ``PlanError`` for a type in which JSON is not read: a map with other keys than strings,
+    ``char`` and ``varchar``. Parts of ``type_`` are not checked. ``operator``: the name of the call
+    in errors. ``name``: the column that has the type.
     """
     shown = type_.simpleString()
     if isinstance(type_, MapType) and type(type_.keyType) is not StringType:
@@ -257,7 +272,7 @@ def _refuse_type(operator: str, name: str, type_: DataType) -> None:
 
 @dataclass(frozen=True)
 class _SingleColumn(Format):
-    """One column as it is: text in UTF-8, or bytes."""
+    """The format of one column as it is: text in UTF-8, or bytes."""
 
     name: Literal["string", "bytes"]
     takes: tuple[type[DataType], ...]
@@ -266,8 +281,8 @@ class _SingleColumn(Format):
     tells_null: ClassVar[bool] = False
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read one column, named after the part. Text that is not UTF-8 is
-        unreadable.
+        """Return the steps that read one column, named after the part. Only null is no value. Text
+        that is not UTF-8 is unreadable.
         """
         text = self.name == "string"
         value = F.col(context.part).cast("string") if text else F.col(context.part)
@@ -280,8 +295,8 @@ class _SingleColumn(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the only column as bytes or text; null stays null. Raises ``PlanError`` for
-        several columns or another type.
+        """Return the only column as string or binary; null stays null. Raises ``PlanError`` for no
+        or several columns, and for a type that is not in ``takes``.
         """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
@@ -307,13 +322,16 @@ class JsonFormat(Format):
     framed: bool = False
     """True if the object follows the five bytes of a schema registry."""
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
-    """The encodings of times, by the paths of their fields."""
+    """The encodings of dates and timestamps by the dotted path of their field."""
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the object's fields; a JSON null is no value. So is an object with a
-        null ``payload``, unless the schema has a field ``schema`` or ``payload``. Kafka Connect's
-        object of ``schema`` and ``payload`` is unreadable then. Raises ``PlanError`` without a
-        schema.
+        """Return the steps that read the object's fields. A JSON null is a record without a value.
+
+        Unless the schema has a field ``schema`` or ``payload``, Kafka Connect's wrapped objects are
+        told apart. An object with a null ``payload`` and no other field but ``schema`` is a record
+        without a value. One of ``schema`` and a ``payload`` that is not null is unreadable.
+
+        Raises ``PlanError`` if the format has no schema.
         """
         if self.schema is None:
             raise context.refuse(
@@ -328,6 +346,9 @@ class JsonFormat(Format):
         bare = {"schema", "payload"}.isdisjoint(self.schema.names)
 
         def row(parsed: Column) -> Column:
+            """Return the object as a struct; null if it is unreadable, JSON's null or wrapped in
+            ``payload``.
+            """
             object_row = object_.row(parsed)
             if not bare or not object_.schema.fields:
                 return object_row
@@ -349,9 +370,9 @@ class JsonFormat(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the columns as the text of an object, nulls included, whatever ``schema`` is.
-        Raises ``PlanError`` for options that are for reading only, and for maps whose keys have no
-        text in JSON.
+        """Return the columns as the text of a JSON object, null fields included. ``self.schema``
+        does not count. Raises ``PlanError`` for ``framed`` and ``encodings``, which are for reading
+        only, and for maps whose keys have no text in JSON.
         """
         for argument, value in (("framed", self.framed), ("encodings", self.encodings)):
             if value:
@@ -456,9 +477,9 @@ def json(
 
 
 def with_framing_hint(column: Column, problem_text: str, *, framed: bool) -> Column:
-    """Return a column with the text ``problem_text``. Unless ``framed``, it has a hint at
-    ``framed=True`` where the bytes in ``column`` are JSON behind a registry's framing. It is meant
-    for unreadable bytes alone.
+    """Return a column with the text ``problem_text`` for unreadable bytes. If ``framed`` is False
+    and the bytes are JSON behind a registry's framing, a hint at ``framed=True`` follows.
+    ``column``: the bytes.
     """
     if framed:
         return F.lit(problem_text)
@@ -469,8 +490,9 @@ def with_framing_hint(column: Column, problem_text: str, *, framed: bool) -> Col
 
 
 def json_text(column: Column, *, framed: bool) -> Column:
-    """Return bytes as text; with ``framed`` the text behind a registry's five bytes, null without
-    them. Bytes that are no UTF-8 give an invalid text, not null.
+    """Return the column of bytes as text, null for null. With ``framed`` it is the text behind a
+    registry's five bytes, null if the first byte is not zero. Bytes that are no UTF-8 give an
+    invalid text, not null.
     """
     if framed:
         frame = F.hex(F.substring(column, 1, 1)) == "00"

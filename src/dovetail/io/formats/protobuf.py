@@ -54,7 +54,7 @@ Descriptors: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class ProtobufFormat(Format):
-    """Messages of one type."""
+    """Protobuf messages of one type."""
 
     files: bytes
     """A serialized ``FileDescriptorSet`` with the message."""
@@ -63,11 +63,16 @@ class ProtobufFormat(Format):
     framed: bool
     """True if messages follow a schema registry's framing."""
     registry: Registry | None
+    """The registry to ask for the schema's id when a framing is written; None if only reading is
+    needed.
+    """
     subject: str | None
+    """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
     def reading(self, context: FormatContext) -> Decoding:
-        """Return how to read the message's fields, in workers. With a framing, messages of other
-        types are unreadable.
+        """Return the steps that read the message's fields, in Python workers; no registry is asked.
+        With a framing, messages of other types are unreadable. Raises ``ConfigurationError``
+        without the package ``ptars``.
         """
         fields = self._fields()
         decode = _arrow_udf(_decoder(self.files, self.message), fields)
@@ -87,14 +92,15 @@ class ProtobufFormat(Format):
         return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(problem_text))
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Return a message of the columns; a null is a field that is not set.
+        """Return a message of the columns, as bytes; a null is a field that is not set.
 
         With a framing, ask the registry for the subject's latest version, whose id goes before each
         message. Nothing is registered. The subject is the given one, else ``<topic>-<part>``.
 
         Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
-        registry. Raises ``ConfigurationError`` if the registry does not know the subject, or cannot
-        be asked. The query fails for values that the message cannot have (``_refuse_lost``).
+        registry. Raises ``ConfigurationError`` without ``ptars``, and if the registry does not know
+        the subject or cannot be asked. The query fails for values that the message cannot have
+        (``_refuse_lost``).
         """
         message_fields = self._fields()
         for field in columns:
@@ -123,7 +129,9 @@ class ProtobufFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big") + index_bytes), written)
 
     def _fields(self) -> StructType:
-        """Return the fields of the message as Spark's columns, in order."""
+        """Return the fields of the message as Spark's columns, in order. Raises
+        ``ConfigurationError`` without the package ``ptars``.
+        """
         return spark_schema(
             _spark_readable_schema(_message_converter(self.files, self.message).schema())
         )
@@ -238,8 +246,8 @@ def protobuf(
 
 
 def _descriptor_bytes(descriptors: Any) -> bytes:
-    """Return descriptors as bytes, given so or as the path of a file. Raises ``PlanError`` for an
-    unreadable file.
+    """Return the bytes of ``descriptors``, or of the file whose path it is. Raises ``PlanError``
+    for an unreadable file. The content is not checked.
     """
     if isinstance(descriptors, bytes):
         return descriptors
@@ -252,8 +260,8 @@ def _descriptor_bytes(descriptors: Any) -> bytes:
 
 
 def _descriptor_of(message: Any) -> Descriptor | None:
-    """Return the descriptor of a message's class, or the descriptor itself; None for other
-    objects.
+    """Return the descriptor of a message's generated class, or ``message`` itself if it is one;
+    None for other objects.
     """
     descriptor = (
         message if isinstance(message, Descriptor) else getattr(message, "DESCRIPTOR", None)
@@ -262,12 +270,13 @@ def _descriptor_of(message: Any) -> Descriptor | None:
 
 
 def _file_set_of(file: FileDescriptor) -> bytes:
-    """Return a file and all its imports, direct and indirect, as a serialized
+    """Return a ``.proto`` file and all its imports, direct and indirect, as a serialized
     ``FileDescriptorSet``: each once, after its own imports.
     """
     proto_by_name: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add_file(file_descriptor: FileDescriptor) -> None:
+        """Add a file to ``proto_by_name``, after its imports."""
         for inner in file_descriptor.dependencies:
             add_file(inner)
         proto = descriptor_pb2.FileDescriptorProto()
@@ -281,8 +290,11 @@ def _file_set_of(file: FileDescriptor) -> bytes:
 
 @cache
 def _find_descriptor(files: bytes, message: str) -> Descriptor:
-    """Return a message's descriptor; raise ``KeyError`` or ``TypeError`` if the files do not have
-    it.
+    """Return the descriptor of a message, the same object for the same arguments. ``files``: a
+    serialized ``FileDescriptorSet``. ``message``: the full name.
+
+    Raises ``KeyError`` or ``TypeError`` if the files do not have the message or an import,
+    ``DecodeError`` if ``files`` is something else.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
@@ -292,8 +304,9 @@ def _find_descriptor(files: bytes, message: str) -> Descriptor:
 
 @cache
 def _message_converter(files: bytes, message: str) -> Any:
-    """Return the converter of a message, the same for the same arguments. ``files``: a serialized
-    ``FileDescriptorSet``. Raises ``ConfigurationError`` without the package ``ptars``.
+    """Return the converter of ``ptars`` for a message, the same for the same arguments. ``files``:
+    a serialized ``FileDescriptorSet``. ``message``: the full name. Raises ``ConfigurationError``
+    without the package ``ptars``.
     """
     try:
         from ptars import HandlerPool, PtarsConfig
@@ -315,7 +328,9 @@ def _message_converter(files: bytes, message: str) -> Any:
 def _arrow_udf(
     function: Callable[[pa.Array], pa.Array], type_: DataType
 ) -> Callable[[Column], Column]:
-    """Return a function over Arrow columns as one over Spark's."""
+    """Return a function on Arrow arrays as a function on Spark's columns. ``type_``: the type of
+    its result.
+    """
     udf: Any = arrow_udf  # its overloads use constants private to Spark
     column_function: Callable[[Column], Column] = udf(function, returnType=type_)
     return column_function
@@ -329,6 +344,7 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """
 
     def decode(values: pa.Array) -> pa.Array:
+        """Return the messages as an array of structs of equal length."""
         handler = _message_converter(files, message)
         return pa.concat_arrays(list(_decode_messages(handler, values.cast(pa.binary()))))
 
@@ -336,8 +352,9 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
-    """Return the messages ``values`` as structs in consecutive arrays, together as long, null where
-    they are null or cannot be read. ``handler``: as ``_message_converter`` returns it.
+    """Return the messages ``values``, as bytes, in arrays of structs whose concatenation is in
+    their order. A struct is null where the message is null or cannot be read. ``handler``: as
+    ``_message_converter`` returns it.
 
     A batch that fails is halved until the unreadable message is found.
     """
@@ -367,6 +384,7 @@ def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], 
     """
 
     def encode(rows: pa.Array) -> pa.Array:
+        """Return the structs as an array of messages in bytes."""
         handler = _message_converter(files, message)
         _refuse_lost(operator, _find_descriptor(files, message), rows)
         batch = pa.RecordBatch.from_struct_array(rows)
@@ -408,7 +426,12 @@ def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path:
 
 
 def _refuse_lost_field(operator: str, field: FieldDescriptor, column: pa.Array, path: str) -> None:
-    """Raise ``DataError`` as ``_refuse_lost`` does, for the values of one field at ``path``."""
+    """Raise ``DataError`` for a null in a list or map, and for a text that is no name of its enum,
+    in the values of one field. Messages within are checked by ``_refuse_lost``.
+
+    ``operator``: the name of the call. ``field``: the field's descriptor. ``column``: its values.
+    ``path``: the field's dotted name, for errors.
+    """
     is_map = pa.types.is_map(column.type)
     if is_map or pa.types.is_list(column.type):
         if is_map:
@@ -442,12 +465,16 @@ def _refuse_lost_field(operator: str, field: FieldDescriptor, column: pa.Array, 
 
 
 def _spark_readable_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema in types that Spark has, everything nullable."""
+    """Return the schema in types that Spark has, at any depth: unsigned integers become signed
+    ones, or decimals for 64 bits, and everything is nullable.
+    """
     return pa.schema([pa.field(f.name, _nullable_type(f.type, _signed_type)) for f in schema])
 
 
 def _signed_type(type_: pa.DataType) -> pa.DataType:
-    """Return the signed type for an unsigned integer; other types stay."""
+    """Return a signed type that has all values of an unsigned one: ``int64`` for ``uint32``,
+    ``decimal(20,0)`` for ``uint64``. Other types stay.
+    """
     if pa.types.is_uint64(type_):
         return pa.decimal128(20, 0)
     return pa.int64() if pa.types.is_uint32(type_) else type_
@@ -456,7 +483,9 @@ def _signed_type(type_: pa.DataType) -> pa.DataType:
 def _nullable_type(
     type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType] = lambda same: same
 ) -> pa.DataType:
-    """Return the type with everything in it nullable; ``leaf``: the conversion of plain types."""
+    """Return the type with everything in it nullable. ``leaf``: a conversion of the plain types
+    within; by default they stay.
+    """
     if pa.types.is_list(type_):
         return pa.list_(_nullable_type(type_.value_type, leaf))
     if pa.types.is_map(type_):
@@ -467,11 +496,11 @@ def _nullable_type(
 
 
 def _message_indexes(descriptor: Descriptor) -> list[bytes]:
-    """Return the one or two byte sequences by which a registry's framing may name the message of a
-    descriptor, the usual one first.
+    """Return the one or two byte sequences by which a registry's framing may name the message of
+    ``descriptor``, the usual one first.
 
-    It names the message's index in its file or outer message, after the indexes of its outer
-    messages. The first message of a file has a second, usual form: one zero byte.
+    A sequence is a count and then indexes, as varints: of the outermost message in its file, and of
+    each message in its outer one. For the first message of a file, one zero byte is usual instead.
     """
     path: list[int] = []
     current = descriptor
@@ -485,7 +514,9 @@ def _message_indexes(descriptor: Descriptor) -> list[bytes]:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number that is not negative as the bytes of a zigzag varint."""
+    """Return ``value``, which is not negative, as a varint of the zigzag encoding, so of twice the
+    value.
+    """
     value <<= 1
     encoded = bytearray()
     while value > 0x7F:

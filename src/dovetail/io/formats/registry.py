@@ -32,48 +32,63 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True)
 class Registered:
-    """A version of a subject: its schema's id and text."""
+    """A version of a subject in a registry."""
 
     id: int
+    """The id of the schema, unique in the registry."""
     version: int
+    """The number of the version within the subject, from 1."""
     schema: str
+    """The text of the schema; JSON unless it is Protobuf's."""
 
 
 class Registry(ABC):
-    """A store of schemas: each has an id, and is a version of a subject."""
+    """A store of schemas. A schema has an id, and is a version of a subject, the name under which
+    versions of one schema are kept.
+    """
 
     @abstractmethod
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return all versions of a subject in ascending order, at least one. Each schema id occurs
-        once. The last version is the one that new records are written by.
+        """Return the versions of a subject, at least one, the one by which new records are written
+        last. Each schema id occurs once. The others are in ascending order, but deleted versions
+        come first.
 
         Raises ``ConfigurationError`` for an unknown subject, or if the registry cannot be asked.
         """
 
     @abstractmethod
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the id of a schema under a subject; register the schema if it is new there."""
+        """Return the id of a schema under a subject; register the schema if it is new there and the
+        registry can. ``schema``: the text. ``type_``: its language.
+
+        Raises ``ConfigurationError`` if the registry neither has nor registers the schema, or
+        cannot be asked.
+        """
 
     def refuse(self, problem: str, remedy: str) -> ConfigurationError:
-        """Return the error of a registry that does not answer as it should."""
+        """Return, not raise, the ``ConfigurationError`` of this registry. ``problem``: the rest of
+        a sentence that begins with the registry's address.
+        """
         return ConfigurationError(f"registry {self}", problem, remedy)
 
 
 @dataclass(frozen=True)
 class FileRegistry(Registry):
-    """The schemas of a file: a list of objects with ``subject``, ``version``, ``id`` and
+    """The schemas in a file: a JSON list of objects with ``subject``, ``version``, ``id`` and
     ``schema``.
     """
 
     path: str
+    """The path of the file, which is read when the first subject is asked for."""
 
     def __str__(self) -> str:
         return self.path
 
     @cached_property
     def _subjects(self) -> Mapping[str, Sequence[Registered]]:
-        """The versions of each subject, in ascending order. Raises ``ConfigurationError`` if the
-        file is unreadable, or if a version lacks one of its four parts.
+        """The versions of each subject in the file, in ascending order; read once. Raises
+        ``ConfigurationError`` if the file is unreadable, or if a version lacks one of its four
+        fields.
         """
         subjects: dict[str, list[Registered]] = {}
         try:
@@ -99,8 +114,9 @@ class FileRegistry(Registry):
         return self._subjects[subject]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the id that the file has for the schema of a subject. Nothing is registered.
-        Raises ``ConfigurationError`` for another schema and an unknown subject.
+        """Return the id that the file has for the schema of a subject; equal JSON is the same
+        schema. Nothing is registered, and ``type_`` does not count. Raises ``ConfigurationError``
+        for a schema or subject that the file lacks, and for an unreadable file.
         """
         for version in self.versions(subject):
             if _is_same_schema(version.schema, schema):
@@ -113,21 +129,24 @@ class FileRegistry(Registry):
 
 @dataclass(frozen=True)
 class HttpRegistry(Registry):
-    """A registry behind a URL."""
+    """A registry behind a URL, with Confluent's API."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The headers of each request besides the media types; they may hold secrets."""
     timeout_s: float = 30.0
+    """The limit of a request in seconds."""
 
     def __str__(self) -> str:
         return self.url
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the deleted versions of a subject, and then the others, each in ascending order.
+        """Return the versions of a subject: the deleted ones, and then the others, each group in
+        ascending order. Of several versions with one schema id, only the last one in this order is
+        returned.
 
-        Records may still be written by a deleted version, but it is never the latest one. A schema
-        that was deleted and registered again is no deleted one. If all are deleted, the last of
-        them counts as the latest.
+        Records may still be written by a deleted version, so it is read, too. If all versions are
+        deleted, the last of them counts as the latest.
 
         Raises ``ConfigurationError`` for an unknown subject, for schemas with references, and if
         the registry does not answer or answers with an error.
@@ -175,10 +194,11 @@ class HttpRegistry(Registry):
         return int(registered["id"])
 
     def _send_request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the decoded JSON, or None on HTTP 404. ``path``: behind the
-        registry's address. ``body``: sent as JSON, None for nothing.
+        """Send a request and return the decoded JSON, or None on HTTP 404. ``path``: the rest of
+        the URL, behind ``self.url``. ``body``: data to send as JSON, None for nothing.
 
-        Raises ``ConfigurationError`` for other errors, and if there is no answer.
+        Raises ``ConfigurationError`` for other statuses of an error, for an answer that is no JSON,
+        and if there is no answer.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": _MEDIA_TYPE, **self.headers}
@@ -287,7 +307,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
 
 
 def _is_same_schema(schema: str, other: str) -> bool:
-    """Say whether two schemas are the same JSON, or the same text if they are no JSON."""
+    """Return True if two schemas are equal as JSON, or equal texts if one of them is no JSON."""
     try:
         return bool(json.loads(schema) == json.loads(other))
     except ValueError:

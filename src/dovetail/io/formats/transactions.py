@@ -53,11 +53,12 @@ _ROWS_MAX: Final = 1 << 24
 
 
 def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
-    """Return an event's part of its transaction: a struct of ``TRANSACTION_TYPE``, whose parts are
-    null where the envelope has none. Of an id of two numbers only the first one stays.
+    """Return an event's part in its transaction: a struct of ``TRANSACTION_TYPE``, whose fields are
+    null where the envelope has none. Of an id of two numbers, such as ``729:26407824``, the first
+    one is kept.
 
-    ``op``: the event's operation. ``part_at``: returns the part of the envelope at a path of
-    ``TRANSACTION_PATHS``, in its type of ``events.METADATA``.
+    ``op``: the kind of the event. ``part_at``: a function that returns the part of the envelope at
+    a path of ``TRANSACTION_PATHS``, in its type of ``events.METADATA``.
     """
     id_ = F.regexp_replace(part_at("transaction.id"), r"^(\d+):\d+$", "$1")
     row = F.coalesce(part_at("source.row"), F.lit(0))
@@ -69,8 +70,9 @@ def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
 
 
 def lacks_transaction(text: Column) -> Column:
-    """Return a boolean column: a JSON text is an envelope without the field ``transaction``; a null
-    field counts as there. It is null for a text that is no JSON object.
+    """Return a boolean column: a JSON text is an envelope without the field ``transaction``. A null
+    in that field counts as there. The result is null for a text that is no JSON object. The
+    envelope may lie in ``payload``.
     """
     payload = F.coalesce(F.get_json_object(text, "$.payload"), text)
     return ~F.array_contains(F.json_object_keys(payload), "transaction")

@@ -44,7 +44,7 @@ _HEX_PREFIX: Final = "hex:"
 
 @dataclass(frozen=True)
 class Placeholder:
-    """The placeholder of a value that was not sent."""
+    """The placeholder that Debezium writes for a value that it did not send."""
 
     given: str = PLACEHOLDER
     """Debezium's setting: a text, or ``hex:`` and hexadecimal digits. It must not stand for no
@@ -53,8 +53,8 @@ class Placeholder:
 
     @property
     def octets(self) -> bytes:
-        """The placeholder's bytes. Raises ``ValueError`` if the setting has wrong hexadecimal
-        digits.
+        """The placeholder's bytes: those after ``hex:``, else the text in UTF-8. Raises
+        ``ValueError`` if the setting has wrong hexadecimal digits.
         """
         if self.given.startswith(_HEX_PREFIX):
             return bytes.fromhex(self.given.removeprefix(_HEX_PREFIX))
@@ -62,8 +62,9 @@ class Placeholder:
 
     @property
     def _texts(self) -> list[str]:
-        """The distinct forms of the placeholder in a text column, at least one: plain, base64
-        (standard, URL-safe), hex (lower, upper case), hstore, UUID of the MD5.
+        """The distinct forms of the placeholder in a text column, at least one. They are the plain
+        text, base64 (standard, URL-safe), hexadecimal digits (lower, upper case), the JSON of an
+        hstore, and the UUID of its MD5. Raises ``ValueError`` as ``octets`` does.
         """
         octets = self.octets
         text = octets.decode("utf-8", "replace")
@@ -73,11 +74,12 @@ class Placeholder:
         return [*dict.fromkeys(texts), _as_hstore(text), str(UUID(bytes=digest, version=3))]
 
     def is_unsent(self, value: Column, type_: DataType) -> Column | None:
-        """Return a boolean column: a value, or a part of it at any depth, was not sent. It is null
-        for a null text or null bytes, else never. It is None if the type cannot have a placeholder.
+        """Return a boolean column: ``value`` is the placeholder, or has it in a part at any depth,
+        so was not sent. It is null for a null text or null bytes, else never null. Return None if
+        ``type_`` cannot have a placeholder.
 
-        ``value``: as it is encoded, in the type ``type_``. Raises ``ValueError`` as ``octets``
-        does.
+        ``value``: the value as it is encoded, of the type ``type_``. Raises ``ValueError`` as
+        ``octets`` does.
         """
         if isinstance(type_, StringType):
             return value.isin(self._texts)
@@ -103,13 +105,14 @@ class Placeholder:
         return reduce(or_, conditions) if conditions else None
 
     def _has_element(self, array: Column, type_: DataType) -> Column | None:
-        """Return a boolean column, never null: any element of an array was not sent. It is None if
-        their type cannot have a placeholder.
+        """Return a boolean column, never null: an element of ``array`` was not sent. Return None if
+        elements of the type ``type_`` cannot have a placeholder.
         """
         if self.is_unsent(F.lit(None).cast(type_), type_) is None:
             return None
 
         def is_element_unsent(element: Column) -> Column:
+            """Return the check of one element, False for null."""
             is_unsent = self.is_unsent(element, type_)
             assert is_unsent is not None
             return F.coalesce(is_unsent, F.lit(False))
@@ -117,10 +120,9 @@ class Placeholder:
         return F.coalesce(F.exists(array, is_element_unsent), F.lit(False))
 
     def _is_list_of_bytes(self, array: Column, type_: DataType) -> Column | None:
-        """Return a boolean column, never null: an array's elements are the placeholder's bytes, one
-        by one, as numbers or in base64. ``type_``: that of the elements.
-
-        It is None if their type cannot have such numbers.
+        """Return a boolean column, never null: the elements of ``array`` are the placeholder's
+        bytes, one byte each, as numbers or in base64. Return None if elements of the type ``type_``
+        cannot be such.
         """
         octets = self.octets
         same = []
@@ -141,12 +143,14 @@ class Placeholder:
 
 
 def _as_hstore(text: str) -> str:
-    """Return the JSON of a map of the text to itself."""
+    """Return the JSON of PostgreSQL's type hstore, a map, in which ``text`` is the only key and its
+    value.
+    """
     return json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _unscaled_bytes(text: Column) -> Column:
-    """Return the unscaled bytes, in base64, of a decimal with its own scale, in JSON; null for
-    other texts.
+    """Return the field ``value`` of a JSON object: the unscaled bytes, in base64, of a decimal with
+    its own scale. It is null for other texts.
     """
     return F.get_json_object(text, "$.value")
