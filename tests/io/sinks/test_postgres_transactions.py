@@ -50,7 +50,7 @@ def change(dsn: str, *tables: tuple[str, Rows]) -> None:
         for number, (name, rows) in enumerate(tables):
             target = find_table(cursor, TableShape(name, TYPES[name], ["id"], False), name)
             assert target is not None
-            staging = target.stage_here(cursor, number)
+            staging = target.create_temporary_staging(cursor, number)
             copy_texts(cursor, staging, [*TYPES[name], "_deleted", "_position"], [_csv(name, rows)])
             changes.append(StagedChanges(target, staging, None, clears=False))
         apply_changes(cursor, changes)

@@ -179,13 +179,13 @@ def test_many_rows_are_copied_by_several_tasks(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks: list[dict[int, int]] = []
-    copied = sink_module.PostgresTable.copied_by_task
+    copied = sink_module.PostgresTable.run_copy_tasks
 
     def noted(self: Any, kept: DataFrame, staging: str) -> dict[int, int]:
         tasks.append(copied(self, kept, staging))
         return tasks[-1]
 
-    monkeypatch.setattr(sink_module.PostgresTable, "copied_by_task", noted)
+    monkeypatch.setattr(sink_module.PostgresTable, "run_copy_tasks", noted)
     # Each key changes three times, in several tasks; every tenth is deleted at last.
     number = F.col("n")
     changes = place.spark.range(0, 60_000, 1, 3).select(F.col("id").alias("n"))
@@ -449,7 +449,7 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
     place = Place(session, Path(directory), dsn)
     if few == "many":
         sink_module.ROWS_MAX = 0
-    take = sink_module.PostgresTables.take
+    take = sink_module.PostgresTables.write
 
     def dying(self: Any, batch: DataFrame, number: int) -> None:
         take(self, batch, number)
@@ -457,9 +457,9 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
             kill()
 
     if moment == "within":
-        sink_module.TargetTable.record = kill  # type: ignore[method-assign]
+        sink_module.TargetTable.record_batch = kill  # type: ignore[method-assign]
     else:
-        sink_module.PostgresTables.take = dying  # type: ignore[method-assign]
+        sink_module.PostgresTables.write = dying  # type: ignore[method-assign]
     place.run(getattr(place, kind)())
 
 
@@ -467,7 +467,7 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
     place: Place, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.come((1, "a"))
-    ends = sink_module.TargetTable.record
+    ends = sink_module.TargetTable.record_batch
     lost = []
 
     def losing(self: Any, cursor: Any, query: str, batch: int) -> None:
@@ -477,7 +477,7 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
             cursor.execute("COMMIT")
             place.sql(f"SELECT pg_terminate_backend({lost[0]}, 5000)")
 
-    monkeypatch.setattr(sink_module.TargetTable, "record", losing)
+    monkeypatch.setattr(sink_module.TargetTable, "record_batch", losing)
     place.run(place.stream(), retries=1)
     assert lost
     assert place.rows() == [(1, "a")]

@@ -182,9 +182,9 @@ class ColumnEncoding:
         """
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
             return False
-        return all(encoding.is_of_type(inner) for encoding, inner in self._inner(type_))
+        return all(encoding.is_of_type(inner) for encoding, inner in self._parts_within(type_))
 
-    def _inner(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
+    def _parts_within(self, type_: DataType) -> Iterator[tuple[ColumnEncoding, DataType]]:
         """Yield (encoding, type) of the parts of a value of ``type_``: fields, elements or map
         values. Fields without a known encoding are left out. Nothing is yielded for a plain value,
         or if no encoding of parts is known.

@@ -59,9 +59,9 @@ class JsonObject:
         return _from_json(self.text, raw_type(self.schema))
 
     def row(self, parsed: Column) -> Column:
-        """Return the object as a struct of ``schema``. It is null where the text is null, is not
-        exactly one JSON object in UTF-8, or has a field that does not fit its type. ``parsed``: the
-        column of ``JsonObject.parsed``.
+        """Return the object as a struct of ``schema``. It is null where the text is null or not
+        exactly one JSON object in UTF-8. It is also null where a field does not fit its type.
+        ``parsed``: the column of ``JsonObject.parsed``.
         """
         values = JsonValues(self.encodings)
         raw = parsed["object"]

@@ -243,8 +243,8 @@ def is_infinite(converted: Column, type_: DataType) -> Column | None:
 
 
 def misfit_problem(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
-    """Return a text why a value does not fit its type, with the path and the text of the first part
-    at fault, in the order of the fields. It is null if all parts fit.
+    """Return a text why a value does not fit its type: the path and the text of the first part at
+    fault, in the order of the fields. It is null if all parts fit.
 
     ``text``: the value in ``text_type(type_)``. ``converted``: the value in ``type_``. ``path``:
     the path of the value, with a dot in front of each name; empty for the whole object.

@@ -426,8 +426,8 @@ def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path:
 
 
 def _refuse_lost_field(operator: str, field: FieldDescriptor, column: pa.Array, path: str) -> None:
-    """Raise ``DataError`` for a null in a list or map, and for a text that is no name of its enum,
-    in the values of one field. Messages within are checked by ``_refuse_lost``.
+    """Raise ``DataError`` if a value of one field cannot be written. It is a null in a list or map,
+    or a text that is no name of its enum. Messages within are checked by ``_refuse_lost``.
 
     ``operator``: the name of the call. ``field``: the field's descriptor. ``column``: its values.
     ``path``: the field's dotted name, for errors.

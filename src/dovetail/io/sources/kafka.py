@@ -335,7 +335,7 @@ def to_records(
     value: WriteFormat = "json",
     headers: Headers | None = None,
     topic: str | None = None,
-    beside: Sequence[str] = (),
+    further_columns: Sequence[str] = (),
 ) -> DataFrame:
     """Return a changelog as Kafka records: ``key``, ``value`` and ``headers``, as Spark's sink
     takes them.
@@ -349,17 +349,17 @@ def to_records(
 
     :param headers: further headers, columns of the changelog or expressions over it: bytes as they
         are, all else as text. A null header is left out.
-    :param beside: further columns of the changelog, which stay behind the record's.
+    :param further_columns: further columns of the changelog, which stay behind the record's.
     :raises PlanError: a column is missing, or does not suit its format.
     :raises ConfigurationError: a format's registry does not answer.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 
-    def written(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
+    def encoded(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).writing(FormatContext("write_topic", part, topic), columns)
 
-    upserted = written("value", value, value_columns)
+    upserted = encoded("value", value, value_columns)
     if not format_of(value).tells_null:
         null = f'an upsert of null would read as a delete with value="{value}"'
         upserted = F.coalesce(
@@ -371,13 +371,13 @@ def to_records(
         F.lit(f"a change is {UPSERT} or {DELETE}, not "), F.coalesce(change, F.lit("null"))
     )
     return changes.select(
-        written("key", key, key_columns).alias("key"),
+        encoded("key", key, key_columns).alias("key"),
         F.when(change == UPSERT, upserted)
         .when(change == DELETE, tombstone)
         .otherwise(_failing_column(unknown))
         .alias("value"),
         _header_column(changes, headers or {}).alias("headers"),
-        *map(F.col, beside),
+        *map(F.col, further_columns),
     )
 
 
@@ -387,7 +387,7 @@ def _header_column(changes: DataFrame, headers: Headers) -> Column:
     refuses.
     """
 
-    def each(values: Mapping[str, Column]) -> Column:
+    def headers_of(values: Mapping[str, Column]) -> Column:
         return F.array(
             *(
                 F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
@@ -396,10 +396,10 @@ def _header_column(changes: DataFrame, headers: Headers) -> Column:
         )
 
     event_time = F.unix_micros(TIMESTAMP).cast("string")
-    change_headers = each({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
+    change_headers = headers_of({TIMESTAMP_HEADER: event_time, CHANGE_HEADER: F.col(CHANGE)})
     if not headers:
         return change_headers
-    user_headers = each(
+    user_headers = headers_of(
         {name: _header_value(changes, name, item) for name, item in headers.items()}
     )
     return F.concat(

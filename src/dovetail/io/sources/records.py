@@ -118,14 +118,14 @@ class RecordFrame:
     stream: bool = False
     """True if the records become a stream, whose records without a value need no key."""
 
-    def has(self, name: str) -> bool:
+    def has_column(self, name: str) -> bool:
         """Return True if the records have a column of this name."""
         return name in self.frame.columns
 
     @property
     def ordered(self) -> bool:
         """True if the records have their place in a log: partition and offset."""
-        return self.has("partition") and self.has("offset")
+        return self.has_column("partition") and self.has_column("offset")
 
     def rows(self) -> tuple[list[str], DataFrame]:
         """Return the key's columns, and the records as rows.
@@ -142,10 +142,10 @@ class RecordFrame:
         functions.
         """
         self._refuse_types()
-        frame = self._bytes("value", self.frame)
+        frame = self._with_bytes("value", self.frame)
         parts: dict[Part, StructType] = {}
         if self.key is not None:
-            frame = self._bytes("key", frame)
+            frame = self._with_bytes("key", frame)
             key = self.value.of_key(self.key).reading(self._format_context("key"))
             frame, parts["key"] = key.decode(frame, "key"), key.fields
         beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
@@ -187,7 +187,7 @@ class RecordFrame:
         upper 39 of 63 bits are then a hash of the topic.
         """
         partition = F.col("partition")
-        if self.topic is not None or not self.has("topic"):
+        if self.topic is not None or not self.has_column("topic"):
             return partition
         topic = F.shiftleft(F.xxhash64("topic"), _PARTITION_BITS)
         return topic.bitwiseOR(partition.cast("long")).bitwiseAND(F.lit(2**63 - 1))
@@ -198,12 +198,12 @@ class RecordFrame:
         """
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
-    def place(self) -> Column:
+    def place_text(self) -> Column:
         """The place of a row's record as text: topic, partition and offset, or the file. It is
         empty if neither is known. It is an expression over ``rows``.
         """
         if self.ordered:
-            topic = F.col("_record.topic") if self.has("topic") else F.lit(self.topic or "")
+            topic = F.col("_record.topic") if self.has_column("topic") else F.lit(self.topic or "")
             where = "topic %s, partition %d, offset %d"
             return F.format_string(where, topic, "_record.partition", "_record.offset")
         return (
@@ -215,7 +215,7 @@ class RecordFrame:
         """True if Spark can name the file from which each record was read."""
         return file_metadata(self.frame, "file_path") is not None
 
-    def _bytes(self, part: Part, frame: DataFrame) -> DataFrame:
+    def _with_bytes(self, part: Part, frame: DataFrame) -> DataFrame:
         """Return the frame with the column of ``part``, ``"key"`` or ``"value"``, cast to bytes.
         Raises ``PlanError`` if the column is missing or of another type than bytes or text.
         """
@@ -241,7 +241,7 @@ class RecordFrame:
         together.
         """
         for name, (kind, shown) in _PLACE_COLUMNS.items():
-            if not self.has(name) or (name in ("partition", "offset") and not self.ordered):
+            if not self.has_column(name) or (name in ("partition", "offset") and not self.ordered):
                 continue
             type_ = self.frame.schema[name].dataType
             if not isinstance(type_, kind) or (name == "headers" and type_.simpleString() != shown):
@@ -285,7 +285,7 @@ class RecordFrame:
         column.
         """
         name = path.partition(".")[0]
-        if not self.has(name):
+        if not self.has_column(name):
             raise PlanError(
                 self.operator,
                 f"metadata= names {path!r}, and the frame has no column {name!r}, among "
@@ -304,8 +304,8 @@ class RecordFrame:
         """Return the time in the timestamp header, else the record's own timestamp, else null. The
         first such header counts, unless it is no whole number.
         """
-        stamped = F.col("timestamp") if self.has("timestamp") else F.lit(None).cast("timestamp")
-        if not self.has("headers"):
+        stamped = F.col("timestamp") if self.has_column("timestamp") else F.lit(None).cast("timestamp")
+        if not self.has_column("headers"):
             return stamped
         header_position = F.nullif(
             F.array_position("headers.key", TIMESTAMP_HEADER), F.lit(0)
@@ -423,7 +423,7 @@ def readable_rows(
     ``name``: the source's, for the metric that counts them.
     """
     time = F.coalesce(_record_timestamp(records), TIMESTAMP)
-    sent = RowOrigin("record", records.place(), _record_columns(records), time)
+    sent = RowOrigin("record", records.place_text(), _record_columns(records), time)
     return _rows_without_problems(records.operator, rows, sent, name, malformed)
 
 
@@ -514,7 +514,7 @@ def _rows_without_problems(
 
 def _record_timestamp(records: RecordFrame) -> Column:
     """Return the record's own timestamp; null if the records have none."""
-    timestamp = F.col("_record.timestamp") if records.has("timestamp") else F.lit(None)
+    timestamp = F.col("_record.timestamp") if records.has_column("timestamp") else F.lit(None)
     return timestamp.cast("timestamp")
 
 
@@ -526,10 +526,10 @@ def _record_columns(records: RecordFrame) -> list[Column]:
     columns = [
         F.col(f"_record.{name}").alias(name)
         for name in ("topic", "partition", "offset")
-        if records.has(name)
+        if records.has_column(name)
     ]
     for part in ("key", "value"):
-        if records.has(part):
+        if records.has_column(part):
             text = F.col(f"_record.{part}").cast(StringType())
             whole = F.is_valid_utf8(text)
             columns.append(F.when(whole, text).alias(part))

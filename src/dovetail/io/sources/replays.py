@@ -115,8 +115,8 @@ def source_with_replays(node: Node, folder: str) -> Source:
     rows = _read_folder(session, frame, folder)
     unread = node.with_unread
     if node.order.by_files:
-        frame, rows = _with_file(frame), _with_file(rows)
-        unread = None if unread is None else _with_file(unread)
+        frame, rows = _with_file_metadata(frame), _with_file_metadata(rows)
+        unread = None if unread is None else _with_file_metadata(unread)
     if unread is not None:
         none = rows.withColumn(UNREAD, F.lit(None).cast(unread.schema[UNREAD].dataType))
         unread = unread.unionByName(none, allowMissingColumns=True)
@@ -136,7 +136,7 @@ def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFr
     return rows.select(*columns)
 
 
-def _with_file(rows: DataFrame) -> DataFrame:
+def _with_file_metadata(rows: DataFrame) -> DataFrame:
     """Return rows with the place of their file as a column, which a union then keeps. Spark must
     read the rows from files.
     """

@@ -128,9 +128,9 @@ def test_a_zombie_is_fenced_before_and_within_its_transaction(
 ) -> None:
     topics, query = new_topics(1), uuid4().hex
     what = order(kafka_servers, topics, query=query)
-    zombie = producers._Producer(what, what.name(0))
+    zombie = producers._Producer(what, what.producer_name(0))
     assert zombie.begin_transaction(what) == topics
-    later = producers._Producer(what, what.name(0))
+    later = producers._Producer(what, what.producer_name(0))
     with pytest.raises(TargetError, match="another process has taken over the transaction dovetai"):
         zombie.commit(what, topics, records((0, "a", "zombie")))
     assert later.begin_transaction(what) == topics
@@ -162,7 +162,7 @@ def test_a_task_killed_before_its_commit_leaves_nothing(
     """Its records are on the broker, and the next attempt ends their transaction."""
     topics, query = new_topics(1), uuid4().hex
     what = order(kafka_servers, topics, query=query)
-    killed = producers._Producer(what, what.name(0))
+    killed = producers._Producer(what, what.producer_name(0))
     killed.begin_transaction(what)
     killed._send(what, topics, records((0, "a", "killed"))[0])
     killed._producer.flush()
@@ -211,7 +211,7 @@ def test_a_transaction_that_takes_too_long_is_ended(
     topics, query = new_topics(1), uuid4().hex
     limits = {"kafka.transaction.timeout.ms": "2000", "kafka.socket.timeout.ms": "1500"}
     what = order(kafka_servers, topics, query=query, options=limits)
-    slow = producers._Producer(what, what.name(0))
+    slow = producers._Producer(what, what.producer_name(0))
     slow.begin_transaction(what)
     slow._send(what, topics, records((0, "a", "slow"))[0])
     slow._producer.flush()

@@ -104,7 +104,7 @@ class DeltaMerger:
 
             if self._taken:
                 if self.rewriter is None:
-                    details = target.taken_by(session, query)
+                    details = target.details_if_owned(session, query)
                 else:
                     self.rewriter.refuse_taken(query)
             else:
@@ -116,7 +116,7 @@ class DeltaMerger:
                         self._replace(session, batch, query)
                     self._taken = True
                     return
-                target.take(session, query, relation)
+                target.claim(session, query, relation)
                 self._taken = True
                 self._partition_columns = delta_tables.partition_columns(session, table)
             batch = self._refuse_empty_partitions(batch)

@@ -57,7 +57,7 @@ def conflict_error(title: str, problem: str) -> TargetError:
     )
 
 
-def commit_twice(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+def commit_with_retry(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Make a commit. If another writer was faster, make it once more, and raise if it fails again.
     Other errors are raised at once. All are Spark's own errors, for ``translate_conflicts``.
 

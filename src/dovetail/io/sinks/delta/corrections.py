@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import commit_twice
+from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.delta.versions import (
     CURRENT,
     VALID_FROM,
@@ -80,7 +80,7 @@ def merge_corrections(
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``commit_twice``).
+    writer conflicts twice (``commit_with_retry``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -91,7 +91,7 @@ def merge_corrections(
             delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
         )
         with moved(stored_changes, session) as source, settings:
-            commit_twice(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
+            commit_with_retry(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
 
 
 def _merge(
@@ -184,15 +184,15 @@ def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str
         if name not in every.columns:
             every = every.withColumn(name, F.lit(None).cast(type_))
     values = [at for name, at in places.items() if name not in (*keys, *VERSION_NAMES)]
-    own = [places[name] for name in keys]
-    points = every.groupBy(*own, TIMESTAMP).agg(
+    key_columns = [places[name] for name in keys]
+    points = every.groupBy(*key_columns, TIMESTAMP).agg(
         F.max_by(F.struct(*values, CHANGE, "rank"), F.struct("rank", POSITION)).alias("last"),
         F.max("until").alias("until"),
         F.coalesce(F.bool_or("has_row"), F.lit(False)).alias("has_row"),
     )
-    points = points.select(*own, TIMESTAMP, "until", "has_row", "last.*")
+    points = points.select(*key_columns, TIMESTAMP, "until", "has_row", "last.*")
 
-    ordered = Window.partitionBy(*own).orderBy(TIMESTAMP)
+    ordered = Window.partitionBy(*key_columns).orderBy(TIMESTAMP)
     is_upsert = F.col(CHANGE) == UPSERT
     follows_upsert = F.coalesce(F.lag(is_upsert).over(ordered), F.lit(False))
     end = F.when(is_upsert, F.lead(TIMESTAMP).over(ordered)).otherwise(F.col(TIMESTAMP))

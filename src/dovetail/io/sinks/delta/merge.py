@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, quoted
-from dovetail.io.sinks.delta.conflicts import commit_twice
+from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.last_changes import last_rows
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
@@ -45,7 +45,7 @@ def merge_changes(
     nulls in them. ``details``: the table's details if just read. ``rewrite``: merges few rows, or
     returns False if they are left to Spark; None for Spark alone.
 
-    Raises Spark's error if another writer conflicts twice (``commit_twice``), and what ``rewrite``
+    Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and what ``rewrite``
     raises.
     """
     with kept(changes) as stored_changes:
@@ -60,11 +60,11 @@ def merge_changes(
             if rewrite is not None and rewrite(rows):
                 return
             upsert = delta_upsert.upsert
-            commit_twice(upsert, session, table, rows, schema, keys, nulls=nulls, details=details)
+            commit_with_retry(upsert, session, table, rows, schema, keys, nulls=nulls, details=details)
             return
         settings = delta_upsert.for_few(session, table, details)
         with settings if few else delta_upsert.for_many(session):
-            commit_twice(_merge_many, session, stored_changes, table, keys, nulls=nulls)
+            commit_with_retry(_merge_many, session, stored_changes, table, keys, nulls=nulls)
 
 
 def _merge_many(

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from dovetail.errors import DovetailWarning
-from dovetail.io.sinks.delta.conflicts import commit_twice, is_conflict
+from dovetail.io.sinks.delta.conflicts import commit_with_retry, is_conflict
 from dovetail.io.sinks.ownership import (
     Existing,
     TableRelation,
@@ -104,7 +104,7 @@ class DeltaTarget:
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
         it has completed a micro-batch. Raises ``TargetError`` for other columns, for rows that may
-        be neither replaced nor adopted, and as ``ownership.standing`` does.
+        be neither replaced nor adopted, and as ``ownership.relation_to_table`` does.
         """
         owner = delta_tables.property_of(session, self.table, QUERY_PROPERTY)
         relation = relation_to_table(
@@ -116,7 +116,7 @@ class DeltaTarget:
             refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
         return relation
 
-    def take(self, session: SparkSession, query: str, relation: TableRelation) -> None:
+    def claim(self, session: SparkSession, query: str, relation: TableRelation) -> None:
         """Add the columns that the table lacks, if ``evolve`` allows it. Make the query the owner
         of the table if ``relation`` is ``"adopted"``; for others the owner stays.
 
@@ -126,7 +126,7 @@ class DeltaTarget:
         if self.evolve:
             self.add_columns(session)
         if relation == "adopted":
-            commit_twice(delta_tables.set_property, session, self.table, QUERY_PROPERTY, query)
+            commit_with_retry(delta_tables.set_property, session, self.table, QUERY_PROPERTY, query)
 
     def replace(self, rows: DataFrame, query: str) -> None:
         """Put rows in place of the table, its columns, properties and partitions too, in one
@@ -136,7 +136,7 @@ class DeltaTarget:
         parts = self.partition_by
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
 
-    def taken_by(self, session: SparkSession, query: str) -> Row:
+    def details_if_owned(self, session: SparkSession, query: str) -> Row:
         """Return Delta's details of the table, after checking that the query still owns it.
 
         ``query``: the id that the query writes into the table's properties. Raises ``TargetError``

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import commit_twice
+from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import kept, moved
 
@@ -58,7 +58,7 @@ def mark_changes(
 
     ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
     nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``commit_twice``).
+    writer conflicts twice (``commit_with_retry``).
     """
     places = _internal_names(schema, keys)
     with kept(changes) as stored_changes:
@@ -71,7 +71,7 @@ def mark_changes(
             moved(last_changes, session) as source,
             settings if few else delta_upsert.for_many(session),
         ):
-            commit_twice(_merge, source, table, places, keys, nulls=nulls)
+            commit_with_retry(_merge, source, table, places, keys, nulls=nulls)
 
 
 def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:

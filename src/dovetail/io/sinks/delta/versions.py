@@ -34,7 +34,7 @@ from pyspark.sql.window import Window, WindowSpec
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta.conflicts import commit_twice
+from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.plan.types.aggregate_types import has_no_equality
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.platform import delta_tables, delta_upsert
@@ -130,7 +130,7 @@ def merge_versions(
     nulls in them. ``track``: the columns whose changes make versions, empty for all upserts.
     ``details``: the table's details if just read.
 
-    Raises Spark's error if another writer conflicts twice (``commit_twice``).
+    Raises Spark's error if another writer conflicts twice (``commit_with_retry``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -143,14 +143,14 @@ def merge_versions(
             )
             if not few:
                 with delta_upsert.for_many(session):
-                    commit_twice(merge.merge)
+                    commit_with_retry(merge.merge)
                 return
             with delta_upsert.for_few(session, table, details) as properties:
-                where = None if delta_upsert.has_floats(schema, keys) else merge.having_keys()
+                where = None if delta_upsert.has_floats(schema, keys) else merge.keys_condition()
                 if where is None or delta_tables.records_changes(properties):
-                    commit_twice(merge.merge)
+                    commit_with_retry(merge.merge)
                 else:
-                    commit_twice(merge.replace, where)
+                    commit_with_retry(merge.replace, where)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _VersionMerge:
     track: Sequence[str]
     """The columns whose changes make versions; empty if every upsert makes one."""
 
-    def having_keys(self) -> str | None:
+    def keys_condition(self) -> str | None:
         """Return the SQL condition that a row of the table has one of the keys; None if it is
         longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job. Keys must not be floats.
         """
@@ -183,7 +183,7 @@ class _VersionMerge:
 
     def replace(self, where: str) -> None:
         """Replace the current versions of the changed keys by their new ones, with one scan and one
-        commit. Ended versions are not touched. ``where``: the condition of ``having_keys``. The
+        commit. Ended versions are not touched. ``where``: the condition of ``keys_condition``. The
         table must have no change feed. Spark's errors pass.
         """
         places = self.places

@@ -110,7 +110,7 @@ class IcebergTarget:
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
         it has completed a micro-batch. Raises ``TargetError`` for rows that may be neither replaced
-        nor adopted, and as ``ownership.standing`` does. A data file counts as rows, even if all of
+        nor adopted, and as ``ownership.relation_to_table`` does. A data file counts as rows, even if all of
         them are deleted.
         """
         from dovetail.iceberg.replacement import QUERY, all_files

@@ -93,7 +93,7 @@ class BatchWrite:
     topics: Sequence[str]
     """The topics, in the order of the numbers in the column ``TOPIC_COLUMN`` of records."""
 
-    def name(self, task: int) -> str:
+    def producer_name(self, task: int) -> str:
         """Return the transactional id of a task's producer, and the name of its group."""
         return f"{ID_PREFIX}{self.query}-{task}"
 
@@ -102,7 +102,7 @@ class BatchWrite:
         """The milliseconds after which the brokers abort a transaction."""
         return int(self.settings["transaction.timeout.ms"])
 
-    def due(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
+    def topics_to_write(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
         """Return the topics that lack the micro-batch, in order; empty if all have it. ``markers``:
         the last micro-batch of each topic that has one. ``name``: the producer's name, for errors.
 
@@ -158,7 +158,7 @@ def write_task_records(
     if not first:
         return
     if not _is_many(first):
-        yield task_report(task, text=text_of_records(first))
+        yield task_report(task, text=serialize_records(first))
         return
     try:
         records = commit_records(order, task, chain(first, filled))
@@ -208,7 +208,7 @@ def task_report(
     )
 
 
-def text_of_records(batches: Sequence[pa.RecordBatch]) -> bytes:
+def serialize_records(batches: Sequence[pa.RecordBatch]) -> bytes:
     """Return batches, at least one and all of one schema, as the bytes of a stream in Arrow's IPC
     format.
     """
@@ -255,9 +255,9 @@ def _commit_by_client(
     It uses this process's producer for the task, or a new one if there is none or it fails.
     ``client``: the package. Raises ``PermanentError``, ``TargetError`` and the client's errors.
     """
-    name = order.name(task)
-    place = (name, tuple(sorted(order.settings.items())))
-    producer, topics = _PRODUCERS.pop(place, None), None
+    name = order.producer_name(task)
+    producer_key = (name, tuple(sorted(order.settings.items())))
+    producer, topics = _PRODUCERS.pop(producer_key, None), None
     if producer is not None:
         with suppress(client.KafkaException):  # fenced or broken since: begin anew
             topics = producer.begin_transaction(order)
@@ -265,7 +265,7 @@ def _commit_by_client(
         producer = _Producer(order, name)
         topics = producer.begin_transaction(order)
     records = producer.commit(order, topics, batches) if topics else 0
-    _PRODUCERS[place] = producer
+    _PRODUCERS[producer_key] = producer
     while len(_PRODUCERS) > _PRODUCERS_MAX:
         _PRODUCERS.pop(next(iter(_PRODUCERS))).close()
     return records
@@ -294,11 +294,11 @@ class _Producer:
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
         consumer = self._client.Consumer(settings, logger=SILENT_LOGGER)
-        asked = [self._client.TopicPartition(topic, 0) for topic in order.topics]
+        partitions = [self._client.TopicPartition(topic, 0) for topic in order.topics]
         try:
             self._group = consumer.consumer_group_metadata()
             positions = retry_request(
-                self._client, lambda: consumer.committed(asked, ANSWER_SECONDS_MAX)
+                self._client, lambda: consumer.committed(partitions, ANSWER_SECONDS_MAX)
             )
         finally:
             consumer.close()
@@ -314,13 +314,13 @@ class _Producer:
         list.
 
         The producer must not be in a transaction. Raises ``PermanentError`` for the errors of
-        ``BatchWrite.due``, such as a topic with a later micro-batch. Raises the client's error, for
+        ``BatchWrite.topics_to_write``, such as a topic with a later micro-batch. Raises the client's error, for
         instance if the producer was fenced.
         """
         if {*order.topics} - {*self._markers}:
             self._read_markers(order)
         try:
-            due = order.due(self._name, self._markers)
+            due = order.topics_to_write(self._name, self._markers)
         except DovetailError as error:
             raise PermanentError(error) from error
         if due:

@@ -58,7 +58,7 @@ class TopicSink:
         for a registry that does not answer.
         """
         self._refuse_without_connector(changes.sparkSession, node)
-        return write_topic(changes, **self._sink(node))
+        return write_topic(changes, **self._write_arguments(node))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes a micro-batch's records; a repeated one writes them
@@ -70,15 +70,15 @@ class TopicSink:
         """
         self._refuse_without_connector(session, node)
         self.refuse_unfit(session, node)
-        return lambda batch, _: save_to_topic(batch, **self._sink(node))
+        return lambda batch, _: save_to_topic(batch, **self._write_arguments(node))
 
-    def _sink(self, node: Node) -> dict[str, Any]:
+    def _write_arguments(self, node: Node) -> dict[str, Any]:
         """Return the arguments of ``write_topic`` and ``save_to_topic`` for the changelog of
         ``node``, by name.
         """
-        return {**self._formats(node), "servers": self.servers, "options": self.options}
+        return {**self._record_arguments(node), "servers": self.servers, "options": self.options}
 
-    def _formats(self, node: Node) -> dict[str, Any]:
+    def _record_arguments(self, node: Node) -> dict[str, Any]:
         """Return the arguments of ``to_records`` for the changelog of ``node``, by name."""
         return {
             "key_columns": node.key.names,
@@ -89,12 +89,12 @@ class TopicSink:
             "headers": self.headers,
         }
 
-    def records(self, changes: DataFrame, node: Node, beside: Sequence[str] = ()) -> DataFrame:
+    def records(self, changes: DataFrame, node: Node, further_columns: Sequence[str] = ()) -> DataFrame:
         """Return the records of a changelog of ``node``, one per change: ``key``, ``value`` and
-        ``headers`` as Spark's sink takes them, then the columns ``beside``. Raises ``PlanError``
+        ``headers`` as Spark's sink takes them, then the columns ``further_columns``. Raises ``PlanError``
         for columns that do not suit their formats.
         """
-        return to_records(changes, **self._formats(node), beside=beside)
+        return to_records(changes, **self._record_arguments(node), further_columns=further_columns)
 
     def refuse_unfit(self, session: SparkSession, node: Node) -> None:
         """Raise ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns

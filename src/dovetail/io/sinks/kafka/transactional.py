@@ -87,7 +87,7 @@ class TransactionalSink(TopicSink):
         """The identity of the brokers' cluster, which its topics share. The brokers are asked.
         Raises ``ConfigurationError`` if they cannot be reached.
         """
-        return _Cluster.of(self).identity
+        return _Cluster.from_brokers(self).identity
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
@@ -126,11 +126,11 @@ class TransactionalSink(TopicSink):
                     "Give all exactly_once= topics of a query the same",
                 )
         refuse_settings(title, first.settings)
-        cluster = _Cluster.of(first, may_fail=is_remote(session))
+        cluster = _Cluster.from_brokers(first, may_fail=is_remote(session))
         if cluster.topics is not None:
             for sink, _ in sinks:
                 cluster.refuse_missing(sink)
-        _fix_transactions(session, title, checkpoint, first.transactions)
+        _record_transactions(session, title, checkpoint, first.transactions)
         return TransactionalBatches(
             title, [*sinks], Owner(checkpoint), checkpoint, cluster.retention_ms
         ).write
@@ -221,7 +221,7 @@ class _Cluster:
     """
 
     @staticmethod
-    def of(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
+    def from_brokers(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
         """Return the cluster of a sink, as its brokers tell it. If it cannot be reached, raise
         ``ConfigurationError`` or, with ``may_fail``, return one whose topics are not known.
         """
@@ -259,7 +259,7 @@ class _Cluster:
             )
 
 
-def _fix_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
+def _record_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
     """Record the number of transactions, ``count``, in a checkpoint. Overwrite another number if no
     micro-batch has been planned there; else raise ``CheckpointError``. A checkpoint that has
     planned without a number gets this one.

@@ -33,7 +33,7 @@ from dovetail.io.sinks.postgres.tables import (
     TargetTable,
     apply_changes,
     copy_texts,
-    foreign_key,
+    find_foreign_key,
 )
 from dovetail.io.sinks.postgres.transactions import ServerConnection
 from dovetail.lookup_sources.retry import call_with_retries
@@ -41,6 +41,7 @@ from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release
 
 T = TypeVar("T")
+"""The type of an action's result."""
 
 _WAIT_S = 0.1
 _FAILURE_COLUMNS = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
@@ -59,37 +60,39 @@ class SinkSettings:
     rows.
     """
 
-    line: ServerConnection
+    server: ServerConnection
+    """The connection to the server."""
     retries: int
     """The number of further attempts after a failure; 0 for none."""
     existing: Existing = "fail"
-    """The treatment of a table that is not this query's."""
+    """The treatment of a table with rows that is not this query's, as ``to_postgres`` has it."""
 
     @property
     def title(self) -> str:
         """The sink's name in errors."""
-        return self.line.title
+        return self.server.title
 
     @property
     def wait_s(self) -> float:
-        """The seconds to wait before the first further attempt."""
+        """The seconds to wait before the second attempt; each further wait is twice as long."""
         return _WAIT_S
 
     def run_with_retries(self, action: Callable[[], T]) -> T:
-        """Run ``action`` and return its result; retry it after an ``OSError``. Raises
-        ``ConfigurationError`` if the last attempt fails so; other errors pass at once.
+        """Run ``action`` and return its result; after an ``OSError`` run it again, up to
+        ``retries`` times. Raises ``ConfigurationError`` if the last attempt fails so; other errors
+        pass at once.
         """
         return call_with_retries(self, action)
 
     def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
-        """Return True if a table's rows are to be deleted before the query writes. Nothing is
-        changed.
+        """Return True if the rows of ``target`` are to be deleted before the query writes; False
+        for a table that the query owns or adopts. Nothing is changed.
 
-        ``query``: its id, None before its first start. ``begun``: a micro-batch of it is complete.
-        ``dovetail_queries`` must exist. Raises ``TargetError`` if the table is not this query's and
-        cannot become it, or has rows that it may not take over.
+        ``query``: its id, None before its first start. ``begun``: True if a micro-batch of it is
+        complete. The table ``dovetail_queries`` must exist. Raises ``TargetError`` if the table is
+        not this query's and cannot become it, or has rows that the query may not take over.
         """
-        owners = target.batches(cursor)
+        owners = target.last_batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
         relation = relation_to_table(
             self.title, self.existing, owner=owner, query=query, begun=begun
@@ -109,74 +112,80 @@ class PostgresTables:
     members: Sequence[PostgresTable]
     """The tables, at least one, of one user of the database."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
 
-    def take(self, batches: Sequence[DataFrame], batch_id: int) -> None:
-        """Write micro-batch ``batch_id`` to all tables, in one transaction that is retried. Tables
-        that have it already stay as they are. ``batches``: the rows of each table, in the order of
-        ``members``. Micro-batches come in order.
+    def write(self, batches: Sequence[DataFrame], batch_id: int) -> None:
+        """Write micro-batch ``batch_id`` to all tables, in one transaction, which is retried.
+        Tables that have this micro-batch already stay as they are.
+
+        ``batches``: the changes of each table, in the order of ``members``. Micro-batches must come
+        in order.
 
         Raises ``ConfigurationError`` if no attempt succeeds, ``DataError`` for a value that
-        PostgreSQL lacks. Raises ``TargetError`` for a table of another query or another time, and
-        for rows or rights that PostgreSQL refuses.
+        PostgreSQL lacks. Raises ``TargetError`` for a table of another query or of another time,
+        and for rows or rights that PostgreSQL refuses.
         """
         query = self.owner.query(batches[0].sparkSession)
-        keepers = [member.sink_settings for member in self.members]
+        all_settings = [member.sink_settings for member in self.members]
         parts: list[_TableRows] = []
         try:
             for member, batch in zip(self.members, batches, strict=True):
-                parts.append(_TableRows(member, keep(member.outgoing(batch)), query))
+                parts.append(_TableRows(member, keep(member.outgoing_rows(batch)), query))
             for part in parts:
-                part.texts = part.table.texts(part.kept)
-            line = replace(
-                keepers[0].line,
-                title=", ".join(keeper.title for keeper in keepers),
-                timeout_s=max(keeper.line.timeout_s for keeper in keepers),
+                part.texts = part.table.collect_texts(part.stored_rows)
+            server = replace(
+                all_settings[0].server,
+                title=", ".join(settings.title for settings in all_settings),
+                timeout_s=max(settings.server.timeout_s for settings in all_settings),
                 titles={member.target.name: member.sink_settings.title for member in self.members},
             )
-            patient = SinkSettings(line, max(keeper.retries for keeper in keepers))
-            patient.run_with_retries(lambda: self._write(line, parts, batch_id))
+            joint_settings = SinkSettings(server, max(settings.retries for settings in all_settings))
+            joint_settings.run_with_retries(lambda: self._write_once(server, parts, batch_id))
         finally:
             for part in parts:
-                release(part.kept)
+                release(part.stored_rows)
         for member in self.members:
             member.taken = True
 
-    def _write(self, line: ServerConnection, parts: Sequence[_TableRows], batch_id: int) -> None:
-        """Write micro-batch ``batch_id`` in one transaction over ``line``; tables that have it
-        already stay as they are. ``parts``: the rows of each table. Drop staging tables also after
-        a failure. Raises ``OSError`` if another attempt may help, else as ``take`` does.
+    def _write_once(self, server: ServerConnection, parts: Sequence[_TableRows], batch_id: int) -> None:
+        """Make one attempt to write micro-batch ``batch_id``, in one transaction over ``server``.
+        Tables that have this micro-batch already stay as they are. ``parts``: the rows of each
+        table.
+
+        The staging tables of tasks are dropped, also after a failure. Raises ``OSError`` if another
+        attempt may help, else ``TargetError`` or ``DataError``.
         """
         try:
             for part in parts:
                 part.copy_by_tasks()
-            with line.transaction() as cursor:
+            with server.transaction() as cursor:
                 # Always in one order, so that two queries cannot deadlock.
-                in_order = sorted(parts, key=lambda part: part.table.target.place)
+                in_order = sorted(parts, key=lambda part: part.table.target.qualified_name)
                 opened = [(p, p.table.open_for_batch(cursor, p.query, batch_id)) for p in in_order]
                 self._apply_rows(
                     cursor, [(p, clears) for p, clears in opened if clears is not None]
                 )
                 for part, clears in opened:
                     if clears is not None:
-                        part.table.target.record(cursor, part.query, batch_id)
-                    part.drop(cursor)
+                        part.table.target.record_batch(cursor, part.query, batch_id)
+                    part.drop_staging(cursor)
         except Exception:
             if any(part.texts is None for part in parts):
-                with suppress(OSError, TargetError), line.transaction() as cursor:
+                with suppress(OSError, TargetError), server.transaction() as cursor:
                     for part in parts:
-                        part.drop(cursor)
+                        part.drop_staging(cursor)
             raise
 
     def _apply_rows(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
-        """Bring the tables to the state after the staged rows. Few rows of a single table without a
-        key are appended directly.
+        """Bring the tables to the state after the rows of ``opened``. Few rows of a single table
+        without a key are appended without a staging table.
 
-        ``opened``: the rows of each table that lacks the micro-batch, and True if the table is
+        ``opened``: the rows of each table that lacks the micro-batch, and True if that table is
         emptied first. There may be none.
         """
-        if len(opened) == 1 and opened[0][0].is_appended(cursor):
+        if len(opened) == 1 and opened[0][0].append_directly(cursor):
             return
-        changes = [part.changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
+        changes = [part.staged_changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
         apply_changes(cursor, [staged for staged in changes if staged is not None])
 
 
@@ -185,20 +194,21 @@ class _TableRows:
     """The rows of a micro-batch for one PostgreSQL table, on their way into it."""
 
     table: PostgresTable
-    kept: DataFrame
-    """The rows as ``PostgresTable.outgoing`` returns them, stored by Spark."""
+    stored_rows: DataFrame
+    """The rows as ``PostgresTable.outgoing_rows`` returns them, stored by Spark."""
     query: str
     """The id of the query that writes."""
     texts: list[bytes] | None = None
-    """The rows as ``COPY`` reads them. None for many rows: tasks copy them into an unlogged
-    table."""
+    """The rows as ``COPY`` reads them, a text per task; empty for no rows. None for many rows:
+    tasks copy them into an unlogged staging table.
+    """
     _rows: dict[int, int] = field(default_factory=dict)
-    """The number of rows that each task has copied in the last attempt."""
+    """The number of rows that each task has copied in the last attempt, by the task's id."""
 
     @property
     def _staging(self) -> str:
         """The name in SQL of the staging table that tasks fill."""
-        return self.table.target.staging(self.query)
+        return self.table.target.staging_name(self.query)
 
     def copy_by_tasks(self) -> None:
         """Let the tasks copy their rows into a new staging table, if the rows are many; else do
@@ -206,70 +216,72 @@ class _TableRows:
         ``DataError``.
         """
         if self.texts is None:
-            with self.table.sink_settings.line.transaction() as cursor:
-                self.table.target.stage(cursor, self._staging)
-            self._rows = self.table.copied_by_task(self.kept, self._staging)
+            with self.table.sink_settings.server.transaction() as cursor:
+                self.table.target.create_staging(cursor, self._staging)
+            self._rows = self.table.run_copy_tasks(self.stored_rows, self._staging)
 
-    def is_appended(self, cursor: Any) -> bool:
-        """Append few rows of a table without a key and return True; else do nothing and return
-        False.
+    def append_directly(self, cursor: Any) -> bool:
+        """Append the rows to the table itself and return True, if they are few and the table has no
+        key; else do nothing and return False.
         """
         if self.table.target.layout.keys or self.texts is None:
             return False
-        copy_texts(cursor, self.table.target.sql_name, self.kept.columns, self.texts)
+        copy_texts(cursor, self.table.target.sql_name, self.stored_rows.columns, self.texts)
         return True
 
-    def changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
-        """Return the staged rows, which are copied first if they came to this process; None if
-        there is nothing to do.
+    def staged_changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
+        """Return the rows in their staging table; None if there are none and the table is not
+        emptied. Few rows are first copied into a temporary one; many must have been copied by
+        ``copy_by_tasks``.
 
-        ``table_index``: the table's index in the transaction. ``clears``: former rows are to be
-        deleted. Many rows must have been copied by ``copy_by_tasks``. Raises ``OSError`` if staged
-        rows were lost.
+        ``table_index``: the table's index in the transaction. ``clears``: True if the table's
+        former rows are to be deleted. Raises ``OSError`` if the server has lost staged rows.
         """
         target = self.table.target
         if self.texts is not None:
             if not self.texts and not clears:
                 return None
-            staging = target.stage_here(cursor, table_index)
-            copy_texts(cursor, staging, self.kept.columns, self.texts)
+            staging = target.create_temporary_staging(cursor, table_index)
+            copy_texts(cursor, staging, self.stored_rows.columns, self.texts)
             return StagedChanges(target, staging, None, clears)
         tasks = [*self._rows]
-        if target.count(cursor, self._staging, tasks) != sum(self._rows.values()):
+        if target.count_staged(cursor, self._staging, tasks) != sum(self._rows.values()):
             raise OSError("the server has lost rows on their way, by a crash")
         return StagedChanges(target, self._staging, tasks, clears)
 
-    def drop(self, cursor: Any) -> None:
-        """Drop the staging table that tasks have filled, if there is one."""
+    def drop_staging(self, cursor: Any) -> None:
+        """Drop the staging table that tasks have filled, if the rows are many."""
         if self.texts is None:
-            self.table.target.drop(cursor, self._staging)
+            self.table.target.drop_staging(cursor, self._staging)
 
 
 @dataclass
 class PostgresTable:
-    """One table that a query writes."""
+    """One table that a query writes. It travels to tasks."""
 
     sink_settings: SinkSettings
     target: TargetTable
     schema: StructType
-    """The columns of the changelog that the table has."""
+    """The columns of the changelog that the table has, with Spark's types."""
     taken: bool = field(default=False, init=False)
     """True once this start of the query has written a micro-batch."""
 
-    def outgoing(self, batch: DataFrame) -> DataFrame:
-        """Return a micro-batch's rows in the form in which they leave the JVM. If the table has a
-        key, ``_deleted`` and ``_position`` follow the columns.
+    def outgoing_rows(self, batch: DataFrame) -> DataFrame:
+        """Return a micro-batch's changes in the form in which they leave the JVM: the table's
+        columns, maps and structs as JSON. If the table has a key, ``_deleted`` and ``_position``
+        follow.
         """
         change_columns = []
         if self.target.layout.keys:
             change_columns = [(F.col(CHANGE) == DELETE).alias(DELETED), F.col(POSITION)]
         return batch.select(*outgoing_columns(self.schema), *change_columns)
 
-    def texts(self, stored_rows: DataFrame) -> list[bytes] | None:
-        """Return the rows as ``COPY`` reads them, a text for each task with rows; None if the rows
-        of a task are many. Raises ``DataError`` for a value that PostgreSQL lacks.
+    def collect_texts(self, stored_rows: DataFrame) -> list[bytes] | None:
+        """Return the rows as ``COPY`` reads them, a text for each task with rows. Return None if a
+        task has more than ``ROWS_MAX`` rows or ``BYTES_MAX`` bytes. Raises ``DataError`` for a
+        value that PostgreSQL lacks.
 
-        ``stored_rows``: as ``outgoing`` returns them.
+        ``stored_rows``: the result of ``outgoing_rows``, stored by Spark.
         """
         rows = self._collect_reports(
             stored_rows, partial(_offer_texts, self, ROWS_MAX), _TEXT_REPORT
@@ -277,12 +289,12 @@ class PostgresTable:
         texts = [row["text"] for row in rows]
         return None if None in texts else [bytes(text) for text in texts]
 
-    def copied_by_task(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
-        """Let each task copy its rows into ``staging``, a table's name in SQL; return the number of
-        rows by the task's id. Tasks without rows are absent.
+    def run_copy_tasks(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
+        """Let each task copy its rows into the table ``staging``, a name in SQL, and return the
+        number of rows by the task's id. Tasks without rows are absent.
 
-        Raises the first failure that a task reports: ``OSError`` for one that another attempt may
-        mend, else a ``DovetailError``.
+        ``stored_rows``: the result of ``outgoing_rows``, stored by Spark. Raises the first failure
+        that a task reports: ``OSError`` if another attempt may help, else a ``DovetailError``.
         """
         rows = self._collect_reports(
             stored_rows, partial(_copy_rows, self, staging, stored_rows.columns), _COPY_REPORT
@@ -290,8 +302,11 @@ class PostgresTable:
         return {row["task"]: row["rows"] for row in rows}
 
     def _collect_reports(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
-        """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return its rows of ``columns``;
+        """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return the rows that it yields;
         none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
+
+        ``task``: a function from record batches to record batches. ``columns``: the schema of what
+        it yields, with ``_FAILURE_COLUMNS``.
         """
         # Plain names, because mapInArrow does not quote backticks in a user's names.
         plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
@@ -303,9 +318,9 @@ class PostgresTable:
         return rows
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
-        """Return the exception for a task's failure: ``OSError`` for one that another attempt may
-        mend, else a ``DovetailError``. ``kind``: the name of its class, as ``_task_report`` writes
-        it.
+        """Return, not raise, the exception for a task's failure: ``OSError`` for one that another
+        attempt may mend, else a ``DovetailError``. ``kind``: the name of its class, as
+        ``_task_report`` writes it.
         """
         if kind == _RETRY_KIND:
             return OSError(problem)
@@ -316,12 +331,13 @@ class PostgresTable:
         """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
         deleted, False if they stay, and None if the table has the micro-batch already.
 
-        A table with a key then belongs to ``query`` alone. Raises ``TargetError`` if table and
-        checkpoint are not of the same time. Also if another query has taken the table, or if it has
-        rows that the query may not take over.
+        A table with a key belongs to ``query`` alone from then on. Raises ``TargetError`` if the
+        table's last micro-batch is not the one before, so that table and checkpoint are not of one
+        time. Also if another query has taken the table, or if the table has rows that the query may
+        not take over.
         """
         self.target.lock(cursor, query)
-        last = self.target.batches(cursor).get(query)
+        last = self.target.last_batches(cursor).get(query)
         if last == batch_id:
             return None
         if last is not None and last != batch_id - 1:
@@ -336,7 +352,7 @@ class PostgresTable:
             if self.taken:
                 refuse_taken(self.sink_settings.title)
             clears = self.sink_settings.replaces(cursor, self.target, query, begun=batch_id > 0)
-            self.target.take(cursor, query)
+            self.target.remove_other_queries(cursor, query)
             return clears
         return False
 
@@ -344,7 +360,7 @@ class PostgresTable:
         """Raise ``TargetError`` if a foreign key connects this table with ``other``, which another
         user writes.
         """
-        between = foreign_key(cursor, self.target, other.target)
+        between = find_foreign_key(cursor, self.target, other.target)
         if between is not None:
             name, child, parent = between
             raise TargetError(
@@ -354,11 +370,10 @@ class PostgresTable:
                 "Give both the dsn of one user",
             )
 
-    def text(self, rows: pa.Table, task: int | None = None) -> bytes:
-        """Return rows as ``COPY`` reads them, with the task's id in a last column if given.
-
-        ``rows``: in the columns of ``outgoing``. Raises ``DataError`` for values that PostgreSQL
-        lacks.
+    def csv_text(self, rows: pa.Table, task: int | None = None) -> bytes:
+        """Return rows as ``COPY`` reads them. ``rows``: in the columns of ``outgoing_rows``.
+        ``task``: the id of the task for a last column, None for no such column. Raises
+        ``DataError`` for values that PostgreSQL lacks.
         """
         target = self.target
         refuse_values(self.sink_settings.title, rows, target.columns, target.layout.keys)
@@ -372,19 +387,21 @@ def _run_with_names(
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Return the results of ``task`` on ``batches``, whose columns get these ``names``."""
+    """Return the results of ``task`` on ``batches``, whose columns are renamed to ``names``, in
+    order.
+    """
     return task(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
 
 
 def _offer_texts(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one row for a task (``_TEXT_REPORT``): its rows ``batches`` as ``COPY`` reads them, or
-    null if they are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows yields
-    nothing.
+    """Yield one row for a task (``_TEXT_REPORT``): its rows as ``COPY`` reads them. The text is
+    null if the rows are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows
+    yields nothing.
 
-    A value that PostgreSQL lacks makes the row a failure. Once there are too many rows, values are
-    no longer examined.
+    ``batches``: the rows of the task. A value that PostgreSQL lacks makes the result a failure.
+    Once there are too many rows, values are no longer examined.
     """
     texts: list[bytes] | None = []
     count = size = 0
@@ -396,7 +413,7 @@ def _offer_texts(
             texts = None
             continue
         try:
-            texts.append(table.text(pa.Table.from_batches([batch])))
+            texts.append(table.csv_text(pa.Table.from_batches([batch])))
         except DovetailError as error:
             failure, texts = error, None
     if count:
@@ -406,9 +423,11 @@ def _offer_texts(
 def _copy_rows(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy the rows ``batches`` of one task into the ``columns`` of the table ``staging``. Yield
-    one row (``_COPY_REPORT``): an id of the task and the number of rows, or a failure. A task
-    without rows yields nothing.
+    """Copy the rows ``batches`` of one task into the table ``staging``, in a transaction of their
+    own. Yield one row (``_COPY_REPORT``): a new id of the task and the number of rows, or a
+    failure. A task without rows yields nothing.
+
+    ``columns``: the names of the columns of ``batches``, to which the task's id is added.
     """
     rows = (batch for batch in batches if batch.num_rows)
     first = next(rows, None)
@@ -417,26 +436,26 @@ def _copy_rows(
     # Unique among all tasks, including former attempts and killed queries that still run.
     task, count = secrets.randbits(62), 0
 
-    def texts() -> Iterator[bytes]:
+    def row_texts() -> Iterator[bytes]:
+        """Yield the rows as CSV, a text per batch, and count them."""
         nonlocal count
         for batch in chain([first], rows):
             count += batch.num_rows
-            yield table.text(pa.Table.from_batches([batch]), task)
+            yield table.csv_text(pa.Table.from_batches([batch]), task)
 
     failure: Exception | None = None
     try:
-        with table.sink_settings.line.transaction() as cursor:
-            copy_texts(cursor, staging, [*columns, TASK_COLUMN], texts())
+        with table.sink_settings.server.transaction() as cursor:
+            copy_texts(cursor, staging, [*columns, TASK_COLUMN], row_texts())
     except (OSError, DovetailError) as error:
         failure = error
     yield _task_report(_COPY_REPORT, failure, task=task, rows=count)
 
 
 def _task_report(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
-    """Return one row of ``columns``: the values of a task that has ended, and its failure, None for
-    none.
-
-    Spark would run a task again after an exception, even one that fails each time.
+    """Return one row of ``columns``: the ``values`` of a task that has ended by name, and its
+    failure, None for none. A failure is reported, not raised, because Spark would run the task
+    again.
     """
     kind = problem = remedy = None
     if isinstance(failure, DovetailError):

@@ -67,6 +67,7 @@ _WIDER_TYPES = {
 }
 """By type: other types that store each of its values unchanged, or refuse it."""
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+"""The most digits of a whole number, by type."""
 _TIME_DIGITS = 6
 """The digits after the second of Spark's times. PostgreSQL rounds to what a column has."""
 _JSON_OPTIONS = {
@@ -77,13 +78,16 @@ _JSON_OPTIONS = {
 }
 _HEX = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint8).reshape(256, 2)
 _NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
+"""A pattern of JSON texts with a NUL character, which ``jsonb`` does not take."""
 _ENCODING = "utf-8"
 """The encoding of texts. A database with a smaller one refuses the rest by itself."""
 _SHOWN_MAX = 60
+"""The most characters of a value in an error."""
 
 
-def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the PostgreSQL types of these columns, by name, in their order.
+def postgres_types(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, str]:
+    """Return the PostgreSQL types of the columns ``schema``, by name, in their order. ``keys``: the
+    key columns. ``title``: the sink's name in errors.
 
     Raises ``PlanError`` for columns that PostgreSQL cannot store, for names of more than 63 bytes,
     and for keys that are no plain values. Also for maps whose keys have no text in JSON.
@@ -105,12 +109,12 @@ def types_of(title: str, schema: StructType, keys: Sequence[str]) -> dict[str, s
     return types
 
 
-def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
-    """Return the differences of a table's columns from the wanted ones, as texts. A missing column,
-    a further column and a column of an unsuitable type are differences. The list is empty if every
-    value can be stored.
+def column_differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
+    """Return the differences of a table's columns from the wanted ones, as texts: a missing column,
+    a further column, a column that cannot store each value. The list is empty if there are none;
+    the order of columns does not count.
 
-    ``present``: the table's columns by name. ``wanted``: types by name.
+    ``present``: the table's columns by name. ``wanted``: types in PostgreSQL by name.
     """
     return [
         *(f"{name} is missing" for name in wanted if name not in present),
@@ -124,8 +128,9 @@ def differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -
 
 
 def outgoing_columns(schema: StructType) -> list[Column]:
-    """Return a column for each field of ``schema`` in the form in which it leaves the JVM: maps,
-    structs and the like as JSON.
+    """Return a column for each field of ``schema``, in order, in the form in which it leaves the
+    JVM. Values that PostgreSQL stores as ``jsonb`` (maps, structs, nested arrays, variants) are
+    JSON texts.
     """
     return [
         F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
@@ -141,10 +146,11 @@ def refuse_values(
     columns: Mapping[str, StoreColumn],
     keys: Sequence[str],
 ) -> None:
-    """Raise ``DataError`` for the first value that its column cannot store, with the row's
-    ``keys``. Columns are looked at in their order. Nulls are not examined.
+    """Raise ``DataError`` for the first value that its column cannot store. The error shows the
+    row's ``keys``. Columns are examined in their order; nulls pass.
 
-    ``rows``: with all of ``columns`` and ``keys``; others do not count.
+    ``title``: the sink's name in errors. ``rows``: with all of ``columns`` and ``keys``; other
+    columns do not count.
     """
     for name, column in columns.items():
         values = rows[name].combine_chunks()
@@ -186,7 +192,9 @@ def csv_of(rows: pa.Table) -> bytes:
 
 
 def _plain_type(type_: DataType) -> str | None:
-    """Return PostgreSQL's type for one of Spark's; None if it has none."""
+    """Return PostgreSQL's type for one of Spark's, an array or ``jsonb`` for nested ones; None if
+    it has none.
+    """
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})"
     if isinstance(type_, StringType):
@@ -198,7 +206,7 @@ def _plain_type(type_: DataType) -> str | None:
 
 def _nested_type(type_: DataType) -> str | None:
     """Return PostgreSQL's type for an array, map, struct or variant; None if it has none for a
-    part. An array of a plain type is an array; all others are JSON.
+    part. An array of a plain type is an array; all others are ``jsonb``.
     """
     if isinstance(type_, ArrayType):
         element = _plain_type(type_.elementType)
@@ -211,8 +219,8 @@ def _nested_type(type_: DataType) -> str | None:
 
 
 def _can_store(column: StoreColumn, wanted: str) -> bool:
-    """Return True if a column stores each value of the type ``wanted``, one of ``types_of``,
-    unchanged, or refuses it.
+    """Return True if a column can store each value of the type ``wanted``, one of
+    ``postgres_types``: unchanged, or by refusing it with an error.
     """
     if column.sql.startswith("numeric"):
         return _can_store_numbers(column, wanted)
@@ -224,8 +232,8 @@ def _can_store(column: StoreColumn, wanted: str) -> bool:
 
 
 def _rounds_times(column: StoreColumn) -> bool:
-    """Return True for a column of times, or of arrays of times, with fewer than six digits after
-    the second.
+    """Return True for a column of timestamps, or of arrays of them, with fewer than six digits
+    after the second.
     """
     is_time = column.type.removeprefix("_") in ("timestamp", "timestamptz")
     return is_time and 0 <= column.modifier < _TIME_DIGITS
@@ -233,7 +241,7 @@ def _rounds_times(column: StoreColumn) -> bool:
 
 def _can_store_numbers(column: StoreColumn, wanted: str) -> bool:
     """Return True if a numeric column, or an array of such, stores each number of the type
-    ``wanted`` unchanged; False for types without numbers.
+    ``wanted`` unchanged. False for types that are no integers and no ``numeric``.
     """
     if wanted in _DIGITS:
         precision, scale = _DIGITS[wanted], 0
@@ -249,7 +257,9 @@ def _can_store_numbers(column: StoreColumn, wanted: str) -> bool:
 
 
 def _storable_values(column: StoreColumn, values: pa.Array) -> Any:
-    """Find the values, none of them null, that the column can store: bool[n]."""
+    """Return a boolean for each of ``values``, none of them null: True if the column can store the
+    value, an array with all its elements. The result is bool[n].
+    """
     if column.type in ("json", "jsonb"):
         return ~pc.match_substring_regex(values, _NUL_IN_JSON).to_numpy(zero_copy_only=False)
     if not pa.types.is_list(values.type):
@@ -265,8 +275,8 @@ def _storable_values(column: StoreColumn, values: pa.Array) -> Any:
 
 
 def _csv_column(column: pa.Array) -> pa.Array:
-    """Return the values of a column in a type that Arrow writes as PostgreSQL reads them; nulls
-    stay null.
+    """Return the values of a column in a type that Arrow's CSV writes as PostgreSQL reads them;
+    nulls stay null.
     """
     type_ = column.type
     if pa.types.is_list(type_):
@@ -283,11 +293,11 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
-    """Return the times ``column`` as they are or, if some of them stand for infinity
+    """Return the dates or timestamps ``column`` as they are or, if some of them stand for infinity
     (``base.infinity``), all as text.
 
-    ``since_epoch``: the times as numbers. ``last``, ``first``: the numbers of infinity and of its
-    negative.
+    ``since_epoch``: the same values as numbers. ``last``, ``first``: the numbers that stand for
+    infinity and for minus infinity.
     """
     ends = [pc.equal(since_epoch, pa.scalar(end, since_epoch.type)) for end in (last, first)]
     if not any(pc.any(end).as_py() for end in ends):
@@ -299,8 +309,8 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
 
 
 def _array_texts(column: pa.Array) -> pa.Array:
-    """Return lists as PostgreSQL's array constants in text, such as ``{"a",NULL}``; null for a null
-    list.
+    """Return lists as the text of PostgreSQL's array constants, such as ``{"a",NULL}``; null for a
+    null list.
     """
     flat = column.flatten()
     texts = _csv_column(flat).cast(pa.string())
@@ -329,7 +339,8 @@ def _hex_texts(column: pa.Array) -> pa.Array:
 
 
 def _type_as_text(column: StoreColumn) -> str:
-    """Return a column's type in the words of PostgreSQL, for an error."""
+    """Return a column's type in the words of PostgreSQL, with digits if it has them, for an error.
+    """
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):
@@ -349,6 +360,8 @@ def _value_as_text(value: pa.Scalar) -> str:
 
 
 def _refuse(title: str, column: StructField, problem: str, remedy: str) -> NoReturn:
-    """Raise ``PlanError`` for a column that cannot be written. ``problem``: the reason in words."""
+    """Raise ``PlanError`` for a column that cannot be written. ``title``: the sink's name.
+    ``problem``: the reason in words. ``remedy``: what the user can do.
+    """
     shown = f"column {column.name!r} of type {column.dataType.simpleString()}"
     raise PlanError(title, f"{shown} cannot be written, {problem}", remedy)

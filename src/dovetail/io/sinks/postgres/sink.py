@@ -23,7 +23,7 @@ from dovetail.io.sinks.ownership import (
     refuse_gone,
 )
 from dovetail.io.sinks.postgres.batch import PostgresTable, PostgresTables, SinkSettings
-from dovetail.io.sinks.postgres.columns import types_of
+from dovetail.io.sinks.postgres.columns import postgres_types
 from dovetail.io.sinks.postgres.tables import (
     TableShape,
     TargetTable,
@@ -64,8 +64,11 @@ class PostgresSink:
     table: str
     """The table's name, with or without its schema."""
     existing: Existing = "fail"
+    """The treatment of a table with rows that is not this query's."""
     timeout_s: float = 600.0
+    """The limit of a transaction in seconds."""
     retries: int = 10
+    """The number of further attempts if the server cannot be reached."""
 
     @property
     def title(self) -> str:
@@ -74,7 +77,9 @@ class PostgresSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The table under the name by which lineage events know it, without secrets."""
+        """The table under the name by which lineage events know it, without secrets. A table
+        without a schema counts as one of ``public``.
+        """
         given = connection_parameters(self.dsn) or {}
         server = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
         table = self.table if "." in self.table else f"public.{self.table}"
@@ -83,7 +88,7 @@ class PostgresSink:
     @property
     def target(self) -> tuple[object, ...]:
         """The identity of the target: title, database, and server with port, as the DSN gives them.
-        Equal for two sinks of one table, if their DSNs name it alike.
+        Two sinks of one table have equal ones if their DSNs name the table's server alike.
         """
         dsn_values = connection_parameters(self.dsn) or {}
         server = sorted((k, v) for k, v in dsn_values.items() if k in ("host", "hostaddr", "port"))
@@ -98,20 +103,20 @@ class PostgresSink:
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch, in one transaction. Writing the same one
-        again changes nothing. Create the table if it is missing, or check that it fits.
+        """Return the function that writes a micro-batch's changes, given its number, in one
+        transaction. Writing the same micro-batch again changes nothing. Create the table if it is
+        missing, or check that it fits.
 
         Raises ``PlanError``, ``ConfigurationError`` and ``TargetError`` as ``prepare_table`` does.
         """
         tables = PostgresTables([self.prepare_table(session, node, checkpoint)], Owner(checkpoint))
-        return lambda batch, batch_id: tables.take([batch], batch_id)
+        return lambda batch, batch_id: tables.write([batch], batch_id)
 
     @property
     def database(self) -> tuple[Any, ...]:
-        """The identity of the database: the server's start time and the database's OID.
-
-        It is the same for all DSNs of one database, and read from the server. Raises
-        ``ConfigurationError`` if no attempt succeeds.
+        """The identity of the database, read from the server: its start time and the database's
+        OID. All DSNs of one database give the same. Raises ``ConfigurationError`` if no attempt
+        succeeds.
         """
         return self.sink_settings.run_with_retries(lambda: self.query_one_row(_DATABASE_QUERY))
 
@@ -120,17 +125,17 @@ class PostgresSink:
         session: SparkSession, sinks: Sequence[tuple[PostgresSink, Node]], checkpoint: str
     ) -> WriteBatches:
         """Return the function that writes a micro-batch to the tables of several sinks, all of one
-        database. ``checkpoint``: the query's folder. Tables are created if they are missing, else
-        checked.
+        database. Tables are created if they are missing, else checked. The tables of one user are
+        written in one transaction.
 
-        The tables of one user are written in one transaction. Raises ``PlanError`` for a table that
-        is given twice. Raises ``TargetError`` for a foreign key between tables of two users. Raises
-        what ``prepare_table`` raises.
+        ``sinks``: each with its result. ``checkpoint``: the query's folder. Raises ``PlanError``
+        for a table that is given twice. Raises ``TargetError`` for a foreign key between tables of
+        two users. Raises what ``prepare_table`` raises.
         """
         members = [sink.prepare_table(session, node, checkpoint) for sink, node in sinks]
-        places = [member.target.place for member in members]
+        names = [member.target.qualified_name for member in members]
         for member in members:
-            if places.count(member.target.place) > 1:
+            if names.count(member.target.qualified_name) > 1:
                 raise PlanError(
                     "run",
                     f"{member.sink_settings.title} is a table of two results",
@@ -151,22 +156,23 @@ class PostgresSink:
         }
 
         def write(batches: Sequence[DataFrame], batch_id: int) -> None:
+            """Write the batches of each user's tables in that user's transaction."""
             for user, group in groups.items():
                 user_batches = [b for b, its in zip(batches, users, strict=True) if its == user]
-                group.take(user_batches, batch_id)
+                group.write(user_batches, batch_id)
 
         return write
 
     def query_one_row(self, question: str) -> tuple[Any, ...]:
-        """Run the SQL query ``question`` on the sink's server and return its only row. Raises
+        """Run the SQL query ``question`` on the sink's server and return its first row. Raises
         ``OSError`` if another attempt may help, else ``TargetError``.
         """
-        with self.sink_settings.line.transaction() as cursor:
+        with self.sink_settings.server.transaction() as cursor:
             answer: tuple[Any, ...] = cursor.execute(question).fetchone()
         return answer
 
     def prepare_table(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
-        """Return the table for a node's changelog, created if missing, else checked.
+        """Return the table for the changelog of ``node``, created if missing, else checked.
         ``checkpoint``: the query's folder.
 
         Raises ``PlanError`` for unsuitable columns, and for ``existing=`` with a changelog that is
@@ -180,7 +186,7 @@ class PostgresSink:
             schema = StructType([schema[n] for n in (*keys, *node.values.names, TIMESTAMP)])
         else:
             refuse_existing(self.title, self.existing)
-        types = types_of(self.title, schema, keys)
+        types = postgres_types(self.title, schema, keys)
         layout = TableShape(self.title, types, keys, node.null_keys)
         begun = query_of_checkpoint(session, checkpoint)
         target = self.sink_settings.run_with_retries(lambda: self._prepare_target(layout, *begun))
@@ -189,21 +195,22 @@ class PostgresSink:
     @property
     def sink_settings(self) -> SinkSettings:
         """The connection, the number of retries, and the choice for existing rows."""
-        line = ServerConnection(self.title, self.dsn, self.timeout_s)
-        return SinkSettings(line, self.retries, self.existing)
+        server = ServerConnection(self.title, self.dsn, self.timeout_s)
+        return SinkSettings(server, self.retries, self.existing)
 
     def _prepare_target(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
-        """Return the table, found or created in one transaction.
-
-        ``layout``: the columns and key that it must have. ``query``: the id of the checkpoint's
-        query, None before its first start. ``begun``: True if a micro-batch of it is complete. A
+        """Return the table, found or created in one transaction, and create ``dovetail_queries``. A
         missing table without a key is created even if the query has begun.
 
+        ``layout``: the columns and key that the table must have. ``query``: the id of the
+        checkpoint's query, None before its first start. ``begun``: True if a micro-batch of it is
+        complete.
+
         Raises ``TargetError`` for a table that does not fit or is not this query's. Also for a
-        missing one with a key that the query has written. Raises ``OSError`` if another attempt may
+        missing one with a key if the query has begun. Raises ``OSError`` if another attempt may
         help.
         """
-        with self.sink_settings.line.transaction() as cursor:
+        with self.sink_settings.server.transaction() as cursor:
             target = find_table(cursor, layout, self.table)
             if target is None:
                 if begun and layout.keys:
@@ -216,10 +223,10 @@ class PostgresSink:
 
 
 def _refuse_reference(table: PostgresTable, other: PostgresTable) -> None:
-    """Raise ``TargetError`` if a foreign key connects two tables, which two users write. Raises
-    ``OSError`` if another attempt may help.
+    """Raise ``TargetError`` if a foreign key connects two tables that two users write. It asks the
+    database in a transaction. Raises ``OSError`` if another attempt may help.
     """
-    with table.sink_settings.line.transaction() as cursor:
+    with table.sink_settings.server.transaction() as cursor:
         table.refuse_reference(cursor, other)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dovetail.base.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
-from dovetail.io.sinks.postgres.columns import differences
+from dovetail.io.sinks.postgres.columns import column_differences
 from dovetail.lookup_sources.postgres_types import COLUMNS_QUERY, StoreColumn
 
 QUERIES_TABLE = "dovetail_queries"
@@ -22,6 +22,9 @@ TASK_COLUMN = ORDER
 """The column of a staging table with the task that copied a row. No column of a user has this
 name."""
 NULLS_NOT_DISTINCT_SINCE = 150_000
+"""The first version of PostgreSQL, as its protocol numbers it, with unique keys in which nulls are
+equal.
+"""
 
 _TABLE_NAME_QUERY = """
 SELECT nspname::text, relname::text, relkind, relpersistence FROM pg_class c
@@ -72,12 +75,12 @@ WHERE attrelid = %s::regclass AND NOT collisdeterministic
 
 @dataclass(frozen=True)
 class TableShape:
-    """The shape of the table that a query writes."""
+    """The columns and the key that a query gives its table."""
 
     title: str
-    """The sink's name in errors."""
+    """The sink's name in errors, without secrets."""
     types: Mapping[str, str]
-    """The columns' types in PostgreSQL, by name."""
+    """The columns' types in PostgreSQL, by unquoted name, in order."""
     keys: Sequence[str]
     """The key columns; empty if the table is appended to."""
     nulls: bool
@@ -86,7 +89,10 @@ class TableShape:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """A PostgreSQL table that a query writes, and its columns."""
+    """A PostgreSQL table that exists and that a query writes, with its columns.
+
+    Each ``cursor`` is one of psycopg, in a transaction. Errors of psycopg pass.
+    """
 
     layout: TableShape
     """The columns and the key that the query gives the table."""
@@ -98,8 +104,10 @@ class TargetTable:
     """The columns as the database has them, by name, in the order of ``layout.types``."""
 
     @property
-    def place(self) -> tuple[str, str]:
-        """The names of the schema and of the table, unquoted."""
+    def qualified_name(self) -> tuple[str, str]:
+        """The names of the schema and of the table, unquoted. They identify the table within the
+        database.
+        """
         return self.schema, self.name
 
     @property
@@ -108,34 +116,35 @@ class TargetTable:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def lock(self, cursor: Any, query: str) -> None:
-        """Wait for other writers of this library, and lock them out until the end of the
-        transaction.
+        """Take a lock that other writers of this library respect, and hold it until the end of the
+        transaction. Wait for one that holds it.
 
-        For a table with a key this means any query; for an appended table, only another start of
-        the query with the id ``query``.
+        For a table with a key, the lock keeps out all queries. For an appended table, it only keeps
+        out another run of the query with the id ``query``.
         """
         lock_name = f"dovetail {self.sql_name}{'' if self.layout.keys else f' {query}'}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
-    def batches(self, cursor: Any) -> dict[str, int]:
+    def last_batches(self, cursor: Any) -> dict[str, int]:
         """Return the number of the last micro-batch of each query that writes the table, by the
-        query's id. Empty before the first one. ``dovetail_queries`` must exist.
+        query's id. The result is empty before the first one. The table ``dovetail_queries`` must
+        exist.
         """
-        asked = f"SELECT query_id, batch_id FROM {_queries_name(self.schema)} WHERE table_name = %s"
-        return dict(cursor.execute(asked, [self.name]).fetchall())
+        query = f"SELECT query_id, batch_id FROM {_queries_name(self.schema)} WHERE table_name = %s"
+        return dict(cursor.execute(query, [self.name]).fetchall())
 
-    def take(self, cursor: Any, query: str) -> None:
-        """Delete the records of all other queries, so that the query with the id ``query`` owns the
-        table alone.
+    def remove_other_queries(self, cursor: Any, query: str) -> None:
+        """Delete the numbers of all queries but the one with the id ``query`` from
+        ``dovetail_queries``. That query then owns the table alone.
         """
         others = (
             f"DELETE FROM {_queries_name(self.schema)} WHERE table_name = %s AND query_id <> %s"
         )
         cursor.execute(others, [self.name, query])
 
-    def record(self, cursor: Any, query: str, batch: int) -> None:
-        """Record micro-batch ``batch`` as the last one of the query with the id ``query``, in place
-        of a former number.
+    def record_batch(self, cursor: Any, query: str, batch: int) -> None:
+        """Write to ``dovetail_queries`` that ``batch`` is the last micro-batch of the query with
+        the id ``query``, in place of a former number.
         """
         cursor.execute(
             f"INSERT INTO {_queries_name(self.schema)} (table_name, query_id, batch_id) "
@@ -148,31 +157,33 @@ class TargetTable:
         """Return True if the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.sql_name} LIMIT 1").fetchall()
 
-    def staging(self, query: str) -> str:
-        """Return the name, in SQL, of the staging table that the query's tasks fill."""
+    def staging_name(self, query: str) -> str:
+        """Return the name, in SQL, of the unlogged staging table that the tasks of the query with
+        the id ``query`` fill. The same table and query have the same name.
+        """
         digest = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
         return f"{quoted(self.schema)}.dovetail_changes_{digest}"
 
-    def stage(self, cursor: Any, staging: str) -> None:
-        """Create the staging table named ``staging``, quoted, for tasks to fill. It replaces one
-        that a former attempt has left.
+    def create_staging(self, cursor: Any, staging: str) -> None:
+        """Create the unlogged staging table named ``staging``, in SQL, which tasks fill from
+        connections of their own. Drop one that a former attempt has left.
         """
-        self.drop(cursor, staging)
-        self._stage(cursor, f"UNLOGGED TABLE {staging}")
+        self.drop_staging(cursor, staging)
+        self._create_staging_table(cursor, f"UNLOGGED TABLE {staging}")
 
-    def stage_here(self, cursor: Any, table_index: int) -> str:
-        """Create a staging table without rows for this transaction alone; return its name in SQL.
-        It has the table's columns and the task and, with a key, deletion and position.
+    def create_temporary_staging(self, cursor: Any, table_index: int) -> str:
+        """Create a staging table without rows for this transaction alone, and return its name in
+        SQL. ``table_index``: a number that no other staging table of the transaction has.
 
-        ``table_index``: a number that tells the staging tables of a transaction apart; it must be
-        new in it.
+        The columns are those of the table and the task; with a key, also ``_deleted`` and
+        ``_position``.
         """
-        self._stage(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
+        self._create_staging_table(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
         return f"pg_temp.dovetail_changes_{table_index}"
 
-    def _stage(self, cursor: Any, table: str) -> None:
+    def _create_staging_table(self, cursor: Any, table: str) -> None:
         """Create a staging table without rows: the table's columns, the task and, with a key,
-        deletion and position. ``table``: its kind and name in SQL.
+        ``_deleted`` and ``_position``. ``table``: the kind and name of the staging table in SQL.
         """
         added_types = {TASK_COLUMN: "bigint"}
         if self.layout.keys:
@@ -183,23 +194,24 @@ class TargetTable:
             f"FROM {self.sql_name} WITH NO DATA"
         )
 
-    def drop(self, cursor: Any, staging: str) -> None:
-        """Drop the staging table named ``staging``, quoted, if it exists."""
+    def drop_staging(self, cursor: Any, staging: str) -> None:
+        """Drop the staging table named ``staging``, in SQL, if it exists."""
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
-    def count(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
-        """Return the number of rows that the tasks with the ids ``tasks`` have put into the staging
-        table; 0 without tasks.
+    def count_staged(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
+        """Return the number of rows in the table ``staging`` that the tasks with the ids ``tasks``
+        have copied; 0 without tasks.
         """
-        asked = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
-        return int(cursor.execute(asked).fetchone()[0])
+        query = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
+        return int(cursor.execute(query).fetchone()[0])
 
-    def moves(self, cursor: Any) -> UniqueMoves | None:
-        """Return the way in which values that are unique beside the key move between rows; None if
-        no unique index has other columns than the key's.
+    def unique_moves(self, cursor: Any) -> UniqueMoves | None:
+        """Return the way in which unique values can move from one row to another within a
+        micro-batch. None if the table has no immediate unique index with other columns than the
+        key's.
 
-        Raises ``TargetError`` if they cannot move within a micro-batch: foreign keys forbid
-        deletes, and their columns are not nullable.
+        Raises ``TargetError`` if they cannot move: foreign keys forbid deletes, and no column of an
+        index is nullable.
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
@@ -237,9 +249,11 @@ class TargetTable:
         return UniqueMoves(sorted(moving), sorted(moving & nullable))
 
     def key_condition(self, nulls: Sequence[bool]) -> str:
-        """Return the SQL condition that row ``t`` has the key of change ``c``.
+        """Return the SQL condition that row ``t`` of the table has the key of the staged change
+        ``c``.
 
-        ``nulls``: for each key column, True if it is null in both; False if it is compared.
+        ``nulls``: a flag per key column; True if the column must be null in both, False if it must
+        be equal.
         """
         return " AND ".join(
             f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
@@ -252,16 +266,18 @@ class UniqueMoves:
     """The way in which unique values move from row to row within a micro-batch."""
 
     columns: Sequence[str]
-    """The columns with such values. Rows in which one changes are deleted and inserted."""
+    """The columns of unique indexes besides the key's. Rows in which one of them changes are
+    deleted and inserted, unless there are ``nulled`` columns.
+    """
     nulled: Sequence[str]
-    """The columns that are set to null first, so that such rows can be updated instead. Empty if
-    they are deleted and inserted.
+    """The nullable columns that are set to null first, so that such rows can be updated instead.
+    Empty if they are deleted and inserted.
     """
 
     @property
-    def changed(self) -> str:
-        """The SQL condition that change ``c`` moves a value of row ``t``. It compares texts, for
-        not every type has an equality.
+    def moves_condition(self) -> str:
+        """The SQL condition that change ``c`` gives row ``t`` another value in one of ``columns``.
+        It compares texts, for not every type has an equality.
         """
         return " OR ".join(
             f"t.{column}::text IS DISTINCT FROM c.{column}::text"
@@ -271,29 +287,30 @@ class UniqueMoves:
 
 @dataclass(frozen=True)
 class StagedChanges:
-    """A micro-batch's staged changes of a table."""
+    """A micro-batch's changes of a table, in a staging table of the database."""
 
     target: TargetTable
     """The table that the changes belong to."""
     staging: str
     """The name of the staging table in SQL."""
     tasks: Sequence[int] | None
-    """The tasks whose rows count; None if all rows count."""
+    """The ids of the tasks whose rows count; None if all rows count."""
     clears: bool
-    """True if the table's former rows are deleted first."""
+    """True if the table's former rows are deleted first, all of them."""
 
-    def parts(self, cursor: Any, table_index: int, moves: UniqueMoves | None) -> list[str]:
-        """Return the statements, as named parts of one WITH, that bring the table to the state
-        after the last change of each key.
+    def with_parts(self, cursor: Any, table_index: int, moves: UniqueMoves | None) -> list[str]:
+        """Return the SQL statements, as named parts of one WITH, that bring the table to the state
+        after the last change of each key. Rows leave before any come. A table without a key gets
+        all rows appended.
 
-        A table without a key gets all rows appended. Rows leave before any come. ``table_index``: a
-        number that makes the names unique. ``moves``: unique values that move between rows, None
-        for none; those in ``nulled`` must be null already (``vacate``).
+        ``table_index``: a number that makes the names unique. ``moves``: the unique values that
+        move between rows, None for none. Their columns in ``nulled`` must be null already
+        (``null_moving_values``).
         """
         target, columns = self.target, _names_as_list(self.target.columns)
         into = f"INSERT INTO {target.sql_name} ({columns}) SELECT {columns} FROM"
         if not target.layout.keys:
-            return [f"came_{table_index} AS ({into} {self.staging} {self._where})"]
+            return [f"came_{table_index} AS ({into} {self.staging} {self._where_clause})"]
         gone = [
             f"gone_{table_index}_{delete_index} AS "
             f"(DELETE FROM {target.sql_name} AS t {which} RETURNING 1)"
@@ -308,48 +325,51 @@ class StagedChanges:
             for delete_index in range(len(gone))
         )
         upsert = (
-            f"{into} {self._last} WHERE NOT c.{DELETED}{first} "
+            f"{into} {self._last_changes} WHERE NOT c.{DELETED}{first} "
             f"ON CONFLICT ({_names_as_list(keys)}) DO UPDATE SET {assigned}"
         )
         return [*gone, f"came_{table_index} AS ({upsert})"]
 
     def _deletions(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
-        """Return the rest of a DELETE, from USING on, for each pattern of nulls in the keys; none
-        without staged keys. If all rows are to leave, it is one empty text. ``moves``: unique
-        values that move between rows; rows that lose one leave, too, unless it is set to null.
+        """Return the rest of each DELETE, behind the table's name: one for each pattern of nulls in
+        the staged keys, none without staged keys. If ``clears``, it is one empty text, for all
+        rows.
+
+        ``moves``: the unique values that move between rows, None for none. Rows that lose such a
+        value are deleted, too, unless it is set to null.
         """
         if self.clears:
             # Not a TRUNCATE, so that concurrent readers still see the rows.
             return [""]
         leaving, keys = f"c.{DELETED}", f"WHERE {DELETED}"
         if moves is not None and not moves.nulled:
-            leaving, keys = f"(c.{DELETED} OR {moves.changed})", ""
+            leaving, keys = f"(c.{DELETED} OR {moves.moves_condition})", ""
         return [
-            f"USING {self._last} WHERE {leaving} AND {self.target.key_condition(nulls)}"
+            f"USING {self._last_changes} WHERE {leaving} AND {self.target.key_condition(nulls)}"
             for nulls in self._null_patterns(cursor, keys)
         ]
 
-    def vacate(self, cursor: Any, moves: UniqueMoves) -> None:
-        """Set the unique values that move between rows to null, in the rows that are about to
-        change. Rows that are about to be deleted stay. The table must have a key, and
-        ``moves.nulled`` a column.
+    def null_moving_values(self, cursor: Any, moves: UniqueMoves) -> None:
+        """Set the columns ``moves.nulled`` to null in rows of the table that are about to get
+        another unique value. Rows that are about to be deleted keep theirs. The table must have a
+        key, and ``moves.nulled`` a column.
         """
         assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
         for nulls in self._null_patterns(cursor, ""):
             cursor.execute(
-                f"UPDATE {self.target.sql_name} AS t SET {assigned} FROM {self._last} "
-                f"WHERE NOT c.{DELETED} AND ({moves.changed}) "
+                f"UPDATE {self.target.sql_name} AS t SET {assigned} FROM {self._last_changes} "
+                f"WHERE NOT c.{DELETED} AND ({moves.moves_condition}) "
                 f"AND {self.target.key_condition(nulls)}"
             )
 
     @property
-    def _where(self) -> str:
-        """The SQL condition for rows that count; empty if all do."""
+    def _where_clause(self) -> str:
+        """The SQL WHERE clause for the staged rows that count; empty if all do."""
         return "" if self.tasks is None else f"WHERE {_tasks_condition(self.tasks)}"
 
     @property
-    def _last(self) -> str:
-        """The last change of each key as an SQL subquery named ``c``."""
+    def _last_changes(self) -> str:
+        """The last change of each key by position, as an SQL subquery named ``c``."""
         columns = self.target.columns
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
         # Bytewise order, which is faster than a language's.
@@ -358,15 +378,15 @@ class StagedChanges:
             for key in self.target.layout.keys
         )
         return (
-            f"(SELECT DISTINCT ON ({order}) * FROM {self.staging} {self._where} "
+            f"(SELECT DISTINCT ON ({order}) * FROM {self.staging} {self._where_clause} "
             f"ORDER BY {order}, {POSITION} DESC) AS c"
         )
 
     def _null_patterns(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
-        """Return the patterns of nulls in the staged keys, each with a flag per key column.
+        """Return the distinct patterns of nulls in the staged keys: per pattern a flag for each key
+        column, True for null.
 
-        ``where``: a WHERE clause for the staged rows, empty for all. Each pattern gets a statement
-        of its own: an index finds a null or an equal value, but not either of the two.
+        ``where``: a WHERE clause for the staged rows, empty for all of them.
         """
         null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
@@ -375,11 +395,12 @@ class StagedChanges:
 
 
 def apply_changes(cursor: Any, changes: Sequence[StagedChanges]) -> None:
-    """Bring tables to the state after the staged changes. Without changes do nothing.
+    """Bring tables to the state after the staged changes, by one statement that checks foreign keys
+    at its end. So tables may refer to each other and to themselves in any way. Without changes do
+    nothing.
 
-    It is one statement, and foreign keys are checked at its end. So tables may refer to each other
-    and to themselves in any way. Unique indexes are checked row by row. If one refuses a row, the
-    statement is repeated in a form in which values leave their rows before they come to others.
+    Unique indexes are checked row by row. If one refuses a row, the statement is repeated in a form
+    in which values leave their rows before they come to others.
 
     ``cursor``: in a transaction. Raises ``TargetError`` if such values cannot move; errors of
     psycopg pass.
@@ -394,10 +415,10 @@ def _apply_in_savepoint(
     cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
 ) -> None:
     """Apply the changes in a savepoint. After a unique violation, find the values that move between
-    rows of the refused table, and try again with these moved first.
+    rows of the refusing table, and try again with those moved first.
 
-    ``moves``: the moves to make, by the index of the table in ``changes``. Raises the violation of
-    ``psycopg`` if no further moves are found, and as ``apply_changes`` does.
+    ``moves``: the moves to make, by the index of the table in ``changes``. Raises psycopg's
+    violation if there are no further moves to make, ``TargetError`` if unique values cannot move.
     """
     import psycopg
 
@@ -414,18 +435,18 @@ def _apply_in_savepoint(
 def _apply_statement(
     cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
 ) -> None:
-    """Apply the staged changes of all tables by one statement, after values that move are set to
-    null. Without changes do nothing. Errors of psycopg pass.
+    """Apply the staged changes of all tables by one statement. Before it, set moving values to null
+    where ``moves`` says so. Without changes do nothing. Errors of psycopg pass.
 
-    ``moves``: the values that move between rows, by the table's index in ``changes``; other tables
-    move none.
+    ``moves``: the unique values that move between rows, by the table's index in ``changes``; other
+    tables move none.
     """
     parts: list[str] = []
     for table_index, staged in enumerate(changes):
         table_moves = moves.get(table_index)
         if table_moves is not None and table_moves.nulled:
-            staged.vacate(cursor, table_moves)
-        parts += staged.parts(cursor, table_index, table_moves)
+            staged.null_moving_values(cursor, table_moves)
+        parts += staged.with_parts(cursor, table_index, table_moves)
     if parts:
         cursor.execute(f"WITH {', '.join(parts)} SELECT 1")
 
@@ -433,20 +454,21 @@ def _apply_statement(
 def _moves_of_refused(
     cursor: Any, changes: Sequence[StagedChanges], refused: Any
 ) -> dict[int, UniqueMoves]:
-    """Return the values that move between rows in the table that refused a row, by its index in
-    ``changes``. Tables without such values are absent.
+    """Return the unique values that can move in the table that refused a row, by its index in
+    ``changes``. The result is empty if that table has none.
 
-    ``refused``: the server's diagnosis of the error. If the refusing table is a partition, all
-    tables with a key are looked at. Raises ``TargetError`` as ``TargetTable.moves`` does.
+    ``refused``: psycopg's diagnosis of the error (``error.diag``). If the refusing table is none of
+    ``changes``, as a partition, all tables with a key are examined. Raises ``TargetError`` as
+    ``TargetTable.unique_moves`` does.
     """
     refusing_table = (refused.schema_name, refused.table_name)
     refusing_indices = [
         table_index
         for table_index, staged in enumerate(changes)
-        if staged.target.place == refusing_table
+        if staged.target.qualified_name == refusing_table
     ]
     moves_by_table = {
-        table_index: changes[table_index].target.moves(cursor)
+        table_index: changes[table_index].target.unique_moves(cursor)
         for table_index in refusing_indices or range(len(changes))
         if changes[table_index].target.layout.keys
     }
@@ -457,9 +479,9 @@ def _moves_of_refused(
     }
 
 
-def foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
-    """Return a foreign key between two tables, in either direction: its name, its table, and the
-    table that it refers to. None if there is none.
+def find_foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
+    """Return a foreign key between two tables, in either direction: its name, the table that has
+    it, and the table that it refers to. None if there is none.
     """
     sql_names = [table.sql_name, other.sql_name, table.sql_name, other.sql_name]
     between: tuple[str, str, str] | None = cursor.execute(_FOREIGN_KEY_QUERY, sql_names).fetchone()
@@ -470,7 +492,7 @@ def copy_texts(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[
     """Append rows to a table by COPY.
 
     ``table``: its name in SQL. ``columns``: the names of the columns, unquoted, in the order of the
-    texts. ``texts``: the rows as CSV, in pieces. Errors of psycopg pass.
+    texts. ``texts``: the rows as CSV, in pieces of whole rows. Errors of psycopg pass.
     """
     statement = f"COPY {table} ({_names_as_list(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
@@ -482,8 +504,8 @@ def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | Non
     """Return the table named ``table``, None if it is missing.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. ``layout``: the query's columns
-    and key. Raises ``TargetError`` for a view, an unlogged table, and one that does not fit the
-    query: in its columns, collations or unique indexes.
+    and key. Raises ``TargetError`` for a view, for an unlogged table, and for one whose columns,
+    collations or unique indexes do not fit ``layout``.
     """
     called = ".".join(map(quoted, table.split(".")))
     catalog_row = cursor.execute(_TABLE_NAME_QUERY, [called]).fetchone()
@@ -507,7 +529,8 @@ def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | Non
 
 
 def create_table(cursor: Any, layout: TableShape, table: str) -> TargetTable:
-    """Create the table named ``table`` with the query's columns and key, and return it.
+    """Create the table named ``table`` with the query's columns and key, and return it. The key is
+    the primary key or, if it may have nulls, ``UNIQUE NULLS NOT DISTINCT``.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. Raises ``TargetError`` for keys
     that may be null before PostgreSQL 15. Errors of psycopg pass, such as that of a missing schema.
@@ -531,8 +554,8 @@ def create_table(cursor: Any, layout: TableShape, table: str) -> TargetTable:
 
 
 def create_queries_table(cursor: Any, schema: str) -> None:
-    """Create the table ``dovetail_queries`` in ``schema`` if it is missing. Other transactions that
-    call this wait until this one ends.
+    """Create the table ``dovetail_queries`` in ``schema``, unquoted, if it is missing. Other
+    transactions that call this wait until this one ends.
     """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
     called = f"{quoted(schema)}.{QUERIES_TABLE}"
@@ -544,19 +567,20 @@ def create_queries_table(cursor: Any, schema: str) -> None:
 
 
 def quoted(name: str) -> str:
-    """Return one name in double quotes for SQL."""
+    """Return one name in double quotes for SQL; quotes within are doubled."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _refuse_columns(
     cursor: Any, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
-    """Raise ``TargetError`` if the columns, collations or unique indexes of a table do not fit the
-    query. Without a key in ``layout``, only the columns count.
+    """Raise ``TargetError`` if the columns of a table do not fit ``layout``. With a key, also if
+    the collations of key columns are not deterministic, or no usable unique index has exactly the
+    key's columns.
 
-    ``called``: the table's name in SQL. ``columns``: those that it has, by name.
+    ``called``: the table's name in SQL. ``columns``: the columns that it has, by name.
     """
-    problems = differences(columns, layout.types)
+    problems = column_differences(columns, layout.types)
     if problems:
         raise TargetError(
             layout.title,
@@ -585,17 +609,21 @@ def _refuse_columns(
 
 
 def _queries_name(schema: str) -> str:
-    """Return the name of ``dovetail_queries`` in SQL, for a statement with parameters: percent
-    signs are doubled.
+    """Return the name of ``dovetail_queries`` of ``schema``, which is unquoted, in SQL for a
+    statement with parameters: percent signs are doubled.
     """
     return quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
 
 
 def _names_as_list(names: Any) -> str:
-    """Return names as a SQL list: quoted, with commas between them; empty for none."""
+    """Return column names as an SQL list: quoted, with commas between them; empty for none.
+    ``names``: an iterable of unquoted names.
+    """
     return ", ".join(map(quoted, names))
 
 
 def _tasks_condition(tasks: Sequence[int]) -> str:
-    """Return the SQL condition for staged rows of the tasks with these ids; false for no tasks."""
+    """Return the SQL condition that a staged row is of one of the tasks with the ids ``tasks``;
+    false for no tasks.
+    """
     return f"{TASK_COLUMN} = ANY ('{{{','.join(map(str, tasks))}}}'::bigint[])"

@@ -18,11 +18,12 @@ from dovetail.lookup_sources.postgres_connection import (
 from dovetail.lookup_sources.retry import first_line
 
 CONNECTING_MAX_S = 10.0
+"""The most seconds to wait for a connection."""
 
 
 @dataclass(frozen=True)
 class ServerConnection:
-    """The connection to a server.
+    """The way to connect to a server, for one transaction at a time.
 
     Each transaction has a connection of its own. So no state stays in a session that others may
     share through a pooler. A connection that breaks between transactions is no failure.
@@ -35,7 +36,9 @@ class ServerConnection:
     timeout_s: float
     """The time limit of a transaction, in seconds."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """The names in errors of the sinks of several tables, by the tables' names."""
+    """The names of sinks in errors by the names of their tables, without schemas; for other tables
+    ``title`` is used.
+    """
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -65,7 +68,8 @@ class ServerConnection:
     @contextmanager
     def _connection(self, psycopg: Any) -> Iterator[Any]:
         """Open a connection for one transaction, and close it at the end of the block. Raises
-        psycopg's error if the server cannot be reached within ``timeout_s`` or 10 s.
+        psycopg's error if the server cannot be reached within ``timeout_s``, or 10 s if that is
+        less. ``psycopg``: the package.
         """
         connection = connect(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
@@ -76,8 +80,8 @@ class ServerConnection:
             connection.close()
 
     def _settings(self) -> str:
-        """Return the SQL that fixes the text form of values and the time limit, and lets a commit
-        wait for the disk.
+        """Return SQL that sets, for the transaction, the text form of values and the time limit of
+        a statement. It also makes a commit wait for the disk, if that is off.
         """
         return (
             "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; "
@@ -88,8 +92,8 @@ class ServerConnection:
         )
 
     def _failure(self, psycopg: Any, error: Any) -> Exception:
-        """Return the exception to raise for psycopg's error, without the connection's secrets:
-        ``OSError`` if a retry may help, else ``TargetError``.
+        """Return, not raise, the exception for psycopg's ``error``, without the connection's
+        secrets: ``OSError`` if a retry may help, else ``TargetError``. ``psycopg``: the package.
         """
         line = first_line(error)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
