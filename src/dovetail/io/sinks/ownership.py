@@ -12,7 +12,12 @@ from dovetail.errors import PlanError, TargetError
 from dovetail.platform.files import files_of
 
 Existing: TypeAlias = Literal["fail", "replace", "adopt"]
+"""The treatment of a table with rows that is not the query's: raise an error, replace them, or go
+on with them.
+"""
 TableRelation: TypeAlias = Literal["kept", "replaced", "adopted"]
+"""The relation of a query to its table: it owns the table, replaces its rows, or goes on with them.
+"""
 
 
 @dataclass
@@ -24,8 +29,8 @@ class Owner:
     _id: str | None = field(default=None, init=False)
 
     def query(self, session: SparkSession) -> str:
-        """Return the id of the query that writes the table, from the checkpoint, in which it must
-        have begun. Asserts that.
+        """Return the id of the query that writes, which the checkpoint names. It is read once. The
+        query must have begun: a checkpoint without an id asserts.
         """
         if self._id is None:
             self._id, _ = query_of_checkpoint(session, self.checkpoint)
@@ -34,8 +39,8 @@ class Owner:
 
 
 def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
-    """Return the id of a checkpoint's query, None in a new one; and True if a micro-batch of it is
-    complete. A missing folder counts as a new one.
+    """Return the id of the query whose checkpoint it is, None in a new one; and True if a
+    micro-batch of the query is complete, else False. A missing folder counts as a new checkpoint.
     """
     files = files_of(session)
     metadata = files.text(f"{checkpoint}/metadata")
@@ -47,13 +52,13 @@ def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | N
 def relation_to_table(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
 ) -> TableRelation:
-    """Return the relation of a query to a table that exists: ``"kept"`` if the query owns it, else
-    ``"replaced"`` or ``"adopted"``.
+    """Return the relation of a query to a table that exists: ``"kept"`` if the query owns the
+    table, else ``"replaced"`` for ``existing="replace"`` and ``"adopted"`` for other values.
 
-    It is ``"replaced"`` for ``existing="replace"`` only. ``owner``: the table's owner, None for
-    none. ``query``: None before its first start. ``begun``: a micro-batch of the query is complete.
-    Raises ``TargetError`` if a query that has begun does not own the table, unless ``existing`` is
-    ``"adopt"``.
+    ``title``: the sink's name in errors. ``owner``: the id of the query that owns the table, None
+    for none. ``query``: the query's id, None before its first start. ``begun``: True if a
+    micro-batch of it is complete. Raises ``TargetError`` if a query that has begun does not own the
+    table, unless ``existing`` is ``"adopt"``.
     """
     if query is not None and owner == query:
         return "kept"
@@ -68,7 +73,9 @@ def relation_to_table(
 
 
 def refuse_gone(title: str) -> None:
-    """Raise ``TargetError``: the table that this query's checkpoint has written is missing."""
+    """Raise ``TargetError``: the table that this query's checkpoint has written is missing.
+    ``title``: the sink's name in errors.
+    """
     raise TargetError(
         title,
         "the table that this checkpoint has kept is gone",
@@ -77,14 +84,16 @@ def refuse_gone(title: str) -> None:
 
 
 def must_be_empty(existing: Existing, relation: TableRelation) -> bool:
-    """Return True if a table must have no rows when a query begins: one that is taken over while
-    ``existing`` neither replaces nor adopts its rows.
+    """Return True if a table must have no rows when a query begins: the query does not own the
+    table, and ``existing`` is ``"fail"``. ``relation``: as ``relation_to_table`` returns it.
     """
     return relation == "adopted" and existing == "fail"
 
 
 def refuse_rows(title: str, *, is_empty: bool) -> None:
-    """Raise ``TargetError`` unless the table ``is_empty``, which it must be when a query begins."""
+    """Raise ``TargetError`` unless ``is_empty``: a table that a query begins to write has rows.
+    ``title``: the sink's name in errors.
+    """
     if not is_empty:
         raise TargetError(
             title,
@@ -95,7 +104,9 @@ def refuse_rows(title: str, *, is_empty: bool) -> None:
 
 
 def refuse_taken(title: str) -> None:
-    """Raise ``TargetError``: the table has another owner since this query began."""
+    """Raise ``TargetError``: another query has become the table's owner since this one began.
+    ``title``: the sink's name in errors.
+    """
     raise TargetError(
         title,
         "another query has taken the table over",
@@ -104,7 +115,9 @@ def refuse_taken(title: str) -> None:
 
 
 def refuse_existing(title: str, existing: Existing) -> None:
-    """Raise ``PlanError`` if ``existing=`` is given for a sink that appends."""
+    """Raise ``PlanError`` if ``existing=`` is given for a sink that appends, so is not ``"fail"``.
+    ``title``: the sink's name in errors.
+    """
     if existing != "fail":
         raise PlanError(
             title,

@@ -41,7 +41,11 @@ _INTERVAL_SETTING = "spark.sql.streaming.fileSink.log.compactInterval"
 """Spark's setting for the number of micro-batches between two full lists of its files."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
+"""A function that writes a micro-batch's changes, given the changes and its number."""
 WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
+"""A function that writes the changes of several results, given one frame per result and the number
+of their micro-batch.
+"""
 ViewName: TypeAlias = Annotated[
     str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
 ]
@@ -53,7 +57,7 @@ BatchFunction: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class MemorySink:
-    """A table in memory with every change, under the name ``name`` in the session."""
+    """A table in memory with every change, under a name in the session."""
 
     name: str
     """The name of the table, a temporary view."""
@@ -65,10 +69,10 @@ class MemorySink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
-        started.
+        started. ``node``: the result that changes. ``checkpoint``: the query's folder.
 
-        A query whose ``checkpoint`` has begun uses ``batches``, because Spark's memory sink cannot
-        go on.
+        If the checkpoint has begun, the writer is that of ``batches``, because Spark's memory sink
+        cannot go on.
         """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
@@ -77,24 +81,25 @@ class MemorySink:
         return memory.option("queryName", self.name)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It replaces the table by all
-        micro-batches of this process so far, a repeated one once. A table without rows is made at
-        once.
+        """Return a function of a micro-batch's changes and number. It replaces the table by the
+        changes of all micro-batches since this call; a repeated micro-batch counts once. A table
+        without rows is made at once. ``checkpoint`` does not count.
         """
         return self.batches_kept_in(session, node, {})
 
     def batches_kept_in(
         self, session: SparkSession, node: Node, written: dict[int, pa.Table]
     ) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It adds them to ``written`` and
-        replaces the table by all of it.
+        """Return a function of a micro-batch's changes and number. It puts the changes into
+        ``written`` and replaces the table by all changes there.
 
-        ``written``: the changes by micro-batch, which grows; a repeated one replaces its entry. If
-        it is empty, a table without rows is made at once.
+        ``written``: the changes by micro-batch; a repeated one replaces its entry. If it is empty,
+        a table without rows is made at once.
         """
         schema = changelog_schema(node)
 
         def write(batch: DataFrame, batch_id: int) -> None:
+            """Write one micro-batch's changes."""
             written[batch_id] = batch.toArrow()
             rows = pa.concat_tables(written.values())
             session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
@@ -104,8 +109,8 @@ class MemorySink:
         return write
 
     def across_runs(self) -> MemorySink:
-        """Return a sink of the same table that keeps its changes when the query is started again
-        with it.
+        """Return a sink of the same table that keeps the changes of earlier starts. A query that is
+        started again with it goes on with the table.
         """
         return _KeptMemorySink(self.name)
 
@@ -163,12 +168,12 @@ class ParquetSink:
         return self.path
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Return True if the files that a query has written are missing: Spark's list of them or,
-        if that is not looked for, the folder.
+        """Return True if the files that a query has written are missing. With ``alone`` and outside
+        of Spark Connect, Spark's list of files must be there; else the folder alone.
 
         ``alone``: True if this is the query's only sink, so that Spark keeps a list. With several
         results, old micro-batches may be deleted. A client of Spark Connect cannot see hidden
-        files, such as Spark's list.
+        files, such as Spark's list. ``node`` does not count.
         """
         files, listed = files_of(session), alone and not is_remote(session)
         return not (
@@ -177,12 +182,12 @@ class ParquetSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the folder, configured but not
-        started. Make the folder if it is missing.
+        started. Make the folder if it is missing. ``node``: the result that changes.
+        ``checkpoint``: the query's folder.
 
         Raises ``PlanError`` for a column ``_batch``. Raises ``TargetError`` if the folder has
-        another query's changes, or those of a query with several results. Also if it has later
-        micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot be
-        made.
+        another query's changes, those of a query with several results, or later micro-batches than
+        this checkpoint. Raises ``ConfigurationError`` if the folder cannot be made.
         """
         self._refuse_name(node)
         session = changes.sparkSession
@@ -206,8 +211,8 @@ class ParquetSink:
         return writer.option("path", self.path)
 
     def refuse_others(self, session: SparkSession) -> None:
-        """Raise ``TargetError`` if the folder has the changes of any query. A missing folder
-        passes.
+        """Raise ``TargetError`` if the folder has the changes of any query. A missing or empty
+        folder passes.
         """
         files = files_of(session)
         if files.has_files(f"{self.path}/{_LIST_FOLDER}") or files.has_named(
@@ -216,11 +221,12 @@ class ParquetSink:
             self._refuse(_OTHERS_PROBLEM)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
-        """Add empty entries to Spark's list for micro-batches that wrote nothing here.
+        """Add empty entries to Spark's list of files for micro-batches that wrote nothing here.
+        Spark cannot compact a list with gaps. Do nothing if it has no gap.
 
         In such a micro-batch the state was repartitioned, or the query did not have this folder
-        yet. Spark cannot compact a list with gaps. Every ``interval`` entries are in one file,
-        ``.compact``. Do nothing if the list has no gap. Spark Connect cannot see the list.
+        yet. ``interval``: the number of micro-batches after which Spark writes the whole list as
+        one file, ``.compact``.
         """
         listed = {*files.numbers(f"{self.path}/{_LIST_FOLDER}")}
         whole = files.numbers(f"{self.path}/{_LIST_FOLDER}", suffix=".compact")
@@ -237,12 +243,13 @@ class ParquetSink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number, which writes a folder for each
-        micro-batch. Make the folder if it is missing. A repeated micro-batch replaces its folder.
+        micro-batch. A repeated micro-batch replaces its folder. Make the folder of the sink if it
+        is missing. ``checkpoint``: the query's folder.
 
         Raises ``PlanError`` for ``retention=`` and for a column ``_batch``. Raises ``TargetError``
-        for a folder with another query's changes, with those of a query with one result, or with
-        later micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot
-        be made. The function raises ``TargetError`` as ``_write`` does.
+        if the folder has another query's changes, those of a query with one result, or later
+        micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot be
+        made. The function raises ``TargetError`` as ``_write`` does.
         """
         if self.retention_ms is not None:
             raise PlanError(
@@ -264,8 +271,8 @@ class ParquetSink:
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch to its folder, in place of a former attempt. Raises ``TargetError``
-        if it cannot be renamed into place.
+        """Write a micro-batch of ``node`` to its folder, in place of a former attempt. Raises
+        ``TargetError`` if the written files cannot be renamed into place.
         """
         batch = _with_key(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH_COLUMN, batch_id):
@@ -277,8 +284,8 @@ class ParquetSink:
             )
 
     def _refuse_name(self, node: Node) -> None:
-        """Raise ``PlanError`` if a column has the name of the micro-batches' folders, whatever the
-        case. Readers of the folder would have their number in its place.
+        """Raise ``PlanError`` if a key or value column has the name ``_batch``, in any case.
+        Readers of the folder would have the number of a micro-batch in its place.
         """
         for name in (*node.key.names, *node.values.names):
             if name.lower() == _BATCH_COLUMN:
@@ -290,25 +297,27 @@ class ParquetSink:
                 )
 
     def _refuse_ahead(self, files: Files, checkpoint: str, numbers: Sequence[int]) -> None:
-        """Raise ``TargetError`` if one of ``numbers`` is larger than the last micro-batch that the
-        checkpoint has planned.
+        """Raise ``TargetError`` if one of ``numbers`` is larger than that of the last micro-batch
+        that the checkpoint has planned.
 
         ``numbers``: the micro-batches in the folder, perhaps none. The checkpoint must have begun.
-        It was made by an upgrade, or set back, so its next micro-batches have numbers that are
-        taken.
+        If it was made by an upgrade, or set back, its next micro-batches would have numbers that
+        are taken.
         """
         planned = max(files.numbers(f"{checkpoint}/offsets"))
         if max(numbers, default=-1) > planned:
             self._refuse(_OTHERS_PROBLEM)
 
     def _refuse(self, problem: str) -> NoReturn:
-        """Raise ``TargetError`` for the folder. ``problem``: the reason in words."""
+        """Raise ``TargetError`` for the folder. ``problem``: the reason in words, after which a
+        remedy follows.
+        """
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 
 def _with_key(changes: DataFrame, node: Node) -> DataFrame:
-    """Return the changes with the metadata ``KEY_METADATA`` at a table's key columns, for the
-    files' schema. Those of a stream stay as they are.
+    """Return the changes with the metadata ``KEY_METADATA`` at the key columns, for the files'
+    schema. If ``node`` is a stream or a history, its changes stay as they are.
     """
     if not node.current:
         return changes
@@ -321,24 +330,27 @@ def _with_key(changes: DataFrame, node: Node) -> DataFrame:
 
 @dataclass(frozen=True)
 class ConsoleSink:
-    """The standard output, with the first ``rows`` changes of each micro-batch."""
+    """The standard output, with the first changes of each micro-batch."""
 
     rows: int
     """The most changes that are printed of a micro-batch, at least 1."""
     title: ClassVar[str] = "to_console()"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return Spark's writer that prints the query's ``changes``, configured but not started."""
+        """Return Spark's writer that prints the query's ``changes``, configured but not started.
+        ``node``: the result that changes. ``checkpoint`` does not count.
+        """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It prints a line with their
-        count, then the first changes as a text table, or nothing if there are none. A last line
-        says if some are left out.
+        """Return a function that prints a micro-batch, given its changes and its number. For a
+        micro-batch without changes it prints nothing. For others it prints their count, the first
+        ``rows`` of them as a text table, and a line that says if some are left out.
         """
         title, most = printable(node.name), self.rows
 
         def write(batch: DataFrame, batch_id: int) -> None:
+            """Print one micro-batch's changes."""
             stored_changes = keep(batch)  # limit() alone would run only a part of the stages
             try:
                 count = stored_changes.count()
@@ -369,12 +381,14 @@ class FunctionSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer that calls the function with each micro-batch of ``changes``,
-        configured but not started.
+        configured but not started. ``node`` and ``checkpoint`` do not count.
         """
         return batch_writer(changes, self.function)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the user's function of a micro-batch's changes and number, unchanged."""
+        """Return the user's function of a micro-batch's changes and number, unchanged. The
+        arguments do not count.
+        """
         return self.function
 
 

@@ -23,11 +23,12 @@ def refuse_columns(
     case_counts: bool = False,
 ) -> list[StructField]:
     """Return the columns of ``wanted``, the query's, that a table with the columns ``present``
-    lacks, in order. Raises ``TargetError`` if the two differ in names or types in any other way.
+    lacks, in order. Raises ``TargetError`` if the two differ in names or types in any other way, or
+    the table has a ``char`` column.
 
-    ``evolve``: False to raise for missing columns, too, so that the result is empty.
-    ``case_counts``: True for a table in which ``ID`` and ``id`` are two columns. The order of
-    columns and nulls do not count.
+    ``title``: the sink's name in errors. ``evolve``: False to raise for missing columns, too, so
+    that the result is empty. ``case_counts``: True for a table in which ``ID`` and ``id`` are two
+    columns. The order of columns and their nullability do not count.
     """
     sides = [
         {f.name if case_counts else f.name.lower(): f for f in schema}

@@ -24,6 +24,9 @@ from dovetail.plan.changelog_source import expression_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
 POSITION = "_commit_position"
+"""The column with the position of a change: twice the commit's number, and one more for an added
+row.
+"""
 KIND, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
 """The columns of a feed beside the table's, as Delta Lake calls them."""
 _ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
@@ -46,23 +49,24 @@ def changes_of(
     key_updates: bool = True,
     partitions: int | None = None,
 ) -> DataFrame:
-    """Return the rows of a change data feed as changes.
+    """Return the rows of a change data feed as changes. ``rows``: the table's columns and those of
+    a feed (``KIND``, ``COMMIT_VERSION``, ``COMMIT_TIME``). ``operator``: the table in errors.
 
-    ``rows``: the table's columns and those of a feed (``KIND``, ``COMMIT_VERSION``,
-    ``COMMIT_TIME``). Columns of the result: the table's, or the key and ``columns``; then
-    ``_deleted``, ``_timestamp`` and ``_commit_position``. The position orders commits, and within a
-    commit removed rows before added ones.
+    Columns of the result: the table's, or ``keys`` and ``columns``; then ``_deleted``,
+    ``_timestamp`` and ``_commit_position``. The position orders commits, and within a commit
+    removed rows before added ones.
 
     ``timestamp``: the time of an added row, by default the commit's; a column named here is dropped
     unless ``columns`` names it. A removed row has the commit's time, or its own if that is later.
     Where an update changes the key, the former row has the time of the new one.
 
-    ``key_updates``: False if no update changes a key, so that former rows are left out.
-    ``partitions``: the number of tasks that net each key's changes of a commit (``laws.netting``).
-    None for a table that cannot lose rows.
+    ``key_updates``: False if no update changes a key; former rows of updates are then left out.
+    ``partitions``: the number of tasks that net each key's changes of a commit, so that rows that
+    change nothing are left out (``laws.netting``). None, for a table that cannot lose rows, nets
+    nothing.
 
-    Raises ``PlanError`` for unknown columns, for one named twice, and for a key as ``timestamp``.
-    Also for an expression that is random or no timestamp.
+    Raises ``PlanError`` for unknown columns, for one named twice in ``columns``, and for a key as
+    ``timestamp``. Also for an expression that is random or no timestamp.
     """
     for key in keys:
         known_field(operator, "key=", key, rows.schema)
@@ -115,12 +119,12 @@ def changes_of(
 def _net_partition(
     batches: Iterator[pa.RecordBatch], keys: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an input partition, ``batches``, without those that change nothing.
-    ``keys``: the indices of the key columns.
+    """Yield the rows of an input partition, ``batches``, without those that change nothing, and
+    without the last column. ``keys``: the indices of the key columns.
 
     The partition has all rows of its keys. Rows end with ``_deleted``, ``_timestamp``,
-    ``_commit_position`` and ``_row_time``; the last is dropped. Rows that do not fit into memory
-    are split into files by key, so a file has all rows of its keys.
+    ``_commit_position`` and ``_row_time``. A partition of more than ``HELD_BYTES_MAX`` is split
+    into files by key, and these are netted one by one.
     """
     pending_batches: list[pa.RecordBatch] = []
     size = 0
@@ -142,19 +146,21 @@ def _net_partition(
 
 
 class _SpooledRows:
-    """Rows in an unnamed temporary file, which is deleted when the stack is left."""
+    """Rows in an unnamed temporary file, which is deleted when ``files``, a stack of contexts, is
+    left.
+    """
 
     def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
         self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 -- the stack's
         self._writer = pa.ipc.new_stream(self._file, schema)
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows of the file's schema, before ``read`` is called."""
+        """Append rows of the file's schema. It must not be called after ``read``."""
         self._writer.write_table(rows)
 
     def read(self) -> list[pa.RecordBatch]:
-        """Return all rows that were written, in order; an empty list if there are none. No more can
-        be written, and it can be called once.
+        """Return all rows that were written, in order; an empty list if there are none. It ends the
+        writing, and must be called at most once.
         """
         self._writer.close()
         self._file.seek(0)
@@ -164,8 +170,8 @@ class _SpooledRows:
 def _split_by_key(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
-    """Append each row of ``batches`` to the part that the hash of its key chooses, in their order.
-    ``keys``: the indices of the key columns.
+    """Append each row of ``batches`` to one of ``parts``, chosen by the hash of its key. Rows keep
+    their order within a part. ``keys``: the indices of the key columns.
     """
     if not batches:
         return
@@ -180,10 +186,10 @@ def _net_changes(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``batches`` that remain after netting the changes of each key and commit,
-    in their order, without the last column. ``keys``: the indices of the key columns. No batches
-    yield nothing.
+    in their order, without the last column. No batches yield nothing.
 
-    Rows end as those of ``_net_partition`` do. The batches must have all rows of their keys.
+    ``keys``: the indices of the key columns. Rows end as those of ``_net_partition`` do. The
+    batches must have all rows of their keys.
     """
     if not batches:
         return
@@ -201,11 +207,12 @@ def _net_changes(
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Yield an array for each batch, one time in microseconds per row; an empty batch may yield
-    none. For an update's former row it is that of its new row, which Delta writes right behind it.
+    """Yield an array for each batch, one time in microseconds per row. For the former row of an
+    update, the time is that of its new row, which Delta writes right behind it. For all other rows,
+    and where no such row follows, it is null.
 
-    ``batches``: structs of a row's kind, version and time in microseconds. The result is null for
-    all other rows, and where another row follows.
+    ``batches``: structs of a row's kind, commit version and time in microseconds. No batch between
+    two others may be empty; no batches yield nothing.
     """
     before: pa.Array | None = None
     for batch in batches:
@@ -217,8 +224,8 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _times_of_batch(rows: pa.Array, following: pa.Array) -> pa.Array:
-    """Return the times of ``_times_of_next`` for the batch ``rows``. ``following``: the next batch,
-    empty after the last.
+    """Return the times of ``_times_of_next`` for the batch ``rows``, one per row. ``following``:
+    the next batch, of which the first row counts; empty after the last.
     """
     kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
     pair = pc.and_(

@@ -36,6 +36,7 @@ class ConnectorChanges:
     version: int
     """The first version whose changes are read, inclusive."""
     streaming: bool
+    """True for a streaming frame; False to read what is there."""
     options: Mapping[str, str]
     """Further options of Spark's reader, which overrule ``version``."""
 
@@ -44,8 +45,9 @@ class ConnectorChanges:
     ) -> tuple[DataFrame, str | None]:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None.
 
-        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
+        ``columns``: the value columns, None for all.
 
         Raises ``ConfigurationError`` for a Spark without the call, and for a table whose connector
         has no changes. Raises ``PlanError`` if its versions are no numbers, for unknown columns,
@@ -64,8 +66,8 @@ class ConnectorChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _rows(self) -> DataFrame:
-        """Return the rows that come and go, in the columns of a change data feed. The parts of an
-        update are a delete and an insert.
+        """Return the rows that come and go, in the columns of a change data feed. An update is a
+        delete and an insert; the connector's column of row ids is dropped.
 
         Raises ``ConfigurationError`` for a Spark without the call, and for a table that cannot be
         read so. Raises ``PlanError`` if the connector's versions are no numbers.

@@ -110,8 +110,8 @@ _BATCH = "_batch"
 
 
 def _key_columns(schema: StructType, key: str | Sequence[str] | None) -> list[str]:
-    """Return the names of the key columns: the given ones, else those that the files' metadata
-    names.
+    """Return the names of the key columns: those in ``key`` or, for None, those that the files'
+    metadata names. ``schema``: the files' columns.
 
     Raises ``PlanError`` if there are none, and for a column that the files lack.
     """

@@ -30,8 +30,9 @@ class DeltaChanges:
     version: int | None
     """The first version whose changes are read; None to begin with the content."""
     streaming: bool
+    """True for a streaming frame; False to read what is there."""
     key_updates: bool
-    """False if no update changes a key, so that former rows of updates are left out."""
+    """True if updates may change keys. False to leave out the former rows of updates."""
     options: Mapping[str, str]
     """Further options of Delta's source, which overrule the other fields."""
 
@@ -40,9 +41,9 @@ class DeltaChanges:
         """Return (path, short name) of a table. The name is the last part of the path or of the
         catalog's name, without backticks.
 
-        ``path`` is used if ``table`` is None. Raises ``ConfigurationError`` for a table that cannot
-        be found, and for a path whose file system cannot be reached. Whether a path has a table is
-        not checked.
+        ``path``: the table's folder, used if ``table`` is None. ``table``: the name in a catalog.
+        Raises ``ConfigurationError`` for a catalog's table that cannot be found, and for a path
+        whose file system cannot be reached. The path need not have a table.
         """
         if table is None:
             table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
@@ -56,8 +57,9 @@ class DeltaChanges:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None. They are
         the change data feed or, for a batch without a version, the present content.
 
-        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
+        ``columns``: the value columns, None for all.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or whose feed is not enabled.
         Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
@@ -81,8 +83,8 @@ class DeltaChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _change_feed(self, table: str) -> tuple[DataFrame, bool]:
-        """Return the change data feed; and True if the table may lose rows, because it is not
-        append-only. ``table``: its name in SQL.
+        """Return the change data feed, and whether the table can lose rows: False only if its
+        properties say that it is append-only. ``table``: its name in SQL.
 
         Raises ``ConfigurationError`` if the feed is not enabled; Spark's errors pass.
         """
@@ -103,7 +105,8 @@ class DeltaChanges:
 
     def _present_rows(self, table: str) -> DataFrame:
         """Return the rows of the present version with the columns of a change data feed, as if its
-        commit had inserted them all. ``table``: its name in SQL. Spark's errors pass.
+        commit had inserted them all. ``table``: its name in SQL. The version is fixed now; Spark's
+        errors pass.
         """
         history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()

@@ -75,7 +75,7 @@ class FeedOffset(TypedDict):
 
 @dataclass(frozen=True)
 class FeedRequest:
-    """A query's demand on an Iceberg table, which travels as an option of the data source."""
+    """A query's demand on an Iceberg table, which travels as an option of Spark's data source."""
 
     operator: str
     """The name of the table in errors."""
@@ -84,9 +84,13 @@ class FeedRequest:
     columns: str
     """The columns to read, as Iceberg's JSON of a schema."""
     start: FeedOffset
-    """The point after which rows are read, exclusive unless it is before the content."""
+    """The point after which changes are read. If its ``content`` is true, the whole content is read
+    first.
+    """
     snapshots_max: int | None = None
-    """The most snapshots of a micro-batch, None for no limit. The content is never divided."""
+    """The most snapshots of a micro-batch, None for no limit. The content is never divided. A batch
+    read ignores it.
+    """
     end: int | None = None
     """The id of the snapshot at which a batch read ends, inclusive; None for the present one. A
     stream ignores it.
@@ -108,7 +112,7 @@ class FeedRequest:
 
     @property
     def schema(self) -> Schema:
-        """The columns to read, in order."""
+        """The columns to read, in order, as a schema of Iceberg."""
         from pyiceberg.schema import Schema
 
         return Schema.model_validate_json(self.columns)
@@ -125,16 +129,17 @@ class IcebergChanges:
     snapshot: int | None
     """The id of the first snapshot whose changes are read; None to begin with the content."""
     streaming: bool
+    """True for a streaming frame; False to read what is there."""
     snapshots_max: int | None
     """The most snapshots of a micro-batch; None for no limit."""
 
     def frame(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
-        """Return the changes, and ``timestamp`` as text for plans, None for None.
+        """Return the table's changes, and ``timestamp`` as text for plans, None for None.
 
-        Columns: the table's, or the key and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, by default the commit's.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
+        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
         ``columns``: the value columns, None for all.
 
         Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
@@ -156,9 +161,9 @@ class IcebergChanges:
     def _rows(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> DataFrame:
-        """Return the feed of the columns that are needed: ``keys``, ``columns`` and ``timestamp``.
-        All are read if ``columns`` is None or ``timestamp`` is an expression; unknown names are
-        left out.
+        """Return the feed of the table (see ``feed_frame``) with the columns that are needed:
+        ``keys``, ``columns`` and ``timestamp``. All columns are read if ``columns`` is None or
+        ``timestamp`` is an expression. Unknown names are left out.
 
         Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
         Raises ``PlanError`` for an unknown snapshot and for a type that Spark lacks.
@@ -183,9 +188,9 @@ class IcebergChanges:
         return feed_frame(self.session, request, streaming=self.streaming)
 
     def _start(self, operator: str, table: Table) -> FeedOffset:
-        """Return the first offset: before the content, or the parent of the first snapshot whose
-        changes are read. Raises ``PlanError`` for a snapshot that is unknown or has expired; its
-        parent is not checked.
+        """Return the offset at which a query begins: before the content, or at the parent of the
+        first snapshot whose changes are read. ``operator``: the table in errors. Raises
+        ``PlanError`` for a snapshot that is unknown or has expired; its parent is not checked.
         """
         if self.snapshot is None:
             return {"snapshot": None, "content": True}
@@ -200,11 +205,11 @@ class IcebergChanges:
 
 
 def feed_frame(session: SparkSession, request: FeedRequest, *, streaming: bool) -> DataFrame:
-    """Return a frame of the rows that a request asks for: the asked columns, then kind, version and
-    time of the change.
+    """Return a frame of the rows that ``request`` asks for: its columns, all nullable, then kind,
+    version and time of the change. A kind is ``insert`` or ``delete``.
 
-    ``streaming``: True for a streaming frame. Nothing is read yet. A kind is ``insert`` or
-    ``delete``. Raises ``PlanError`` for a column of a type that Spark lacks.
+    ``streaming``: True for a streaming frame. Nothing is read yet. Raises ``PlanError`` for a
+    column of a type that Spark lacks.
     """
     from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
@@ -224,11 +229,15 @@ class IcebergSource(DataSource):
         return FORMAT
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch: up to the request's last snapshot, or the present one."""
+        """Return the reader of a batch, up to the request's ``end``. ``schema``: the columns of the
+        frame.
+        """
         return IcebergBatchReader(self._request, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's
-        """Return the reader of a stream, whose micro-batches end at snapshots."""
+        """Return the reader of a stream, whose micro-batches end at snapshots. ``schema``: the
+        columns of the frame.
+        """
         return IcebergStreamReader(self._request, schema)
 
     @property
@@ -239,15 +248,17 @@ class IcebergSource(DataSource):
 
 @dataclass
 class IcebergBatchReader(DataSourceReader):
-    """A reader of the content of a table, or of its changes from a snapshot on."""
+    """A reader of a table in one batch: its content, or its changes after the request's ``start``.
+    """
 
     request: FeedRequest
+    """The rows to read. Its ``end``, if given, is the last snapshot that is read."""
     columns: StructType
     """The columns of the frame: those of the request, then those of the feed."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks that read the files of a batch, each a group of files; an empty list if
-        there are no changes.
+        """Return the tasks that read the batch, each a group of files; an empty list if there are
+        no changes, or the table has no snapshot.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or a column with another
         type. Raises ``TargetError`` if a snapshot has expired, or the start does not precede the
@@ -267,7 +278,11 @@ class IcebergBatchReader(DataSourceReader):
 
 
 class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader of a table whose micro-batches end at snapshots."""
+    """A reader of a table as a stream, whose micro-batches end at snapshots.
+
+    ``request``: the columns, the start and the limit. ``columns``: the columns of the frame, those
+    of the request and then those of the feed.
+    """
 
     def __init__(self, request: FeedRequest, columns: StructType) -> None:
         self.request = request
@@ -277,7 +292,8 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: _ChangePlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what the driver alone has: tasks get the reader, too."""
+        """Return the fields that travel to tasks: all but the planner, which only the driver has.
+        """
         return {**self.__dict__, "_plan": None}
 
     @property
@@ -288,7 +304,7 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
-        """Return the offset at which a new query begins, as the request says."""
+        """Return the offset at which a new query begins: the request's ``start``."""
         return dict(self.request.start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
@@ -297,7 +313,7 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
-        """Make the query end at the snapshot that is the present one now. Raises
+        """Make the query end at the table's present snapshot, whatever comes later. Raises
         ``ConfigurationError`` if the table cannot be read.
         """
         self._last = self._planner.latest_offset(self.request.start)
@@ -305,11 +321,12 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 -- Spark's
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the offset, inclusive, at which the micro-batch that begins after ``start`` ends.
+        """Return the offset, inclusive, at which the micro-batch after the offset ``start`` ends;
+        ``start`` itself if there is nothing new.
 
-        It is ``start`` if there is nothing new. ``limit``: the most snapshots of the micro-batch.
-        Raises ``ConfigurationError`` if the table cannot be read. With a limit, raises
-        ``TargetError`` as ``limited_offset`` does.
+        ``limit``: the most snapshots of the micro-batch, or no limit. Raises ``ConfigurationError``
+        if the table cannot be read. With a limit, raises ``TargetError`` as ``limited_offset``
+        does.
         """
         begin = cast(FeedOffset, start)
         end = self._planner.latest_offset(begin) if self._last is None else self._last
@@ -317,8 +334,9 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._planner.limited_offset(begin, end, most))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks that read the changes after ``start`` up to ``end``, inclusive, each a
-        group of files; empty if nothing changed. Raises what ``_ChangePlanner.tasks`` raises.
+        """Return the tasks that read the changes after the offset ``start`` up to the offset
+        ``end``, inclusive, each a group of files. The list is empty if nothing changed. Raises
+        ``ConfigurationError`` and ``TargetError`` as ``_ChangePlanner.tasks`` does.
         """
         return self._planner.tasks(cast(FeedOffset, start), cast(FeedOffset, end))
 
@@ -331,9 +349,10 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass
 class CommittedChange:
-    """A file whose rows a snapshot changes."""
+    """A data file whose rows a snapshot adds, removes or changes."""
 
     change: FileChange
+    """The file, with its delete files before and after the snapshot."""
     version: int
     """The snapshot's sequence number."""
     time_us: int
@@ -341,8 +360,8 @@ class CommittedChange:
 
     @property
     def size(self) -> int:
-        """The bytes that count when files are grouped into tasks: those of the file and of opening
-        it.
+        """The bytes that count when files are grouped into tasks: those of the file, and a fixed
+        number for opening it.
         """
         return _OPEN_BYTES + int(self.change.file.file_size_in_bytes)
 
@@ -352,7 +371,9 @@ class FileTask(InputPartition):
     """The files that a task reads, and the means to do so."""
 
     reader: RowReader
+    """The means to read rows of the table's files."""
     changes: list[CommittedChange]
+    """The files to read, in the order of their commits."""
 
 
 class _ChangePlanner:
@@ -365,10 +386,11 @@ class _ChangePlanner:
         self._table: Table = request.address.open(request.operator)
         self._manifests: ManifestReader = ManifestReader(self._table.metadata, self._table.io)
         self._is_fresh = True
+        """True until the first refresh, as the table has just been opened."""
 
     def latest_offset(self, start: FeedOffset) -> FeedOffset:
-        """Return the offset of the table's present snapshot; ``start`` if it has none. Raises
-        ``ConfigurationError`` if the catalog cannot be asked.
+        """Return the offset of the snapshot that the table has now; ``start`` if it has none.
+        Raises ``ConfigurationError`` if the catalog cannot be asked.
         """
         self._refresh()
         snapshot = self._table.current_snapshot()
@@ -377,8 +399,9 @@ class _ChangePlanner:
     def limited_offset(
         self, start: FeedOffset, end: FeedOffset, snapshots_max: int | None
     ) -> FeedOffset:
-        """Return the offset ``end``, or the one ``snapshots_max`` snapshots after ``start`` if that
-        comes first. If ``start`` is before the content, it is ``end`` whatever the limit is.
+        """Return the offset ``end`` or, if it comes first, the one ``snapshots_max`` snapshots
+        after ``start``. If ``start`` is before the content, or ``snapshots_max`` is None, the
+        result is ``end``.
 
         ``snapshots_max``: at least 1, None for no limit. With a limit, raises ``TargetError`` if a
         snapshot has expired, or if ``start`` does not precede ``end``.
@@ -389,8 +412,9 @@ class _ChangePlanner:
         return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
 
     def tasks(self, start: FeedOffset, end: FeedOffset) -> list[FileTask]:
-        """Return the tasks that read what lies after the offset ``start`` up to ``end``, inclusive.
-        If the two are equal, or nothing changed, the list is empty.
+        """Return the tasks that read the rows after the offset ``start`` up to ``end``, inclusive.
+        They are all rows of the content if ``start`` is before it. If the two offsets are equal, or
+        nothing changed, the list is empty.
 
         Raises ``ConfigurationError`` if the table cannot be read, or if a column has another type
         than when the query was built. Raises ``TargetError`` if a snapshot has expired, or if
@@ -412,8 +436,8 @@ class _ChangePlanner:
         return [FileTask(reader, group) for group in _task_groups(changes)]
 
     def _refresh(self) -> None:
-        """Read the table's metadata anew from the catalog, except on the first call, when they are
-        fresh. Raises ``ConfigurationError`` if the catalog cannot be asked.
+        """Read the table's metadata anew from the catalog. The first call does nothing, because the
+        table has just been opened. Raises ``ConfigurationError`` if the catalog cannot be asked.
         """
         if not self._is_fresh:
             self._table = self._request.address.open(self._request.operator, self._table)
@@ -434,9 +458,9 @@ class _ChangePlanner:
         return snapshots_after(operator, metadata, start["snapshot"], end["snapshot"])
 
     def _content_files(self, end: FeedOffset) -> Iterator[CommittedChange]:
-        """Yield all files of the snapshot at ``end``, each with its delete files, as added by it.
-        With ranges in the request, files and delete files outside of them are left out. Raises
-        ``TargetError`` if the snapshot has expired.
+        """Yield all data files of the snapshot at ``end``, each with its delete files, as files
+        that this snapshot adds. With ranges in ``request.near``, files that have no row in them may
+        be left out. Raises ``TargetError`` if the snapshot has expired.
         """
         snapshot = self._table.snapshot_by_id(end["snapshot"] or 0)
         if snapshot is None:
@@ -452,8 +476,8 @@ class _ChangePlanner:
         yield from self._committed_changes(snapshot, {}, files)
 
     def _range_condition(self) -> BooleanExpression:
-        """Return the ranges of the request as a condition on the present columns; one that is
-        always true without ranges. A column that the table has dropped has no condition.
+        """Return the ranges of ``request.near`` as one condition on the table's present columns;
+        always true without ranges. A column that the table has dropped is left out.
         """
         from pyiceberg.expressions import (
             AlwaysTrue,
@@ -471,9 +495,9 @@ class _ChangePlanner:
         return reduce(And, conditions, AlwaysTrue())
 
     def _changed_files(self, start: FeedOffset, end: FeedOffset) -> Iterator[CommittedChange]:
-        """Yield the files that each snapshot after ``start`` up to ``end`` adds or removes, or
-        whose delete files it changes, the oldest snapshot first. Snapshots that change no rows
-        yield none. Raises ``TargetError`` as ``_snapshots_between`` does.
+        """Yield the files that each snapshot after ``start`` up to ``end``, inclusive, adds,
+        removes, or changes by delete files. The oldest snapshot comes first. Snapshots that only
+        rewrite files yield none. Raises ``TargetError`` as ``_snapshots_between`` does.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -488,10 +512,10 @@ class _ChangePlanner:
     def _committed_changes(
         self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Iterator[CommittedChange]:
-        """Yield the files that differ between ``before`` and ``after``, with the number and time of
-        a snapshot's commit.
+        """Yield the files that differ between ``before`` and ``after``, with the number and the
+        time of ``snapshot``, which made the difference.
 
-        ``before``, ``after``: the live data files by path, before and after the snapshot.
+        ``before``, ``after``: the live data files by path, each with its delete files.
         """
         from dovetail.iceberg.changed_rows import changed_files
 
@@ -501,8 +525,8 @@ class _ChangePlanner:
 
 
 def _task_groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
-    """Yield the changes in order, in groups of at most ``_TASK_BYTES``; a larger file is a group of
-    its own. No changes yield nothing.
+    """Yield the changes in order, in groups whose sizes add up to at most ``_TASK_BYTES``; a larger
+    file is a group of its own. No changes yield nothing.
     """
     group: list[CommittedChange] = []
     size = 0
@@ -517,11 +541,12 @@ def _task_groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedC
 
 
 def _read_task(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files with their kinds, versions and times; none of a plain
-    partition, which Spark makes up where there are no tasks.
+    """Yield the rows of a task's files as Arrow batches: the columns of the request, then kind,
+    version and time. A partition that is no ``FileTask`` yields nothing; Spark makes one up where
+    there are no tasks.
 
-    ``columns``: those of the request, then of the feed. Raises ``DataError`` for a delete file that
-    cannot be read.
+    ``columns``: the columns of the frame. Raises ``DataError`` for a delete file that cannot be
+    read.
     """
     if not isinstance(partition, FileTask):
         return

@@ -53,6 +53,7 @@ Starting: TypeAlias = Annotated[
     ),
 ]
 CHANGE_HEADER: Final = "dovetail.change"
+"""The name of the header that says ``upsert`` or ``delete``."""
 _RESERVED_PREFIX: Final = "dovetail."
 Headers: TypeAlias = Mapping[
     Annotated[
@@ -64,6 +65,7 @@ Headers: TypeAlias = Mapping[
     ],
     ColumnName | Column,
 ]
+"""The further headers of a record: a column's name or an expression by the header's name."""
 
 _SOURCE_DEFAULTS: Final = {
     # Spark requests only existing records. At the end of a partition Kafka would delay its next
@@ -85,6 +87,7 @@ NEEDS_JAR: Final = (
     "Start the session with Spark's Kafka connector: "
     "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
 )
+"""The remedy for a session without Spark's Kafka connector."""
 
 
 @validated
@@ -220,10 +223,11 @@ def topic_records(
     options: Mapping[str, str] | None,
 ) -> DataFrame:
     """Return a topic's records in the columns of Spark's source, for the arguments of
-    ``read_topic``.
+    ``read_topic``. Nothing is read yet.
 
-    ``streaming``: True for a streaming frame. ``options`` overrule the other arguments. Raises
-    ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic,
+    ``operator``: the name of the call in errors. ``streaming``: True for a streaming frame, False
+    for the records that are there. ``options`` overrule the other arguments and the defaults.
+    Raises ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic,
     ``ConfigurationError`` if the topic cannot be read, or without Spark's connector.
     """
     if max_per_trigger is not None and not streaming:
@@ -302,7 +306,8 @@ def save_to_topic(
 
     Spark's sink is at-least-once: a task that fails is written again from its beginning.
     ``options``: further options of Spark's Kafka sink, which overrule the arguments. Raises
-    ``PlanError`` as ``write_topic`` does; Spark's errors of writing pass.
+    ``PlanError`` and ``ConfigurationError`` as ``write_topic`` does; Spark's errors of writing
+    pass.
     """
     records = to_records(
         changes,
@@ -317,8 +322,9 @@ def save_to_topic(
 
 
 def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the options of Spark's Kafka sink; given ones overrule the arguments and the defaults.
-    Raises ``PlanError`` if the topic is not the name of one topic.
+    """Return the options of Spark's Kafka sink: the defaults, then ``topic`` and ``servers``, then
+    ``options``, each overruling those before. Raises ``PlanError`` if the resulting topic is not
+    the name of one topic.
     """
     sink = SINK_DEFAULTS | {"kafka.bootstrap.servers": servers, "topic": topic}
     sink |= options or {}
@@ -356,6 +362,7 @@ def to_records(
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 
     def encoded(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
+        """Return the columns ``names`` encoded as one column, in the format of ``part``."""
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).writing(FormatContext("write_topic", part, topic), columns)
 
@@ -382,12 +389,13 @@ def to_records(
 
 
 def _header_column(changes: DataFrame, headers: Headers) -> Column:
-    """Return the column of a record's headers: event time and change first, then the given ones
-    that are not null, in their order. Raises ``PlanError`` for a header that ``_header_value``
-    refuses.
+    """Return the column of a record's headers, an array of structs of name and bytes. The event
+    time and the change come first, then ``headers`` in their order, except null ones. Raises
+    ``PlanError`` for a header that ``_header_value`` refuses.
     """
 
     def headers_of(values: Mapping[str, Column]) -> Column:
+        """Return an array of headers with these values, nulls included."""
         return F.array(
             *(
                 F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
@@ -409,8 +417,8 @@ def _header_column(changes: DataFrame, headers: Headers) -> Column:
 
 def _header_value(changes: DataFrame, name: str, item: str | Column) -> Column:
     """Return the value of the header ``name`` from ``item``, a column's name or an expression:
-    bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, and for a type
-    that Spark does not cast to text.
+    bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, for an
+    expression that ``field_of`` refuses, and for a type that Spark does not cast to text.
     """
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)
@@ -425,9 +433,8 @@ def _header_value(changes: DataFrame, name: str, item: str | Column) -> Column:
 
 
 def _refuse_topic(operator: str, topic: str) -> None:
-    """Raise ``PlanError`` unless ``topic`` names one topic.
-
-    Spark takes a name with commas for several topics. ``from_records`` reads these.
+    """Raise ``PlanError`` unless ``topic`` is the name of one topic, without commas or patterns.
+    ``operator``: the name of the call in errors.
     """
     if not _TOPIC.fullmatch(topic):
         raise PlanError(
@@ -439,8 +446,8 @@ def _refuse_topic(operator: str, topic: str) -> None:
 
 
 def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
-    """Raise ``PlanError`` if the changelog ``changes`` lacks one of the columns ``names``. Their
-    case counts.
+    """Raise ``PlanError`` if ``changes`` lacks one of the columns ``names``. The case of names
+    counts.
     """
     missing = [name for name in names if name not in changes.columns]
     if missing:
@@ -452,5 +459,7 @@ def _require_columns(changes: DataFrame, names: Iterable[str]) -> None:
 
 
 def _failing_column(message: Column) -> Column:
-    """Return an expression that fails the query with this message, a text column."""
+    """Return an expression that fails the query, once it is computed for a row, with the text
+    ``message``.
+    """
     return F.raise_error(F.concat(F.lit("write_topic: "), message))

@@ -67,11 +67,18 @@ RecordMetadata: TypeAlias = Mapping[
 """Columns made of a record's parts besides key and value: the part by column name."""
 
 TIMESTAMP_HEADER: Final = "dovetail.timestamp_us"
+"""The name of the header with a record's event time: microseconds since 1970 in UTC, as decimal
+text.
+"""
 _UNPLACED_COLUMN: Final = "_unplaced"
+"""The column with the reason why a row has no place in time or in its log."""
 _RECORD_COLUMN: Final = "_record"
 """The column with the record itself."""
 PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
+"""The columns with a row's log, its offset in the log, and the text of an unreadable key or value.
+"""
 _PARTITION_BITS = 24
+"""The bits of a partition in the number of a log, if a frame has several topics."""
 _PLACE_COLUMNS: Final[Mapping[str, tuple[type[DataType], str]]] = {
     "topic": (StringType, "string"),
     "partition": (IntegralType, "a whole number"),
@@ -81,6 +88,7 @@ _PLACE_COLUMNS: Final[Mapping[str, tuple[type[DataType], str]]] = {
 }
 """The types of a record's columns besides key and value, and these in words."""
 METADATA_COLUMNS: Final = (DELETED, TIMESTAMP, PARTITION, OFFSET, MALFORMED, PROBLEM)
+"""The names of the columns that reading adds to those of key and value."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +105,25 @@ class RecordFrame:
     value: Format
     """The format of the record's value."""
     keys: Sequence[str] = ()
-    """The columns of key, value and metadata that are the key; empty for all of the record's
-    key."""
+    """The names of the key columns among those of key, value and metadata; empty if all columns of
+    the record's key are the key.
+    """
 
     timestamp: str | Column | None = None
-    """The event time in place of the records' own: a column of the rows or an expression."""
+    """The event time in place of the records' own: the name of a column of the rows, or an
+    expression over them. None for the records' own.
+    """
 
     topic: str | None = None
     """The only topic of the records; None if it is unknown or there are several."""
     deleted: str | Column | None = None
-    """The condition by which a record with a value deletes its key's row."""
+    """The condition by which a record with a value deletes its key's row: the name of a boolean
+    column of the rows, or an expression over them. None for no such deletes.
+    """
 
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """The columns of ``RecordMetadata``."""
+    """The columns made of the record's metadata: the part (see ``RecordMetadata``) by column name.
+    """
 
     max_ahead: Span | None = None
     """The largest distance of an event time into the future, from the time of reading; None for no
@@ -119,27 +133,33 @@ class RecordFrame:
     """True if the records become a stream, whose records without a value need no key."""
 
     def has_column(self, name: str) -> bool:
-        """Return True if the records have a column of this name."""
+        """Return True if the records have a column of this name; its case counts."""
         return name in self.frame.columns
 
     @property
     def ordered(self) -> bool:
-        """True if the records have their place in a log: partition and offset."""
+        """True if the records have the columns ``partition`` and ``offset``, their place in a log.
+        """
         return self.has_column("partition") and self.has_column("offset")
 
     def rows(self) -> tuple[list[str], DataFrame]:
-        """Return the key's columns, and the records as rows.
+        """Return the names of the key's columns, and the records as rows. A record may become no
+        row or several, as its value's format says.
 
-        A row has the columns of key, value and metadata, ``_deleted`` and ``_timestamp``. Columns
-        that ``timestamp`` or ``deleted`` name are dropped. ``_problem`` says why the record cannot
-        be read, null where it can; its columns are then null, or those that could be read. Where
-        the records are ``ordered``, a row has ``_partition`` and ``_offset``, too. The record
-        itself is in ``_record``.
+        | columns of a row | content |
+        |---|---|
+        | key, value, metadata | those of the formats and of ``metadata`` |
+        | ``_deleted``, ``_timestamp`` | a delete, and the event time |
+        | ``_partition``, ``_offset`` | the place in the log; only where the records are ``ordered`` |
+        | ``_problem`` | the reason why the record cannot be read, else null |
+        | ``_record`` | the record itself |
 
-        A record may become no row or several, as its value's format says. Raises ``PlanError`` for
-        missing or unsuitable columns, for columns of one name, and for what the formats refuse.
-        Raises ``ConfigurationError`` for a registry that does not answer, and for missing Avro
-        functions.
+        Columns that ``timestamp`` or ``deleted`` name are dropped. Of an unreadable record, columns
+        are null unless they could be read.
+
+        Raises ``PlanError`` for missing or unsuitable columns, for columns of one name, and for
+        what the formats refuse. Raises ``ConfigurationError`` for a registry that does not answer,
+        and for missing Avro functions.
         """
         self._refuse_types()
         frame = self._with_bytes("value", self.frame)
@@ -183,8 +203,9 @@ class RecordFrame:
         """Return the number of a record's log, within which offsets order records. The records must
         be ``ordered``.
 
-        It is the partition. A frame may hold several topics, whose partitions are other logs: the
-        upper 39 of 63 bits are then a hash of the topic.
+        It is the partition if the topic is known, or if there is no column ``topic``. Otherwise
+        partitions of several topics are told apart: the upper 39 of 63 bits are a hash of the
+        topic.
         """
         partition = F.col("partition")
         if self.topic is not None or not self.has_column("topic"):
@@ -193,14 +214,15 @@ class RecordFrame:
         return topic.bitwiseOR(partition.cast("long")).bitwiseAND(F.lit(2**63 - 1))
 
     def text_of(self, part: Part) -> Column:
-        """Return the bytes of a row's key or value as text, null for null; bytes that are not UTF-8
-        are replaced. It is an expression over ``rows``, whose records must have that part.
+        """Return the bytes of a row's ``part``, key or value, as text; null for null. Bytes that
+        are not UTF-8 are replaced. The column is an expression over ``rows``, whose records must
+        have that part.
         """
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
     def place_text(self) -> Column:
-        """The place of a row's record as text: topic, partition and offset, or the file. It is
-        empty if neither is known. It is an expression over ``rows``.
+        """Return the place of a row's record as text: topic, partition and offset, else the file;
+        empty if neither is known. The column is an expression over ``rows``.
         """
         if self.ordered:
             topic = F.col("_record.topic") if self.has_column("topic") else F.lit(self.topic or "")
@@ -216,8 +238,8 @@ class RecordFrame:
         return file_metadata(self.frame, "file_path") is not None
 
     def _with_bytes(self, part: Part, frame: DataFrame) -> DataFrame:
-        """Return the frame with the column of ``part``, ``"key"`` or ``"value"``, cast to bytes.
-        Raises ``PlanError`` if the column is missing or of another type than bytes or text.
+        """Return the frame with the column of ``part``, ``"key"`` or ``"value"``, cast to binary.
+        Raises ``PlanError`` if the column is missing or neither binary nor string.
         """
         if part not in frame.columns:
             raise PlanError(
@@ -236,9 +258,9 @@ class RecordFrame:
         return frame.withColumn(part, F.col(part).cast("binary"))
 
     def _refuse_types(self) -> None:
-        """Raise ``PlanError`` if a column that places the records is of another type than Spark's
-        Kafka source gives it. Any whole number is a partition or an offset, which count only
-        together.
+        """Raise ``PlanError`` if one of the records' columns in ``_PLACE_COLUMNS`` has another type
+        than Spark's Kafka source gives it. Partition and offset may be of any integer type, and are
+        checked only if both are there.
         """
         for name, (kind, shown) in _PLACE_COLUMNS.items():
             if not self.has_column(name) or (name in ("partition", "offset") and not self.ordered):
@@ -252,15 +274,18 @@ class RecordFrame:
                 )
 
     def _format_context(self, part: Part, *keys: str) -> FormatContext:
-        """Return the place of a format: where its ``part`` of a record is read, for errors.
-        ``keys``: the key columns among the value's. A record may become two rows unless it comes
-        from a file without offsets.
+        """Return the context in which a format reads ``part`` of the records. ``keys``: the names
+        of the key columns among the value's. A record may become several rows, unless the records
+        are read from files and have no offsets.
         """
         splits = self.ordered or not self.in_files
         return FormatContext(self.operator, part, self.topic, keys, splits)
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
-        """Raise ``PlanError`` for columns of one name, and for unknown key columns."""
+        """Raise ``PlanError`` for two columns of one name, whatever the case, also with a column
+        that reading adds. Also for a name in ``self.keys`` that no column has. ``names``: the
+        columns' names of key and value.
+        """
         column_names = [*(name for of_part in names.values() for name in of_part), *self.metadata]
         refuse_duplicates(
             self.operator,
@@ -277,12 +302,12 @@ class RecordFrame:
                 )
 
     def _metadata_column(self, path: str) -> tuple[Column, Column | None]:
-        """Return a column of a record's metadata at ``path``, and its problem as text, which is
-        None if it can always be read.
+        """Return the column of a record's metadata at ``path``, and a text column with its problem,
+        null where it can be read. The problem is None if the metadata can always be read.
 
-        A header that occurs several times has its last value, a missing one null. A header is a
-        text; one that is not UTF-8 is a problem. Raises ``PlanError`` if the frame lacks the
-        column.
+        ``path``: as in ``RecordMetadata``. A header is a text; one that is not UTF-8 is a problem.
+        A header that occurs several times has its last value, a missing one null. Raises
+        ``PlanError`` if the frame lacks the column.
         """
         name = path.partition(".")[0]
         if not self.has_column(name):
@@ -301,8 +326,9 @@ class RecordFrame:
         return value, unfit
 
     def _record_time(self) -> Column:
-        """Return the time in the timestamp header, else the record's own timestamp, else null. The
-        first such header counts, unless it is no whole number.
+        """Return the time in the header ``TIMESTAMP_HEADER``, else the record's own timestamp, else
+        null. The first such header counts; if it is no whole number, the record's own timestamp
+        does.
         """
         stamped = F.col("timestamp") if self.has_column("timestamp") else F.lit(None).cast("timestamp")
         if not self.has_column("headers"):
@@ -318,9 +344,9 @@ class RecordFrame:
         return F.coalesce(F.timestamp_micros(micros), stamped)
 
     def _with_deletes(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with those that fulfil ``deleted`` marked as deletes, too; null is not
-        fulfilled. A column that ``deleted`` names is dropped, unless ``timestamp`` names it as
-        well. Raises ``PlanError`` if it is unknown, a key column or no boolean.
+        """Return the rows with ``_deleted`` true also where ``deleted`` is true; null counts as
+        false. A column that ``deleted`` names is dropped, unless ``timestamp`` names it as well.
+        Raises ``PlanError`` if that column is unknown, a key column or no boolean.
         """
         if self.deleted is None:
             return rows
@@ -330,11 +356,11 @@ class RecordFrame:
         return rows.drop(self.deleted) if used else rows
 
     def _with_event_time(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with the requested event time; a tombstone without one keeps the
-        record's. A row without an event time gets a problem, unless it has one, and so does a row
-        too far ahead. The column that ``timestamp`` names is dropped.
+        """Return the rows with ``timestamp`` as their event time. A delete for which it is null
+        keeps the record's time. A row without an event time, or too far ahead, gets a ``_problem``
+        unless it has one. A column that ``timestamp`` names is dropped.
 
-        Raises ``PlanError`` if that is unknown, a key column or no timestamp, and for a
+        Raises ``PlanError`` if ``timestamp`` is unknown, a key column or no timestamp, and for a
         ``max_ahead`` that is no span.
         """
         time = F.col(TIMESTAMP)
@@ -351,8 +377,9 @@ class RecordFrame:
     def _argument_column(
         self, argument: str, column_or_name: str | Column, rows: DataFrame, kind: type[DataType]
     ) -> Column:
-        """Return the column of ``rows`` that ``column_or_name`` means, a name or an expression.
-        ``argument``: where it was given, for errors. ``kind``: the type that it must have.
+        """Return the column of ``rows`` for ``column_or_name``, a name or an expression.
+        ``argument``: the argument that has it, with ``=``, for errors. ``kind``: the type that the
+        column must have.
 
         Raises ``PlanError`` for the name of a key column, for an unknown column, for another type,
         and for an expression that ``field_of`` refuses.
@@ -380,11 +407,12 @@ class RecordFrame:
 
 
 def time_problem(operator: str, time: Column, max_ahead: Span | None) -> Column:
-    """Return a text why a row has no place in time, null where it has one.
+    """Return a text why a row has no place in time, null where it has one. A row has none if its
+    event time ``time`` is null, or too far ahead of the time of reading.
 
-    ``max_ahead``: the largest distance of its time after the time of reading, inclusive; None for
-    no limit. Spark fixes that time with each micro-batch, so a micro-batch that is repeated leaves
-    out the same rows. Raises ``PlanError`` for a ``max_ahead`` that is no span.
+    ``max_ahead``: the largest distance ahead, inclusive; None for no limit. Spark fixes the time of
+    reading with each micro-batch, so a repeated micro-batch leaves out the same rows. Raises
+    ``PlanError`` for a ``max_ahead`` that is no span.
     """
     untimed = F.when(time.isNull(), F.lit("it has no event time"))
     if max_ahead is None:
@@ -401,8 +429,8 @@ def time_problem(operator: str, time: Column, max_ahead: Span | None) -> Column:
 
 
 def _missing_key_problem(names: Sequence[str]) -> str:
-    """Return the problem of a record without a value whose key columns ``names`` would come from
-    the value.
+    """Return the problem of a record without a value, for which the key columns ``names`` would
+    come from the value.
     """
     shown = ", ".join(names)
     return (
@@ -415,12 +443,12 @@ def readable_rows(
     records: RecordFrame, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
-    None.
+    None. Both have the columns of ``rows``; the second also has ``_unread``, the dead letter of an
+    unreadable row, null for the others.
 
-    ``rows``: those of ``records.rows()``. Both results have their columns. Among all rows, an
-    unreadable one has its dead letter in ``_unread``, which is null for the others. With
-    ``"fail"``, a row of an unreadable record raises as it is read; else such rows are counted.
-    ``name``: the source's, for the metric that counts them.
+    ``rows``: those of ``records.rows()``. ``name``: the source's, for the metric that counts
+    unreadable rows. With ``malformed="fail"`` nothing is counted: a row of an unreadable record
+    raises as it is read.
     """
     time = F.coalesce(_record_timestamp(records), TIMESTAMP)
     sent = RowOrigin("record", records.place_text(), _record_columns(records), time)
@@ -428,14 +456,18 @@ def readable_rows(
 
 
 def source_without_unplaced(source: Source, malformed: Malformed, max_ahead: Span | None) -> Source:
-    """Return the source of a changelog without the rows that have no place in time or in their log:
-    those without an event time or a position, and those more than ``max_ahead`` ahead.
+    """Return the source of a changelog without the rows that have no event time, no position, or a
+    time more than ``max_ahead`` ahead. ``source`` must have a frame and a timestamp.
 
-    ``source`` must have a frame and a timestamp. ``malformed``: what becomes of the rows: with
-    ``"drop"`` they are counted, with ``"dead_letter"`` they are also in ``with_unread``. ``"fail"``
-    raises as a row too far ahead is read. With ``"fail"`` and no limit the source is unchanged,
-    because rows without a time or a position are refused as a stage reads them. Raises
-    ``PlanError`` for a ``max_ahead`` that is no span.
+    | ``malformed`` | such rows |
+    |---|---|
+    | ``"drop"`` | are left out, and counted as a metric |
+    | ``"dead_letter"`` | so, and they are in ``with_unread`` of the result |
+    | ``"fail"`` | raise as they are read, if they are too far ahead |
+
+    With ``"fail"`` and no limit the source is returned unchanged. Rows without a time or a position
+    are then refused as a stage reads them. Raises ``PlanError`` for a ``max_ahead`` that is no
+    span.
     """
     if malformed == "fail" and max_ahead is None:
         return source
@@ -462,16 +494,18 @@ def source_without_unplaced(source: Source, malformed: Malformed, max_ahead: Spa
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """The origin of a row, for messages about it."""
+    """The record or row that a source has sent, for messages about it. The columns are expressions
+    over the rows that are checked.
+    """
 
     called: str
-    """A noun for it, such as "record"."""
+    """The noun for it in an error, ``"record"`` or ``"row"``."""
     where: Column
-    """Its place as text; empty if unknown."""
+    """Its place as text, such as that of a file; empty if unknown."""
     columns: Sequence[Column]
-    """Its columns by their names, for a dead letter."""
+    """Its columns with their names, for a dead letter."""
     time: Column
-    """Its time."""
+    """Its time, for a dead letter."""
     problem: str = PROBLEM
     """The name of the column that says why it cannot be read, null where it can."""
 
@@ -479,13 +513,12 @@ class RowOrigin:
 def _rows_without_problems(
     operator: str, rows: DataFrame, sent: RowOrigin, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the rows without a problem; and all rows with dead letters in ``UNREAD`` for
-    ``"dead_letter"``, else None.
+    """Return the rows without a problem; and all rows, with dead letters in ``UNREAD``, if
+    ``malformed`` is ``"dead_letter"``, else None. The order of rows is kept.
 
-    ``sent``: the columns of a row as it was sent, and the one with its problem; both are
-    expressions over ``rows``. ``operator``: the source in errors and letters. With ``malformed``
-    ``"fail"``, a row with a problem raises as it is read. Otherwise such rows are counted as the
-    metric of ``name``.
+    ``operator``: the source in errors and letters. ``sent``: the origin of each row, with the
+    column of its problem. With ``malformed="fail"``, a row with a problem raises as it is read.
+    Otherwise such rows are counted as the metric ``<name>.malformed``.
     """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()
@@ -513,15 +546,19 @@ def _rows_without_problems(
 
 
 def _record_timestamp(records: RecordFrame) -> Column:
-    """Return the record's own timestamp; null if the records have none."""
+    """Return the column with the record's own timestamp in ``_record``; null if the records have
+    none.
+    """
     timestamp = F.col("_record.timestamp") if records.has_column("timestamp") else F.lit(None)
     return timestamp.cast("timestamp")
 
 
 def _record_columns(records: RecordFrame) -> list[Column]:
-    """Return the columns of a record in a dead letter: its place, key and value.
+    """Return the columns of a record for its dead letter: topic, partition, offset, key and value,
+    as far as the records have them.
 
-    Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``.
+    Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``
+    instead.
     """
     columns = [
         F.col(f"_record.{name}").alias(name)

@@ -45,6 +45,8 @@ from dovetail.platform.files import files_of
 from dovetail.platform.spark_errors import make_folder
 
 _ID, _NUMBER = "_letter", "_number"
+"""The columns of the folder's files: the id of a dead letter, and its row's number in the folder.
+"""
 _SUFFIX: Final = ".parquet"
 _REPLAY_LOG: Final = 2**31 - 1
 """The number of the log of replayed records, which no partition of a topic has."""
@@ -52,7 +54,9 @@ _ROWS_BITS: Final = 32
 """The bits of a row's number within its file."""
 _REQUIRED_COLUMNS: Final = (OPERATOR, LETTER, TIMESTAMP)
 _LETTER_COLUMNS: Final = (OPERATOR, PROBLEM, LETTER, TIMESTAMP, POSITION)
+"""The columns of a dead letter of which its id is a hash."""
 _FILE_FIELDS: Final = ("file_modification_time", "file_path", "file_block_start")
+"""The fields of a file's metadata that a union of frames must keep, for the order of rows."""
 _CREATION: Final = Lock()
 """Held while a file is created: local file systems look for a file, then rename."""
 _OF_ANY_AGE: Final = ("maxFileAge", "36500d")
@@ -87,8 +91,8 @@ class Replayed:
 
 
 def source_with_replays(node: Node, folder: str) -> Source:
-    """Return a source that reads mended dead letters from a folder, beside its own rows. Create the
-    folder if it is missing.
+    """Return the source ``node`` such that it also reads the mended dead letters in ``folder``.
+    Create the folder if it is missing.
 
     Raises ``PlanError`` for a node that is no source read by Spark, and for a static one. Also for
     a source in a log that all inputs share, and for one that reads replays already. Raises
@@ -124,9 +128,11 @@ def source_with_replays(node: Node, folder: str) -> Source:
 
 
 def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFrame:
-    """Return the rows of a folder with the columns of a source's frame, streaming if the frame is.
-    Records have a log of their own, ordered by the number with which they were sent. The folder
-    must exist.
+    """Return the rows of ``folder`` with the columns of a source's ``frame``, streaming if the
+    frame is. The folder must exist.
+
+    ``_partition`` is ``_REPLAY_LOG``, a log of their own, and ``_offset`` is the row's number in
+    the folder.
     """
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read
@@ -137,8 +143,8 @@ def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFr
 
 
 def _with_file_metadata(rows: DataFrame) -> DataFrame:
-    """Return rows with the place of their file as a column, which a union then keeps. Spark must
-    read the rows from files.
+    """Return rows with Spark's metadata of their file as a plain column, which a union then keeps.
+    Spark must read the rows from files.
     """
     file = F.col(FILE_METADATA)
     return rows.select(
@@ -148,18 +154,19 @@ def _with_file_metadata(rows: DataFrame) -> DataFrame:
 
 def _sent_fields(schema: StructType) -> list[StructField]:
     """Return the columns of a source's frame that a mended dead letter has: all but partition,
-    offset and the metadata of a file.
+    offset and the metadata of a file. ``schema``: the frame's.
     """
     return [f for f in schema.fields if f.name not in (PARTITION, OFFSET, FILE_METADATA)]
 
 
 def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
-    """Write mended dead letters to the folder of a source, in one file. Leave out those that are
-    there, and repetitions. Return the numbers of both.
+    """Write mended dead letters to the folder of ``source``, in one new file. Leave out those that
+    the folder has, and repetitions within ``mended``. Return how many were sent and how many left
+    out. Without new ones no file is written.
 
-    ``source``: one of ``source_with_replays``. ``mended``: a static frame with the columns of dead
-    letters and of the source's frame. They are ordered by micro-batch, then by time. Without new
-    ones no file is written.
+    ``title``: the call in errors. ``source``: a result of ``source_with_replays``. ``mended``: a
+    static frame with the columns of dead letters and of the source's frame. Rows are written by
+    micro-batch, then by time.
 
     Raises ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event
     time. Raises ``ConfigurationError`` on Spark Connect.
@@ -190,9 +197,12 @@ def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
 
 
 def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame:
-    """Return mended dead letters with the columns of a source's frame, their ids and event times,
-    in the order in which they are sent. Without a column ``_deleted`` no row is a delete. Raises
-    ``PlanError`` for a streaming frame, and for missing or unsuitable columns.
+    """Return mended dead letters with the columns of the source's frame, their ids in ``_letter``,
+    and their event times. They are in the order in which they are sent. Without a column
+    ``_deleted`` no row is a delete.
+
+    ``title``: the call in errors. Raises ``PlanError`` if ``mended`` is a streaming frame, or lacks
+    a column or has it in another type.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -234,22 +244,25 @@ def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame
 
 
 def _stored_ids(session: SparkSession, folder: str) -> pa.ChunkedArray:
-    """Return the ids of the dead letters that the files in a folder have; empty for a folder
-    without files. The folder must exist, or Spark's error passes.
+    """Return the ids of the dead letters in the files of ``folder``; empty for a folder without
+    files. Spark's error passes if the folder does not exist.
     """
     return session.read.schema(f"{_ID} string").parquet(folder).toArrow().column(_ID)
 
 
 def _first_indices(ids: pa.ChunkedArray) -> pa.Array:
-    """Return the places, from 0, at which an id comes for the first time, ascending."""
+    """Return the indices, from 0 and ascending, at which an id occurs for the first time: int64,
+    one per distinct id.
+    """
     places = pa.table({"id": ids, "place": np.arange(len(ids))})
     firsts = places.group_by("id").aggregate([("place", "min")]).column("place_min")
     return pa.array(np.sort(firsts.to_numpy()))
 
 
 def _parquet_bytes(rows: pa.Table, file_number: int) -> bytes:
-    """Return rows as the bytes of the Parquet file number ``file_number``, with their numbers in
-    ``_number``. There must be fewer than 2**32 rows.
+    """Return rows as the bytes of a Parquet file. The added column ``_number`` has the file's
+    number in its upper 32 bits, and the index of the row in the lower ones. There must be fewer
+    than 2**32 rows.
     """
     row_numbers = (file_number << _ROWS_BITS) + np.arange(len(rows))
     sink = pa.BufferOutputStream()

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from dovetail.iceberg.replacement import FileRows
 
 Replacement: TypeAlias = "tuple[list[DataFile], pa.Table]"
-"""Files that go, and rows that come."""
+"""The data files that are removed, and the rows that are written in their place."""
 MakeReplacement: TypeAlias = "Callable[[Table | None], Replacement]"
+"""A function that makes the replacement for a table, or for None, a table without rows."""
 
 
 @dataclass
@@ -45,19 +46,23 @@ class IcebergAppender:
     """A table to which a query appends each micro-batch's rows."""
 
     target: IcebergTarget
+    """The table and its columns."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append the rows of micro-batch ``batch_id``, unless the table has them. Rows go through
-        the driver.
+        """Append the rows of micro-batch ``batch_id``, in one commit, unless the table has this
+        micro-batch. Rows go through the driver.
 
-        Raises ``TargetError`` if another writer conflicts with it twice, or if the table has other
-        columns or a later micro-batch. Raises ``ConfigurationError`` if the table cannot be read.
+        Raises ``TargetError`` if another writer conflicts with it twice. Also if the table has
+        other columns or a later micro-batch, or requires values where a row has nulls. Raises
+        ``ConfigurationError`` if the table cannot be read.
         """
         query = self.owner.query(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
 
         def append(table: Table, summary: Mapping[str, str]) -> None:
+            """Commit the rows with this summary."""
             from dovetail.iceberg.replacement import commit
 
             table = self.target.with_all_columns(table)
@@ -69,24 +74,28 @@ class IcebergAppender:
 
 @dataclass
 class IcebergMerger:
-    """A table that a query keeps equal to its own, or to the versions of its rows."""
+    """A table that a query keeps equal to its own current rows, or to all their versions."""
 
     target: IcebergTarget
+    """The table and its columns."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
     keys: Sequence[str]
     """The key columns, of plain types."""
     history: bool
-    """Keep all versions of the rows."""
+    """True to keep all versions of the rows."""
     _taken: bool = field(default=False, init=False)
     """True once this start of the query has taken the table."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id``, unless the table has it. The first one of a start may
-        take over or replace a table that was there.
+        """Merge micro-batch ``batch_id``, in one commit, unless the table has this micro-batch. The
+        first one of a start may take over or replace a table that was there. Changes go through the
+        driver.
 
-        Raises ``TargetError`` if another writer conflicts with it twice, if the table is another
-        query's, or if it has other columns or a later micro-batch. Raises ``ConfigurationError``
-        if the table cannot be read, and ``DataError`` for delete files that cannot be.
+        Raises ``TargetError`` if another writer conflicts with it twice, or if the table is another
+        query's. Also if the table has other columns or a later micro-batch, or requires values
+        where a row has nulls. Raises ``ConfigurationError`` if the table cannot be read, and
+        ``DataError`` for delete files that cannot be.
         """
         query = self.owner.query(batch.sparkSession)
         with kept(batch) as changes:
@@ -99,6 +108,7 @@ class IcebergMerger:
                 renew = partial(merged_rows, changes=last, schema=self._schema, keys=self.keys)
 
             def merge(table: Table, summary: Mapping[str, str]) -> None:
+                """Commit the merge with this summary."""
                 self._merge(table, renew, query, summary, begun=batch_id > 0)
 
             _write_once(self.target, query, batch_id, merge)
@@ -113,13 +123,13 @@ class IcebergMerger:
         *,
         begun: bool,
     ) -> None:
-        """Bring the table to the state after a micro-batch, in one commit with this ``summary`` of
-        its snapshot, and name ``query`` as the owner.
+        """Bring the table to the state after a micro-batch, in one commit, and name ``query`` as
+        the owner.
 
         ``renew``: returns the files to replace and the rows in their place, for the table or None
-        for one without rows. ``begun``: an earlier micro-batch is complete. Raises ``TargetError``
-        if the table is another query's or has other columns. Raises one of ``CONFLICTS`` if another
-        writer was faster.
+        for one without rows. ``summary``: that of the new snapshot. ``begun``: True if an earlier
+        micro-batch is complete. Raises ``TargetError`` if the table is another query's, has other
+        columns or refuses a null. Raises one of ``CONFLICTS`` if another writer was faster.
         """
         from dovetail.iceberg.replacement import QUERY, all_files, commit
 
@@ -137,9 +147,11 @@ class IcebergMerger:
         commit(table, rows, removed, summary=summary, properties={QUERY: query})
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Replacement:
-        """Return the files with current versions of the changed ``keys``, and the rows in their
-        place. These are the files' other rows, ended versions and new ones. ``table``: None for a
-        table without rows.
+        """Return the files with current versions of the changed keys, and the rows in their place.
+        These are the files' other rows, ended versions and new ones.
+
+        ``changes``: the micro-batch. ``keys``: the distinct keys of ``changes``. ``table``: None
+        for a table without rows. Raises ``DataError`` for delete files that cannot be read.
         """
         session, schema = changes.sparkSession, self.target.schema
         files = _files_with_keys(table, keys, self._schema, self.keys)
@@ -165,11 +177,12 @@ class IcebergMerger:
 def merged_rows(
     table: Table | None, changes: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> Replacement:
-    """Return the files that changes concern, and the rows in their place: the files' rows of other
-    keys, and the changes that are no deletes.
+    """Return the files that have rows of changed keys, and the rows in their place: the files' rows
+    of other keys, and the changes that are no deletes.
 
-    ``table``: None for a table without rows. ``changes``: one of each key, in the columns of
+    ``table``: None for a table without rows. ``changes``: one change of each key, in the columns of
     ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns.
+    Raises ``DataError`` for delete files that cannot be read.
     """
     coming = changes.filter(pc.invert(changes[DELETED])).select(schema.names)
     files = _files_with_keys(table, changes, schema, keys)
@@ -180,9 +193,11 @@ def merged_rows(
 def _files_with_keys(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
-    """Return the files of the table that have rows with the keys of ``rows``; an empty list if none
-    has, and for None. Without rows no file is read. Raises ``DataError`` for delete files that
-    cannot be read.
+    """Return the data files of ``table`` in which a row has the key of one of ``rows``, each with
+    all its rows. The list is empty if there are none, and for None. Without rows no file is read.
+
+    ``schema``: the columns of the table. ``keys``: the key columns. Raises ``DataError`` for delete
+    files that cannot be read.
     """
     from dovetail.iceberg.replacement import rows_of_keys
 
@@ -193,8 +208,8 @@ def _files_with_keys(
 
 
 def _concatenate(schema: pa.Schema, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return tables as one, with the columns and types of ``schema``; further columns are left out.
-    Without tables it is empty.
+    """Return the rows of ``parts`` in order as one table, with the columns and types of ``schema``;
+    further columns are left out. Without parts the result is empty.
     """
     return pa.concat_tables(
         [schema.empty_table(), *(part.select(schema.names).cast(schema) for part in parts)]
@@ -207,12 +222,13 @@ def _write_once(
     batch_id: int,
     write: Callable[[Table, Mapping[str, str]], None],
 ) -> None:
-    """Call ``write`` with the table and the summary of its snapshot, unless the table has the
-    micro-batch ``batch_id`` of this query. If another writer is faster, call it once more. Raises
-    ``TargetError`` if that fails as well, and if the table has a later micro-batch.
+    """Call ``write`` with the table and the summary of the new snapshot, unless the table has
+    micro-batch ``batch_id`` of this query. If another writer is faster, call it once more, with the
+    table read anew. Raises ``TargetError`` if that fails as well, and if the table has a later
+    micro-batch.
 
-    ``write`` must make one commit with this summary, or raise one of ``CONFLICTS``; its other
-    errors pass. Raises ``ConfigurationError`` if the table cannot be read.
+    ``query``: the query's id. ``write``: makes one commit with this summary, or raises one of
+    ``CONFLICTS``; its other errors pass. Raises ``ConfigurationError`` if the table cannot be read.
     """
     from dovetail.iceberg.replacement import BATCH, CONFLICTS, QUERY, last_batch
 

@@ -36,20 +36,22 @@ _PLAIN_TYPES = (
 _SMALL_INTEGERS = (ByteType, ShortType)
 """Types that become integers."""
 _TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
+"""A call of a transform: a time's part of a column, or ``bucket`` and ``truncate`` with a number.
+"""
 
 
 def stored_schema(title: str, schema: StructType) -> StructType:
-    """Return the columns as Iceberg stores them, in order: all may be null, and small integers are
-    wider, at any depth.
+    """Return the columns of ``schema`` as Iceberg stores them, in order: all nullable, and
+    ``tinyint`` and ``smallint`` as int, at any depth. ``title``: the sink's name in errors.
 
-    Raises ``PlanError`` for a type that it does not store.
+    Raises ``PlanError`` for a type that Iceberg does not store.
     """
     return StructType([_stored_field(title, field.name, field) for field in schema])
 
 
 def _stored_field(title: str, path: str, field: StructField) -> StructField:
-    """Return a column's field as Iceberg stores it, nullable. ``path``: the dotted name of the
-    column.
+    """Return ``field`` as Iceberg stores it, nullable. ``path``: the dotted path of the field, for
+    errors.
 
     Raises ``PlanError`` for a type that Iceberg lacks.
     """
@@ -57,9 +59,9 @@ def _stored_field(title: str, path: str, field: StructField) -> StructField:
 
 
 def _stored_type(title: str, path: str, type_: DataType) -> DataType:
-    """Return the type in which Iceberg stores a value, at any depth: small whole numbers become
-    int. ``path``: the dotted name of its column. Raises ``PlanError`` for a type that Iceberg
-    lacks.
+    """Return the type in which Iceberg stores values of ``type_``, at any depth: ``tinyint`` and
+    ``smallint`` become int. ``path``: the dotted path of their column, for errors. Raises
+    ``PlanError`` for a type that Iceberg lacks.
     """
     if isinstance(type_, StructType):
         return StructType([_stored_field(title, f"{path}.{f.name}", f) for f in type_])
@@ -82,23 +84,24 @@ def _stored_type(title: str, path: str, type_: DataType) -> DataType:
 def partition_fields(
     title: str, schema: StructType, partition_by: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the column and the transform of each partition field in order, as pyiceberg names
-    transforms. ``partition_by``: a column or a call of a transform each; there may be none.
+    """Return the column and the transform of each partition field, in order, such as ``("id",
+    "bucket[16]")``. ``partition_by``: for each field a column's name, or a transform of one, such
+    as ``day(at)``; there may be none. ``title``: the sink's name in errors.
 
     Raises ``PlanError`` for a column that is unknown, nested or of floats, and for a field that is
-    named twice. Whether a transform suits its column is not checked.
+    named twice. A transform that does not suit its column passes.
     """
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     return [_partition_field(title, schema, text) for text in partition_by]
 
 
 def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, str]:
-    """Return the column and the transform of a partition field, such as ``("at", "day")`` or
-    ``("id", "bucket[16]")``.
+    """Return the column and the transform of one partition field, as pyiceberg names transforms:
+    ``("at", "day")``, ``("id", "bucket[16]")``, ``("id", "identity")``.
 
-    ``text``: a column's name, or a transform of one, such as ``day(at)``; a column of that name
-    comes first. Raises ``PlanError`` for an unknown column, one of structs, arrays, maps or
-    floats, and an unknown transform.
+    ``text``: a column's name, or a transform of one, such as ``day(at)``. A column that has the
+    whole text as its name comes first. Raises ``PlanError`` for an unknown column, also for a
+    transform that is unknown, and for a column of structs, arrays, maps or floats.
     """
     match = _TRANSFORM.fullmatch(text)
     if text in schema.names or match is None:
@@ -125,7 +128,9 @@ def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, st
 
 
 def refuse_nested_keys(title: str, schema: StructType, keys: Sequence[str]) -> None:
-    """Raise ``PlanError`` for a key of structs, arrays or maps, whose rows cannot be found."""
+    """Raise ``PlanError`` for a key column of structs, arrays or maps, by which Iceberg finds no
+    rows. ``title``: the sink's name in errors. ``schema``: the columns, among them ``keys``.
+    """
     for name in keys:
         type_ = schema[name].dataType
         if isinstance(type_, (ArrayType, MapType, StructType)):

@@ -36,9 +36,13 @@ class IcebergSink:
     address: TableAddress = field(repr=False)
     """The name of the table, and its catalog."""
     existing: Existing = "fail"
+    """The treatment of a table with rows that is not this query's."""
     partition_by: tuple[str, ...] = ()
+    """The partition fields of a new table, as ``to_iceberg`` takes them; empty for none."""
     evolve: bool = False
+    """True to add columns of the query that the table lacks."""
     history: bool = False
+    """True to keep all versions of the rows."""
 
     @property
     def title(self) -> str:
@@ -46,10 +50,12 @@ class IcebergSink:
         return f"to_iceberg({self.address.table!r})"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer. Create the table if it is missing, or check that it fits.
+        """Return Spark's writer of the query's ``changes`` into the table, configured but not
+        started. Create the table if it is missing, or check that it fits. ``node``: the result that
+        changes. ``checkpoint``: the query's folder.
 
-        Raises ``TargetError`` where the table has other columns or other rows than this query's, or
-        is gone. Raises ``PlanError`` for columns, keys, partitions and arguments that do not suit.
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for columns, keys, partitions and arguments that do not suit.
         Raises ``ConfigurationError`` without pyiceberg, or if the catalog or the table cannot be
         read.
         """
@@ -67,9 +73,9 @@ class IcebergSink:
     def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> IcebergMerger | IcebergAppender:
-        """Return the writer of a changelog with the columns ``changes``, its table created or
-        checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
-        folder.
+        """Return the writer of the changelog of ``node``, its table created or checked. It merges
+        if the changelog is that of a table, else it appends. ``changes``: the columns of the
+        changelog. ``checkpoint``: the query's folder.
 
         Raises what ``writer`` raises.
         """
@@ -86,8 +92,12 @@ class IcebergSink:
         return IcebergAppender(target, owner)
 
     def _table_schema(self, changes: StructType, node: Node) -> StructType:
-        """Return the columns of the table: all of the changelog or, for a table, its columns and
-        times, or those of versions. Raises ``PlanError`` for arguments and names that do not suit.
+        """Return the columns of the target table. For a stream or a history, they are all of
+        ``changes``. For a table, they are key, values and ``_timestamp``, or with ``history`` the
+        columns of versions.
+
+        ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
+        do not suit.
         """
         if not node.current:
             refuse_existing(self.title, self.existing)

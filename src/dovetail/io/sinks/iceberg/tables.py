@@ -36,7 +36,7 @@ FORMAT_VERSION = "2"
 
 @dataclass(frozen=True)
 class IcebergTarget:
-    """A table that a query writes, and the treatment of one that is there."""
+    """An Iceberg table that a query writes, and the treatment of one that is there."""
 
     title: str
     """The sink's call as written, for errors."""
@@ -55,12 +55,13 @@ class IcebergTarget:
         """Make the table if it is missing, else check that it fits. A table that is there is not
         changed.
 
-        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
-        micro-batch of it is complete. ``appends``: rows are added to those that are there.
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
+        a micro-batch of it is complete. ``appends``: True if rows are only added, which any table
+        with these columns takes.
 
-        Raises ``TargetError`` for a table that does not fit or is gone. Raises
-        ``ConfigurationError`` if the catalog or the table cannot be read, ``PlanError`` for
-        partitions that do not suit.
+        Raises ``TargetError`` for a table that does not fit, or is gone although the query has
+        begun. Raises ``ConfigurationError`` if the catalog or the table cannot be read,
+        ``PlanError`` for partitions that do not suit.
         """
         catalog = self.address.open_catalog(self.title)
         if catalog.table_exists(self.address.table):
@@ -74,8 +75,8 @@ class IcebergTarget:
             self.create()
 
     def open(self) -> Table:
-        """Return the table as the catalog has it now. It must exist. Raises ``ConfigurationError``
-        if it cannot be read.
+        """Return the table as the catalog has it now. The table must exist. Raises
+        ``ConfigurationError`` if it cannot be read.
         """
         return self.address.open(self.title)
 
@@ -105,13 +106,13 @@ class IcebergTarget:
                 ) from error
 
     def relation(self, table: Table, query: str | None, *, begun: bool) -> TableRelation:
-        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
-        Nothing is changed.
+        """Return the relation of a query to ``table``: ``"kept"`` if the query owns it, else
+        ``"replaced"`` or ``"adopted"``, by ``existing``. Nothing is changed.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
-        it has completed a micro-batch. Raises ``TargetError`` for rows that may be neither replaced
-        nor adopted, and as ``ownership.relation_to_table`` does. A data file counts as rows, even if all of
-        them are deleted.
+        a micro-batch of it is complete. Raises ``TargetError`` for rows that may be neither
+        replaced nor adopted, and as ``ownership.relation_to_table`` does. A data file counts as
+        rows, even if all of them are deleted.
         """
         from dovetail.iceberg.replacement import QUERY, all_files
 
@@ -124,8 +125,8 @@ class IcebergTarget:
         return relation
 
     def refuse_taken(self, table: Table, query: str) -> None:
-        """Raise ``TargetError`` if the query with the id ``query`` has lost the table to another
-        one. ``table``: as it is now.
+        """Raise ``TargetError`` if the query with the id ``query`` is not the owner of ``table``,
+        because another one has taken it. ``table``: read just now.
         """
         from dovetail.iceberg.replacement import QUERY
 
@@ -133,11 +134,11 @@ class IcebergTarget:
             refuse_taken(self.title)
 
     def with_all_columns(self, table: Table) -> Table:
-        """Return the table with all columns of the query. Those that it lacks are added, if
-        ``evolve`` allows it: a commit without rows. ``table``: as it is now.
+        """Return the table with all columns of the query. Those that the table lacks are added in a
+        commit without rows, if ``evolve`` allows it. ``table``: read just now.
 
-        Raises ``TargetError`` if its columns differ otherwise. Pyiceberg's error passes if another
-        writer is faster.
+        Raises ``TargetError`` if the columns differ in another way. Pyiceberg's error passes if
+        another writer is faster.
         """
         missing = self.missing_columns(table)
         if not missing.fields:
@@ -147,7 +148,9 @@ class IcebergTarget:
         return self.open()
 
     def refuse_nulls(self, table: Table, rows: pa.Table) -> None:
-        """Raise ``TargetError`` if ``rows`` have a null in a column that the table requires."""
+        """Raise ``TargetError`` if ``rows`` have a null in a column that ``table`` requires. Fields
+        within columns are not checked.
+        """
         for field in table.schema().fields:
             if field.required and rows[field.name].null_count:
                 raise TargetError(
@@ -159,8 +162,8 @@ class IcebergTarget:
                 )
 
     def _refuse_float_partitions(self, table: Table) -> None:
-        """Raise ``TargetError`` for a table with partitions by floats. Pyiceberg writes rows with
-        0.0 and -0.0 twice there, and fails at NaN.
+        """Raise ``TargetError`` for a table with a partition field, other than a dropped one, on a
+        float. Pyiceberg writes rows with 0.0 and -0.0 twice there, and fails at NaN.
         """
         from pyiceberg.transforms import VoidTransform
         from pyiceberg.types import DoubleType, FloatType
@@ -178,9 +181,10 @@ class IcebergTarget:
                 )
 
     def missing_columns(self, table: Table) -> StructType:
-        """Return the columns that the table lacks, none without ``evolve``. Raises ``TargetError``
-        if its columns differ otherwise, and for partitions by floats. Raises ``PlanError`` for a
-        type in the table that Spark lacks.
+        """Return the columns of the query that ``table`` lacks; none without ``evolve``, which is
+        needed to add them. Raises ``TargetError`` if its columns differ in another way, or are
+        missing without ``evolve``, and for partitions by floats. Raises ``PlanError`` for a type in
+        the table that Spark lacks.
         """
         self._refuse_float_partitions(table)
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow

@@ -17,6 +17,7 @@ ID_PREFIX: Final = "dovetail-"
 ANSWER_SECONDS_MAX: Final = 60.0
 """The time limit of a request to the brokers, with all its retries, in seconds."""
 _KAFKA: Final = "kafka."
+"""The prefix of a client's settings among the options of Spark's sink."""
 _SERVERS: Final = "bootstrap.servers"
 _WAIT_S: Final = 0.05
 _DEFAULTS: Final = {
@@ -33,7 +34,9 @@ _PRODUCER_SETTINGS: Final = (
     *("batch.size", "linger.ms", "compression.type", "partitioner", "transaction.timeout.ms"),
     *("queue.buffering.max.messages", "queue.buffering.max.kbytes"),
 )
+"""The settings that only a producer takes, not a consumer or an admin client."""
 _RESERVED_SETTINGS: Final = ("transactional.id", "enable.idempotence", "group.id")
+"""The settings that the sink makes itself, so that options must not name them."""
 _RIGHTS_BY_ERROR: Final = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "WRITE and DESCRIBE on the transactional ids that "
     f"begin with {ID_PREFIX}",
@@ -41,6 +44,7 @@ _RIGHTS_BY_ERROR: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "WRITE, READ and DESCRIBE on the topic",
     "CLUSTER_AUTHORIZATION_FAILED": "IDEMPOTENT_WRITE on the cluster",
 }
+"""The rights that the user lacks, by the name of the brokers' error."""
 _REMEDY_BY_ERROR: Final = {
     "UNKNOWN_TOPIC_OR_PART": "Create the topic, and start the query again",
     "INVALID_TRANSACTION_TIMEOUT": "Lower options={'kafka.transaction.timeout.ms': ...} to the "
@@ -50,15 +54,21 @@ _REMEDY_BY_ERROR: Final = {
     "MSG_SIZE_TOO_LARGE": "Raise max.message.bytes of the topic and "
     "options={'kafka.message.max.bytes': ...}, or leave large columns out by select()",
 }
+"""The remedy for an error that every attempt meets, by the error's name."""
 SILENT_LOGGER: Final = logging.getLogger("dovetail.kafka")
 """The log of the clients, whose errors are raised."""
 SILENT_LOGGER.addHandler(logging.NullHandler())
 SILENT_LOGGER.propagate = False
 FENCED_ERRORS: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+"""The names of the errors of a producer that was fenced: another one of its name has been
+initialized.
+"""
 
 
 def client_for(title: str) -> Any:
-    """Return the package ``confluent_kafka``. Raises ``ConfigurationError`` if it is missing."""
+    """Return the package ``confluent_kafka``. Raises ``ConfigurationError`` if it is missing.
+    ``title``: the sink's name in errors.
+    """
     try:
         import confluent_kafka
         import confluent_kafka.admin
@@ -73,10 +83,11 @@ def client_for(title: str) -> Any:
 
 def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a producer, by the names of librdkafka: the defaults, the brokers
-    ``servers``, then ``options``, which overrule them.
+    ``servers``, then ``options``, which overrule those before. ``title``: the sink's name in
+    errors.
 
     ``options``: further settings, each with the prefix ``kafka.``, as Spark's sink takes them.
-    Raises ``PlanError`` for names without it, and for settings that the sink makes itself.
+    Raises ``PlanError`` for names without the prefix, and for settings that the sink makes itself.
     """
     for name in options:
         setting = name.removeprefix(_KAFKA)
@@ -92,21 +103,23 @@ def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dic
 
 
 def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without those that only a producer takes, for another kind of client."""
+    """Return the settings without those that only a producer takes, for a consumer or an admin
+    client.
+    """
     return {name: value for name, value in settings.items() if name not in _PRODUCER_SETTINGS}
 
 
 def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
-    """Return a producer with the transactional id ``name``. It connects at its first call. Raises
-    the client's error for settings that it does not know. ``settings``: as ``client_settings``
-    returns them.
+    """Return a producer of the package ``client`` with the transactional id ``name``. It connects
+    at its first call. ``settings``: as ``client_settings`` returns them. Raises the client's error
+    for settings that it does not know.
     """
     return client.Producer({**settings, "transactional.id": name}, logger=SILENT_LOGGER)
 
 
 def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
-    """Raise ``ConfigurationError`` for settings that the client does not know, or without the
-    client. Nothing connects.
+    """Raise ``ConfigurationError`` for settings of a producer that the client does not know, and if
+    the client is not installed. Nothing connects. ``title``: the sink's name in errors.
     """
     client = client_for(title)
     try:
@@ -121,10 +134,9 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
 
 
 def retry_request(client: Any, request: Callable[[], T]) -> T:
-    """Return the result of ``request``, repeated after errors that may pass until
-    ``ANSWER_SECONDS_MAX`` are over. Raises the client's error: a lasting one at once, else the last
-    one.
-    ``client``: the package.
+    """Call ``request`` and return its result. After an error that may pass, call it again, until
+    ``ANSWER_SECONDS_MAX`` are over. ``client``: the package. Raises the client's error: a lasting
+    one at once, else the last one.
     """
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
@@ -152,8 +164,9 @@ def text_of_error(error: Any) -> str:
 
 
 def permanent_error(title: str, error: Any) -> DovetailError | None:
-    """Return, not raise, the error for a failure that another attempt would meet again, a
-    ``ConfigurationError``; None for others. ``error``: a ``KafkaException`` of the client.
+    """Return, not raise, the ``ConfigurationError`` for a failure that every attempt would meet,
+    such as missing rights; None for other failures. ``title``: the sink's name. ``error``: a
+    ``KafkaException`` of the client.
     """
     name, text = error.args[0].name(), text_of_error(error)
     if name in _RIGHTS_BY_ERROR:
@@ -171,7 +184,7 @@ def permanent_error(title: str, error: Any) -> DovetailError | None:
 
 def passing_error(title: str, error: Any) -> DovetailError:
     """Return, not raise, the ``TargetError`` for a failure that another attempt may not meet.
-    ``error``: a ``KafkaException`` of the client.
+    ``title``: the sink's name. ``error``: a ``KafkaException`` of the client.
     """
     return TargetError(
         title,
@@ -183,12 +196,12 @@ def passing_error(title: str, error: Any) -> DovetailError:
 
 
 def refuse_fenced(title: str, name: str, seconds: float, timeout_ms: int) -> None:
-    """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends. It says
-    that the transaction took too long if ``seconds`` reach ``timeout_ms``, or else that another
-    producer has its name.
+    """Raise ``TargetError``: the brokers no longer take what the producer ``name`` sends. If
+    ``seconds`` reach ``timeout_ms``, the error says that the transaction took too long, else that
+    another producer has this name.
 
-    ``seconds``: the time since its transaction began; ``timeout_ms``: the longest that brokers
-    allow.
+    ``title``: the sink's name. ``seconds``: the time since the transaction began. ``timeout_ms``:
+    the longest that the brokers allow a transaction, in milliseconds.
     """
     if 1000 * seconds >= timeout_ms:
         raise TargetError(

@@ -59,7 +59,11 @@ ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 _Record: TypeAlias = "tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]"
 """A record's value, key and headers."""
 _PRODUCERS_MAX: Final = 16
+"""The most producers that a process keeps between micro-batches."""
 _ABORT_S: Final = 5.0
+"""The seconds to wait for the end of a transaction that is aborted, and while a producer's buffer
+is full.
+"""
 _WAIT_S: Final = 0.05
 _PRODUCERS: dict[tuple[str, tuple[tuple[str, str], ...]], _Producer] = {}
 """The producers of this process that are not in a transaction, by name and settings, the least
@@ -68,12 +72,12 @@ recently used first."""
 
 @dataclass(frozen=True)
 class Marker:
-    """The last micro-batch of a task's that a topic has."""
+    """The last micro-batch of a task that a topic has."""
 
     batch_id: int
     """The number of the micro-batch."""
     plan: str
-    """The identity of the micro-batch's plan: the offsets that it reads, and its time."""
+    """The identity of the micro-batch's plan: a hash of the offsets that it reads, and its time."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,24 @@ class BatchWrite:
     """The order to write one micro-batch, for all its tasks."""
 
     title: str
-    """The names of the sinks in errors."""
+    """The names of the sinks in errors, without secrets."""
     settings: Mapping[str, str] = field(repr=False)
     """The settings of a producer, by the names of librdkafka. They may be secret."""
     query: str
     """The query's id."""
     marker: Marker
-    """The marker of the micro-batch."""
+    """The marker of the micro-batch to be written."""
     expired: bool
-    """True if the brokers may have dropped a marker of this micro-batch, which is that old."""
+    """True if the micro-batch was planned so long ago that the brokers may have dropped its
+    markers.
+    """
     topics: Sequence[str]
     """The topics, in the order of the numbers in the column ``TOPIC_COLUMN`` of records."""
 
     def producer_name(self, task: int) -> str:
-        """Return the transactional id of a task's producer, and the name of its group."""
+        """Return the transactional id of the producer of the task number ``task``; its consumer
+        group has the same name.
+        """
         return f"{ID_PREFIX}{self.query}-{task}"
 
     @property
@@ -106,8 +114,9 @@ class BatchWrite:
         """Return the topics that lack the micro-batch, in order; empty if all have it. ``markers``:
         the last micro-batch of each topic that has one. ``name``: the producer's name, for errors.
 
-        Raises ``TargetError`` if a topic has a later micro-batch, or another one of this number. So
-        it does for a missing marker that may have expired.
+        Raises ``TargetError`` if a topic has a later micro-batch, or one of this number by another
+        plan. Also if a topic has no marker and ``expired`` is true, so that nothing says whether it
+        has the micro-batch.
         """
         for topic, marker in markers.items():
             if marker.batch_id > self.marker.batch_id or (
@@ -138,13 +147,12 @@ class BatchWrite:
 def write_task_records(
     order: BatchWrite, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``.
-    Yield few records in that row instead of writing them. A task without records yields nothing.
+    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``. If
+    the records are few, write nothing, and yield them in that row for the driver. A task without
+    records yields nothing.
 
-    ``order``: the micro-batch and its topics; ``batches``: the task's records (``key``, ``value``,
-    ``headers``, ``topic``), in the order to write. Few records are written by the driver, whose
-    producers stay, while tasks move between workers. It writes them under the task's name, so
-    either fences the other.
+    ``order``: the micro-batch and its topics. ``batches``: the task's records (``key``, ``value``,
+    ``headers``, ``topic``), in the order to write.
 
     A failure that every attempt would meet is in the row. Raises ``TargetError`` for one that
     another attempt of the task may not meet, ``ConfigurationError`` without the client.
@@ -169,8 +177,8 @@ def write_task_records(
 
 
 def _is_many(batches: Sequence[pa.RecordBatch]) -> bool:
-    """Return True if record batches together have more than ``ROWS_MAX`` rows or ``BYTES_MAX``
-    bytes, so that the driver does not write them.
+    """Return True if record batches together have more than ``ROWS_MAX`` rows or more than
+    ``BYTES_MAX`` bytes. The task then writes them, not the driver.
     """
     rows: int = sum(batch.num_rows for batch in batches)
     size: int = sum(batch.nbytes for batch in batches)
@@ -178,8 +186,8 @@ def _is_many(batches: Sequence[pa.RecordBatch]) -> bool:
 
 
 def _read_until_many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches up to and including the one that makes ``_is_many`` true for those so far; all
-    if none does. The rest stays in ``batches``.
+    """Yield the first batches: up to and including the one by which ``_is_many`` is true for those
+    so far, or all if none does that. The rest can still be read from ``batches``.
     """
     taken: list[pa.RecordBatch] = []
     for batch in batches:
@@ -196,9 +204,9 @@ def task_report(
     text: bytes | None = None,
     failure: DovetailError | None = None,
 ) -> pa.RecordBatch:
-    """Return the row of ``REPORT_SCHEMA`` of the task number ``task``. ``records``: the number that
-    it has written. ``text``: its few records for the driver, None for none. ``failure``: its
-    failure, None for none.
+    """Return a row of ``REPORT_SCHEMA`` for the task number ``task``. ``records``: the number of
+    records that it has written. ``text``: its few records as bytes for the driver, None for none.
+    ``failure``: the task's failure, None for none.
     """
     kind = None if failure is None else type(failure).__name__
     problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
@@ -209,8 +217,8 @@ def task_report(
 
 
 def serialize_records(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """Return batches, at least one and all of one schema, as the bytes of a stream in Arrow's IPC
-    format.
+    """Return record batches, at least one and all of one schema, as the bytes of a stream in
+    Arrow's IPC format.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as stream:
@@ -220,21 +228,23 @@ def serialize_records(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 class PermanentError(Exception):
-    """Wraps an error of the library that every attempt of a task would raise."""
+    """An error around a ``DovetailError`` that every attempt of a task would raise."""
 
     def __init__(self, failure: DovetailError) -> None:
+        """Take the error ``failure``, which is raised to the user in the end."""
         super().__init__(failure)
         self.failure = failure
 
 
 def commit_records(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write the records ``batches`` of a task in one transaction, unless the topics have them.
-    Return the number of records written, 0 if all topics have them.
+    """Write the records of a task in one transaction, and return their number, 0 if all topics have
+    the micro-batch. A topic that has it gets none of its records.
 
     ``order``: the micro-batch and its topics. ``task``: the task's number, by which its producer is
-    named. Topics that have the micro-batch get none of their records. Raises ``PermanentError`` for
-    a failure that another attempt would meet again, else ``TargetError``. Raises
-    ``ConfigurationError`` without the client.
+    named. ``batches``: the records, in the order to write.
+
+    Raises ``PermanentError`` for a failure that every attempt would meet, else ``TargetError``.
+    Raises ``ConfigurationError`` without the client.
     """
     client = client_for(order.title)
     try:
@@ -249,11 +259,11 @@ def commit_records(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatc
 def _commit_by_client(
     client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Write the records ``batches`` of a task in one transaction, unless the topics have them.
-    Return the number of records written, 0 if all topics have them.
+    """Do what ``commit_records`` does, and let the errors of the client pass. ``client``: the
+    package.
 
-    It uses this process's producer for the task, or a new one if there is none or it fails.
-    ``client``: the package. Raises ``PermanentError``, ``TargetError`` and the client's errors.
+    It uses this process's producer for the task, or makes one if there is none or the old one
+    cannot begin a transaction. Raises ``PermanentError``, ``TargetError`` and the client's errors.
     """
     name = order.producer_name(task)
     producer_key = (name, tuple(sorted(order.settings.items())))
@@ -272,11 +282,13 @@ def _commit_by_client(
 
 
 class _Producer:
-    """A producer of one name, with the markers of its topics."""
+    """A producer of one name, with what it knows of the markers of topics. It writes one
+    transaction at a time.
+    """
 
     def __init__(self, order: BatchWrite, name: str) -> None:
-        """Connect to the brokers of ``order``, fence the other producers of this name, and read the
-        markers of its topics. Raises the client's error if they do not answer.
+        """Connect to the brokers of ``order``, fence the other producers of this ``name``, and read
+        the markers of the topics. Raises the client's error if the brokers do not answer.
         """
         self._client: Any = client_for(order.title)
         self._name = name
@@ -287,9 +299,9 @@ class _Producer:
         self._read_markers(order)
 
     def _read_markers(self, order: BatchWrite) -> None:
-        """Read the markers of the topics of ``order``, which say what is committed, and the
-        description of the consumer group that keeps them. A topic without a marker keeps what was
-        known of it. Raises the client's error.
+        """Read the markers of the topics of ``order``, as committed, and the metadata of the
+        consumer group that keeps them. For a topic without a marker, a marker that is known stays.
+        Raises the client's error.
         """
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
@@ -313,9 +325,9 @@ class _Producer:
         ``order``, and return these topics. If no topic lacks it, begin none and return an empty
         list.
 
-        The producer must not be in a transaction. Raises ``PermanentError`` for the errors of
-        ``BatchWrite.topics_to_write``, such as a topic with a later micro-batch. Raises the client's error, for
-        instance if the producer was fenced.
+        The producer must not be in a transaction. Raises ``PermanentError`` around the errors of
+        ``BatchWrite.topics_to_write``. Raises the client's error, for instance if the producer was
+        fenced.
         """
         if {*order.topics} - {*self._markers}:
             self._read_markers(order)
@@ -347,9 +359,9 @@ class _Producer:
         number. After a failure the transaction is aborted, so that readers need not wait for its
         end.
 
-        ``topics``: those that ``begin_transaction`` has returned. Raises ``TargetError`` if the
-        producer was fenced, else the client's error. After an error the producer must not be used
-        again.
+        ``topics``: the result of ``begin_transaction``, not empty. Raises ``TargetError`` if the
+        producer was fenced, else the error that occurred. After an error the producer must not be
+        used again.
         """
         try:
             records = sum(self._send(order, topics, batch) for batch in batches)
@@ -368,8 +380,8 @@ class _Producer:
         return records
 
     def _send(self, order: BatchWrite, topics: Sequence[str], batch: pa.RecordBatch) -> int:
-        """Send the records of a batch that belong to ``topics``, some of those of ``order``, and
-        return their number. Those of other topics are left out, because these have them. Raises the
+        """Send the records of ``batch`` that belong to ``topics``, and return their number. Records
+        of other topics of ``order`` are left out, because these topics have them. Raises the
         client's error.
         """
         numbers = batch.column(TOPIC_COLUMN).to_numpy()
@@ -382,8 +394,9 @@ class _Producer:
         return sent
 
     def _produce(self, topic: str, records: pa.RecordBatch) -> None:
-        """Hand records to the client, one by one: it has no call for many with headers. While its
-        buffer is full, wait, without a limit. Raises the client's error.
+        """Hand all ``records`` for ``topic`` to the client, one by one, because it has no call for
+        many with headers. While the client's buffer is full, wait, without a limit. Raises the
+        client's error.
         """
         keys, values = (records.column(part).to_pylist() for part in ("key", "value"))
         left = zip(values, keys, headers_of(records), strict=True)
@@ -393,8 +406,9 @@ class _Producer:
             refused = self._produce_until_full(topic, chain([refused], left))
 
     def _produce_until_full(self, topic: str, records: Iterable[_Record]) -> _Record | None:
-        """Hand records to the client until its buffer is full. Return the first one that it does
-        not take, None for none. An iterator then goes on behind it. Raises the client's error.
+        """Hand records for ``topic`` to the client until its buffer is full. Return the record that
+        it did not take, None if it took all. An iterator ``records`` then goes on behind that
+        record. Raises the client's error.
         """
         produce = self._producer.produce
         try:
@@ -411,9 +425,9 @@ class _Producer:
 
 
 def headers_of(records: pa.RecordBatch) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield a list of (name, value) for each record, in order; empty for a record without headers.
-    ``records``: with a column ``headers``, lists of name and bytes, without null lists that hold
-    values.
+    """Yield the headers of each record in order, a list of (name, value); empty for a record
+    without headers. ``records``: with a column ``headers``, lists of structs of name and bytes.
+    Under a null list there must be no values.
     """
     column = records.column("headers")
     names, values = column.flatten().flatten()

@@ -27,17 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicSink:
-    """A topic, with the arguments of ``to_topic`` as fields.
+    """A topic to which Spark's connector writes, with the arguments of ``to_topic`` as fields.
 
     It gets keyed upserts and tombstones (records with a null value), each key's changes in order.
     """
 
     topic: str
     servers: str
+    """The brokers, ``host:port``, separated by commas."""
     key: WriteFormat = "json"
+    """The formats of the key's columns and of the value columns."""
     value: WriteFormat = "json"
     headers: Headers = field(default_factory=dict)
+    """The further headers by name: a column of the changelog or an expression over it."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the sink, which overrule the arguments and the defaults."""
 
     @property
     def dataset(self) -> datasets.Dataset:
@@ -51,7 +55,7 @@ class TopicSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started.
+        started. ``node``: the result that changes. ``checkpoint`` does not count.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
         that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
@@ -61,8 +65,9 @@ class TopicSink:
         return write_topic(changes, **self._write_arguments(node))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch's records; a repeated one writes them
-        again.
+        """Return the function that writes a micro-batch's records, given its changes and its
+        number. A repeated micro-batch is written again. ``node``: the result that changes.
+        ``checkpoint`` does not count.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
         that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
@@ -90,16 +95,18 @@ class TopicSink:
         }
 
     def records(self, changes: DataFrame, node: Node, further_columns: Sequence[str] = ()) -> DataFrame:
-        """Return the records of a changelog of ``node``, one per change: ``key``, ``value`` and
-        ``headers`` as Spark's sink takes them, then the columns ``further_columns``. Raises ``PlanError``
-        for columns that do not suit their formats.
+        """Return the records of a changelog of ``node``, one per change in order: ``key``,
+        ``value`` and ``headers`` as Spark's sink takes them. The columns ``further_columns`` of the
+        changelog follow. Raises ``PlanError`` for columns that do not suit their formats,
+        ``ConfigurationError`` for a registry that does not answer.
         """
         return to_records(changes, **self._record_arguments(node), further_columns=further_columns)
 
     def refuse_unfit(self, session: SparkSession, node: Node) -> None:
-        """Raise ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
-        that do not suit their formats. A format of a registry may register its schema. Raises
-        ``ConfigurationError`` for a registry that does not answer.
+        """Raise ``PlanError`` if the changelog of ``node`` does not fit the topic. It is that of a
+        join of streams with ``unmatched="retract"``, or its columns do not suit their formats. A
+        format of a registry may register its schema. Raises ``ConfigurationError`` for a registry
+        that does not answer.
         """
         self._refuse_withdrawals(node)
         self.records(session.createDataFrame([], changelog_schema(node)), node)
@@ -117,8 +124,8 @@ class TopicSink:
             )
 
     def _refuse_without_connector(self, session: SparkSession, node: Node) -> None:
-        """Raise ``ConfigurationError`` without Spark's connector to Kafka. Before that, raise
-        ``PlanError`` for a join of streams with ``unmatched="retract"``.
+        """Raise ``ConfigurationError`` if the session lacks Spark's connector to Kafka. Before
+        that, raise ``PlanError`` for a join of streams with ``unmatched="retract"``.
         """
         self._refuse_withdrawals(node)
         if not has_source(session, "kafka"):

@@ -56,9 +56,12 @@ if TYPE_CHECKING:
 FILE_NAME: Final = "dovetail_transactions.json"
 """The file of a checkpoint with the number of transactions of its micro-batches."""
 _RETENTION_SETTING: Final = "offsets.retention.minutes"
+"""The brokers' setting for the time for which they keep the offsets of a group."""
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _ORDER_COLUMN: Final = "order"
 _RAISED_LINE: Final = re.compile(r"^dovetail\.errors\.\w+: (.*)$", re.MULTILINE)
+"""A pattern of the line in a worker's traceback that has the message of an error of this library.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,15 @@ class TransactionalSink(TopicSink):
 
     @property
     def connection(self) -> dict[str, str]:
-        """The settings of a client that is no producer, by the names of librdkafka. Raises
+        """The settings of a consumer or an admin client, by the names of librdkafka. Raises
         ``PlanError`` for options that the sink does not take.
         """
         return connection_settings(self.settings)
 
     @property
     def database(self) -> Hashable:
-        """The identity of the brokers' cluster, which its topics share. The brokers are asked.
-        Raises ``ConfigurationError`` if they cannot be reached.
+        """The identity of the brokers' cluster, its id. Sinks with the same are committed together.
+        The brokers are asked. Raises ``ConfigurationError`` if they cannot be reached.
         """
         return _Cluster.from_brokers(self).identity
 
@@ -96,8 +99,8 @@ class TransactionalSink(TopicSink):
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that writes a micro-batch's changes, given its number. Raises what
-        ``joint`` raises.
+        """Return a function that writes a micro-batch's changes, given its number; a repeated
+        micro-batch is written once. Raises what ``joint`` raises.
         """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
@@ -106,8 +109,9 @@ class TransactionalSink(TopicSink):
     def joint(
         session: SparkSession, sinks: Sequence[tuple[TransactionalSink, Node]], checkpoint: str
     ) -> WriteBatches:
-        """Return the function that writes a micro-batch to topics of one cluster, each transaction
-        with its share of all of them.
+        """Return the function that writes a micro-batch to the topics of several sinks, all of one
+        cluster. Each transaction has its share of the records of all topics. ``checkpoint``: the
+        query's folder.
 
         ``sinks``: at least one, each with its result. Raises ``PlanError`` for sinks that differ in
         their options or transactions, and as ``refuse_unfit`` does. Raises ``ConfigurationError``
@@ -141,20 +145,24 @@ class TransactionalBatches:
     """Topics that a query writes together, in a fixed number of transactions per micro-batch."""
 
     title: str
+    """The names of the sinks in errors."""
     sinks: Sequence[tuple[TransactionalSink, Node]]
     """The sinks with their results, all of one cluster and with the same options."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
     checkpoint: str
     """The folder of the query, in which its micro-batches are planned."""
     retention_ms: int
     """The time in milliseconds for which the brokers keep a marker."""
 
     def write(self, batches: Sequence[DataFrame], batch_id: int) -> None:
-        """Write micro-batch ``batch_id``: ``batches`` are the changes of each sink, in the order of
-        ``sinks``. Writing it again writes nothing twice. The checkpoint must have planned it.
+        """Write micro-batch ``batch_id`` to all topics. Writing it again writes nothing twice. The
+        checkpoint must have planned it. ``batches``: the changes of each sink, in the order of
+        ``sinks``.
 
-        Raises the first failure of a task's transaction, ``TargetError`` or ``ConfigurationError``.
-        Transactions of other tasks may then be committed.
+        Tasks with many records write their own; the driver writes those of the others. Raises the
+        first failure of a transaction, ``TargetError`` or ``ConfigurationError``. Other
+        transactions may then be committed.
         """
         session = batches[0].sparkSession
         plan, planned_ms = _planned_batch(session, self.checkpoint, batch_id)
@@ -189,9 +197,9 @@ class TransactionalBatches:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics in one frame, with the index of their topic. Those of a
-        key are in one task and in order. ``batches``: the changes of each sink, in the order of
-        ``sinks``.
+        """Return the records of all topics in one frame, with the index of their topic in
+        ``TOPIC_COLUMN``. The records of a key are in one task, in order. ``batches``: the changes
+        of each sink, in the order of ``sinks``.
         """
         frames = [
             # By position, then as they come.
@@ -209,7 +217,7 @@ class TransactionalBatches:
 
 @dataclass(frozen=True)
 class _Cluster:
-    """The properties of brokers, as they tell them."""
+    """The properties of a cluster, as its brokers tell them."""
 
     identity: Hashable
     """The cluster's id; the addresses of brokers that could not be reached."""
@@ -222,8 +230,8 @@ class _Cluster:
 
     @staticmethod
     def from_brokers(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
-        """Return the cluster of a sink, as its brokers tell it. If it cannot be reached, raise
-        ``ConfigurationError`` or, with ``may_fail``, return one whose topics are not known.
+        """Return the cluster of ``sink``, as its brokers tell it. If they cannot be reached, raise
+        ``ConfigurationError`` or, with ``may_fail``, return a cluster whose topics are not known.
         """
         client = client_for(sink.title)
         admin = client.admin.AdminClient(sink.connection, logger=SILENT_LOGGER)
@@ -248,8 +256,8 @@ class _Cluster:
         return _Cluster(seen.cluster_id, frozenset(seen.topics), retention_ms)
 
     def refuse_missing(self, sink: TransactionalSink) -> None:
-        """Raise ``ConfigurationError`` if a sink's topic does not exist. Do nothing if the topics
-        are not known.
+        """Raise ``ConfigurationError`` if the topic of ``sink`` does not exist or this user may not
+        see it. Do nothing if the topics are not known.
         """
         if self.topics is not None and sink.topic not in self.topics:
             raise ConfigurationError(
@@ -260,9 +268,9 @@ class _Cluster:
 
 
 def _record_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
-    """Record the number of transactions, ``count``, in a checkpoint. Overwrite another number if no
-    micro-batch has been planned there; else raise ``CheckpointError``. A checkpoint that has
-    planned without a number gets this one.
+    """Write the number of transactions, ``count``, into the file ``FILE_NAME`` of a checkpoint, and
+    overwrite a former number. If a micro-batch has been planned with a number, leave the file;
+    raise ``CheckpointError`` if that number is another. ``title``: the sinks' names in errors.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{FILE_NAME}"
     text = files.text(path)
@@ -280,8 +288,9 @@ def _record_transactions(session: SparkSession, title: str, checkpoint: str, cou
 
 
 def _planned_batch(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
-    """Return the identity of a micro-batch's plan, 16 hexadecimal digits, and the time at which it
-    was planned, in milliseconds since 1970. The micro-batch must have been planned.
+    """Return the identity of a micro-batch's plan and the time at which it was planned, in
+    milliseconds since 1970. The identity is 16 hexadecimal digits, a hash of the plan's file in the
+    checkpoint. The micro-batch must have been planned.
     """
     text = files_of(session).text(f"{checkpoint.rstrip('/')}/offsets/{batch_id}")
     assert text is not None, batch_id
