@@ -62,24 +62,27 @@ class DeltaMerger:
     """A table that a query merges into, with one commit per micro-batch."""
 
     target: DeltaTarget
+    """The table and the columns that the query gives it."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
     keys: Sequence[str]
     """The key columns of the table, at least one."""
     nulls: bool
-    """Keys may have nulls in them; a null then equals a null."""
+    """True if keys may have nulls in them; a null then equals a null."""
     history: bool
-    """Keep all versions of the rows."""
+    """True to keep all versions of the rows."""
     track: Sequence[str]
     """The columns whose changes make versions; empty if every upsert makes one."""
     marks: bool
-    """Keep deleted rows, marked."""
+    """True to keep deleted rows, with a mark."""
     corrects: bool
-    """With ``history``, late changes correct the past; ``track`` is then empty."""
+    """With ``history``, True if late changes correct the past; ``track`` is then empty."""
     compact_every: int | None
     """The number of micro-batches between compactions; None for none."""
     rewriter: Rewriter | None = None
     """What merges few rows in place of Spark; None to leave all to it."""
     _session: SparkSession | None = field(default=None, init=False)
+    """The session for merges, made for the first micro-batch."""
     _taken: bool = field(default=False, init=False)
     """True once this start of the query has taken the table."""
     _partition_columns: Sequence[str] = field(default=(), init=False)
@@ -137,12 +140,14 @@ class DeltaMerger:
             tables.read_log_ahead(session, table)
 
     def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
-        """Return the batch such that rows fail the query that the table's layout would change."""
+        """Return the changes of a micro-batch such that the query fails at a row with an empty text
+        in a partition column (``without_empty_partitions``).
+        """
         return without_empty_partitions(self.target.title, batch, self._partition_columns)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
-        """Merge a micro-batch into the table, in one commit, or none without changes. ``session``:
-        the sink's own. ``details``: the table's details if they were just read, else None.
+        """Merge a micro-batch into the table in one commit; make none without changes. ``session``:
+        the session for merges. ``details``: the table's details if they were just read, else None.
         """
         table, schema, keys, nulls = self.target.table, self.target.schema, self.keys, self.nulls
         if self.corrects:
@@ -165,8 +170,9 @@ class DeltaMerger:
             )
 
     def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
-        """Put the first micro-batch's rows in place of the table's, in one commit that also names
-        ``query`` as the owner. An empty micro-batch leaves an empty table.
+        """Put the first micro-batch's rows in place of the table, in one commit that also makes the
+        query with the id ``query`` the owner. An empty micro-batch leaves an empty table.
+        ``session``: the session for merges.
         """
         schema, keys = self.target.schema, self.keys
         if not self.history:
@@ -183,8 +189,8 @@ class DeltaMerger:
 
 
 def _merge_session(session: SparkSession) -> SparkSession:
-    """Return a copy of the session for merges, with settings for these. The caller's session stays
-    as it is.
+    """Return a new session for merges, with settings for these, beside ``session``, which stays as
+    it is.
     """
     merging = apart(session)
     delta_tables.tune(merging)
@@ -205,19 +211,22 @@ class DeltaAppender:
     location: str
     """The path of the table."""
     partition_columns: Sequence[str]
-    """The columns by which the table is laid out."""
+    """The columns that partition the table; empty for none."""
     owner: Owner
+    """The query that writes, by its checkpoint."""
 
     def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
-        """Return changes such that rows fail the query that the table's layout would change."""
+        """Return the changes such that the query fails at a row with an empty text in a partition
+        column (``without_empty_partitions``).
+        """
         return without_empty_partitions(self.title, changes, self.partition_columns)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Append the rows of micro-batch ``batch_id``, with all their columns.
+        """Append the rows of micro-batch ``batch_id``, with all their columns, in one commit.
 
-        Delta's log stores this number under the query's name, so appending it again changes
-        nothing. Raises ``TargetError`` for a conflict with another writer; other errors of Spark
-        pass.
+        Delta's log stores this number under the query's id, so appending the same micro-batch again
+        changes nothing. Raises ``TargetError`` for a conflict with another writer, and for a row
+        that a rule of the table forbids. Other errors of Spark pass.
         """
         query = self.owner.query(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}

@@ -38,11 +38,12 @@ _NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` for a column that Delta cannot store, for a name that occurs twice, or
-    for wrong columns in ``partition_by``. These are unknown, named twice, of a nested type, or all
-    columns.
+    """Raise ``PlanError`` for a column that Delta cannot store, and for a name that occurs twice in
+    the table or in a struct. Also for columns in ``partition_by`` that are unknown, named twice, of
+    a nested type, or all columns.
 
-    ``mapped``: True if the table has column mapping, which allows columns of any name.
+    ``title``: the sink's name in errors. ``mapped``: True if the table has column mapping, which
+    allows any name of a column.
     """
     for path, field in _fields_within(schema):
         _refuse_name(title, path, field.name, mapped=mapped)
@@ -66,8 +67,11 @@ def refuse_unstorable(
 def without_empty_partitions(
     title: str, changes: DataFrame, partition_columns: Sequence[str]
 ) -> DataFrame:
-    """Return a changelog that fails the query at a row with an empty text in a column by which the
-    table is laid out. Delta stores null in its place, so a row with such a key is never found.
+    """Return the changes such that the query fails at an upsert with an empty text in a partition
+    column. Delta stores null in its place, so a row with such a key would never be found.
+
+    ``title``: the sink's name in errors. ``partition_columns``: the columns that partition the
+    table; their case does not count. All rows and their order stay.
     """
     partitions = {name.lower() for name in partition_columns}
     for field in changes.schema:
@@ -88,7 +92,7 @@ def without_empty_partitions(
 
 def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
     """Raise ``PlanError`` for a name with characters that Delta takes only with column mapping,
-    unless the table is ``mapped``. ``path``: the column with its enclosing ones, for the error.
+    unless the table is ``mapped``. ``path``: the dotted path of the column, for the error.
     """
     refused = [character for character in _MAPPED_CHARACTERS if character in name]
     if refused and not mapped:
@@ -102,8 +106,9 @@ def _refuse_name(title: str, path: str, name: str, *, mapped: bool) -> None:
 
 
 def _refuse_type(title: str, path: str, type_: DataType) -> None:
-    """Raise ``PlanError`` for a type that Delta does not store, or that has one within. The fields
-    of structs are not examined. ``path``: the column, for the error.
+    """Raise ``PlanError`` if ``type_``, or a type of its elements, keys or values, is one that
+    Delta does not store. The fields of structs are not examined. ``path``: the dotted path of the
+    column, for the error.
     """
     for part in _types_within(type_):
         if not isinstance(part, (*_PLAIN_TYPES, *_NESTED_TYPES)):
@@ -128,9 +133,9 @@ def _types_within(type_: DataType) -> Iterator[DataType]:
 
 
 def _structs_within(path: str, type_: DataType) -> Iterator[tuple[str, StructType]]:
-    """Yield (dotted path, struct) of each struct in a type at any depth, outer ones first; nothing
-    if there are none. ``path``: that of the type itself, empty for the table. Elements, keys and
-    values of a column have its path.
+    """Yield (dotted path, struct) of each struct in ``type_`` at any depth, outer ones first;
+    nothing if there are none. ``path``: the path of ``type_`` itself, empty for the table. A struct
+    in elements, keys or values of a column has the column's path.
     """
     for part in _types_within(type_):
         if isinstance(part, StructType):
@@ -142,7 +147,7 @@ def _structs_within(path: str, type_: DataType) -> Iterator[tuple[str, StructTyp
 
 
 def _fields_within(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """Yield all fields at any depth, each with its dotted path."""
+    """Yield (dotted path, field) of all fields at any depth, those of outer structs first."""
     for path, struct in _structs_within("", schema):
         for field in struct:
             yield f"{path}.{field.name}" if path else field.name, field

@@ -14,6 +14,7 @@ from dovetail.errors import TargetError
 from dovetail.platform.spark_errors import reason
 
 P = ParamSpec("P")
+"""The parameters of a function that makes a commit."""
 _RULE_ERRORS = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
     r"(.*(?:\n - .*)*)"
@@ -25,8 +26,9 @@ _CONFLICT_ERRORS = ("[DELTA_CONCURRENT", "[DELTA_METADATA_CHANGED", "[DELTA_PROT
 
 @contextmanager
 def translate_conflicts(title: str) -> Iterator[None]:
-    """Raise a conflict with another writer in the block as a ``TargetError``, and so a row that a
-    rule of the table forbids. Other errors stay as they are. Nothing is repeated.
+    """Raise a ``TargetError`` in place of two of Spark's errors in the block: a conflict with
+    another writer, and a row that a rule of the table forbids. Other errors pass. The block is not
+    repeated. ``title``: the sink's name in errors.
     """
     try:
         yield
@@ -45,8 +47,8 @@ def translate_conflicts(title: str) -> Iterator[None]:
 
 
 def conflict_error(title: str, problem: str) -> TargetError:
-    """Return, not raise, the error of a commit that has conflicted twice. ``problem``: what Delta
-    says.
+    """Return, not raise, the error of a commit that has conflicted twice. ``title``: the sink's
+    name. ``problem``: the message of Delta.
     """
     return TargetError(
         title,
@@ -58,10 +60,11 @@ def conflict_error(title: str, problem: str) -> TargetError:
 
 
 def commit_with_retry(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Make a commit. If another writer was faster, make it once more, and raise if it fails again.
-    Other errors are raised at once. All are Spark's own errors, for ``translate_conflicts``.
+    """Call ``commit``, which makes a commit. If another writer was faster, call it once more, and
+    raise the error if that fails again. Other errors are raised at once. All are Spark's own
+    errors, for ``translate_conflicts``.
 
-    ``commit`` must read the table anew each time that it is called.
+    ``commit`` must read the table anew in each call.
     """
     try:
         commit(*args, **kwargs)
@@ -72,7 +75,7 @@ def commit_with_retry(commit: Callable[P, None], *args: P.args, **kwargs: P.kwar
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return True if an error of Spark means that another writer's commit was faster. It goes by
-    the error's text.
+    """Return True if an error of Spark means that another writer's commit was faster, by the text
+    of the error.
     """
     return any(sign in str(error) for sign in _CONFLICT_ERRORS)

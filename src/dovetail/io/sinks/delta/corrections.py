@@ -50,15 +50,12 @@ _END, _BEGIN, _NEW = 0, 1, 2
 
 
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make. A
-    version lasts from its event time to that of the key's next change.
+    """Return the rows of a new table of versions. A version lasts from its change's event time to
+    that of the key's next change. Of changes of a key at one event time only the last by position
+    counts. A delete that ends no version is a row of no length with null values.
 
-    Of changes of a key at one event time only the last in order of arrival counts. A delete that
-    ends no version is a row of no length with null values.
-
-    ``changes``: the columns of the result with their change, timestamp and position. ``schema``:
-    key, values and the columns of ``versions.VERSION_FIELDS``. ``keys``: the columns that identify
-    a versioned row.
+    ``changes``: a changelog. ``schema``: the columns of the table: key, values and those of
+    ``versions.VERSION_FIELDS``. ``keys``: the key columns.
     """
     places = delta_tables.internal_names(keys, schema.names)
     rows = _row_actions(_new_points(changes, places), places, keys)
@@ -75,12 +72,13 @@ def merge_corrections(
     nulls: bool,
     details: Row | None = None,
 ) -> None:
-    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
-    none without changes. Merging them again changes nothing.
+    """Bring a table of versions to the state after ``changes``, in one commit; make none without
+    changes. Merging the same changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``commit_with_retry``).
+    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
+    name in SQL. ``schema``: its columns. ``nulls``: True if keys may have nulls in them.
+    ``details``: the table's details if they were just read, else None. Raises Spark's error if
+    another writer conflicts twice (``commit_with_retry``).
     """
     places = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
@@ -102,9 +100,10 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge new points, at least one, into a table by one MERGE. ``points`` and ``places``: under
-    internal names, and these names by column. ``nulls``: keys may have nulls in them. Spark's
-    errors pass.
+    """Merge new points into a table of versions by one MERGE. Spark's errors pass.
+
+    ``points``: the result of ``_new_points``, at least one row. ``table``: the table's name in SQL.
+    ``places``: the internal name by column. ``nulls``: True if keys may have nulls in them.
     """
     key_names = {name: places[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
@@ -131,8 +130,8 @@ def _merge(
 
 
 def _condition_since(points: DataFrame) -> Column:
-    """Return the condition that a row of a table is current, or ends at the first of the points or
-    later. There must be a point. It runs a job.
+    """Return the condition that a version in the table is current, or ends at the time of the first
+    of ``points`` or later. There must be a point. It runs a job.
     """
     row = points.agg(F.unix_micros(F.min(TIMESTAMP)).alias("first_us")).first()
     assert row is not None
@@ -141,17 +140,18 @@ def _condition_since(points: DataFrame) -> Column:
 
 
 def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a changelog's rows as points of the rank of new changes, one each, under the internal
-    names ``places``.
+    """Return the rows of a changelog as points of the rank ``_NEW``, one for each change, under the
+    internal names ``places``.
     """
     return changes_under_names(changes, places).withColumn("rank", F.lit(_NEW))
 
 
 def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the points that rows of a table stand for: the begin of each row, and its end if it
-    has one. ``stored``: rows under internal names; ``places``: these names by column.
+    """Return the points that stored versions stand for: the begin of each row, and its end if that
+    is later. A row of no length is one point, a delete.
 
-    The begin of a row has its end in ``until``, and true in ``has_row``.
+    The begin of a row has the row's end in ``until``, and true in ``has_row``. ``stored``: rows of
+    the table under internal names; ``places``: these names by column.
     """
     begin, end = F.col(places[VALID_FROM]), F.col(places[VALID_TO])
     is_delete = F.coalesce(begin == end, F.lit(False))
@@ -174,11 +174,12 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
 
 
 def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the actions on rows of the table: all its columns under internal names, and in
-    ``_change`` insert, update or drop. A row that stays as it is has none.
+    """Return the actions on rows of the table: its columns under the internal names ``places``, and
+    in ``_change`` one of ``_INSERT``, ``_UPDATE`` and ``_DROP``. A row that stays as it is has no
+    action.
 
-    ``every``: the new points and the stored ones of their keys; the latter are complete from the
-    first new one's time on. ``places``: the internal names by column. ``keys``: the key columns.
+    ``every``: the new points and the stored ones of their keys. The stored ones must be complete
+    from the time of the first new point on. ``keys``: the key columns.
     """
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:

@@ -20,8 +20,9 @@ from dovetail.platform.sessions import kept, moved
 
 
 def current_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema: the current rows after these changes,
-    without deleted ones. ``schema``: columns of the changelog. ``keys``: the key columns.
+    """Return the rows of a new table of current rows after ``changes``: the last change of each
+    key, without deletes. ``schema``: the columns of the table, all of them columns of the
+    changelog. ``keys``: the key columns. Rows have no particular order.
     """
     names = delta_tables.internal_names(keys, schema.names)
     last = _last_changes(changes, names, keys).where(~F.col(DELETED))
@@ -38,15 +39,16 @@ def merge_changes(
     details: Row | None = None,
     rewrite: Callable[[pa.Table], bool] | None = None,
 ) -> None:
-    """Bring a table to the state after ``changes``, in one commit, or none without changes. Merging
-    them again changes nothing.
+    """Bring a table of current rows to the state after ``changes``, in one commit; make none
+    without changes. Merging the same changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``details``: the table's details if just read. ``rewrite``: merges few rows, or
-    returns False if they are left to Spark; None for Spark alone.
+    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
+    name in SQL. ``nulls``: True if keys may have nulls in them. ``details``: the table's details if
+    they were just read, else None. ``rewrite``: merges few rows and returns True, or returns False
+    to leave them to Spark; None for Spark alone.
 
-    Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and what ``rewrite``
-    raises.
+    Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and what
+    ``rewrite`` raises.
     """
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
@@ -70,8 +72,8 @@ def merge_changes(
 def _merge_many(
     session: SparkSession, changes: DataFrame, table: str, keys: Sequence[str], *, nulls: bool
 ) -> None:
-    """Merge many changes by Spark, without collecting them. ``nulls``: keys may have nulls in them.
-    Spark's errors pass.
+    """Merge many changes in one commit by Spark, without collecting them. ``table``: the table's
+    name in SQL. ``nulls``: True if keys may have nulls in them. Spark's errors pass.
     """
     columns = [name for name in changes.columns if name not in (CHANGE, POSITION)]
     names = delta_tables.internal_names(keys, columns)
@@ -91,9 +93,11 @@ def _merge_many(
 
 
 def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the last change of each key under the internal ``names``
-    (``delta_tables.internal_names``), one row per key: keys, values, then ``_deleted``. Values of a
-    delete are null. A null in a key equals a null.
+    """Return the last change of each key, one row per key: keys, values, then ``_deleted``. A null
+    in a key equals a null. Values of a delete are those of its change.
+
+    ``names``: the internal name (``delta_tables.internal_names``) by column, under which keys and
+    values are returned.
     """
     values = [name for name in names if name not in keys]
     grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))

@@ -61,7 +61,9 @@ nanoseconds by default, and deltalake reads them so."""
 
 @dataclass
 class Rewriter:
-    """The merges of one query into a table on a local disk."""
+    """The means of one query to merge rows into a Delta table on a local disk, by the package
+    deltalake.
+    """
 
     title: str
     """The sink's call as written, for errors."""
@@ -73,19 +75,20 @@ class Rewriter:
     """The reason of the last warning; empty before the first."""
 
     def refuse_taken(self, query: str) -> None:
-        """Raise ``TargetError`` if ``query``, an id, is no longer the table's owner. Deltalake's
-        error passes for a table that is gone.
+        """Raise ``TargetError`` if the query with the id ``query`` no longer owns the table.
+        Deltalake's error passes for a table that is gone.
         """
         if _open_table(self.path).metadata().configuration.get(QUERY_PROPERTY) != query:
             refuse_taken(self.title)
 
     def merge(self, rows: pa.Table) -> bool:
-        """Put rows in place of those of the same keys, in one commit. Return False, and change
-        nothing, if this is Spark's to do: a key is null, deltalake cannot write the table, or a
-        rule of the table forbids a row, which Spark names. Of these the second warns.
+        """Merge ``rows`` in one commit and return True, or leave them to Spark: change nothing and
+        return False. Rows are left to Spark in three cases: a key is null, deltalake cannot write
+        the table (with a warning), or a rule of the table forbids a row.
 
-        ``rows``: one per key: the table's columns and ``_deleted``, true for a key without a row.
-        Raises ``TargetError`` if another writer conflicts twice; deltalake's other errors pass.
+        ``rows``: one per key: the table's columns and ``_deleted``, true if the key's row is to be
+        deleted. Raises ``TargetError`` if another writer conflicts twice; deltalake's other errors
+        pass.
         """
         if any(rows[name].null_count for name in self.keys):
             return False
@@ -113,8 +116,8 @@ class Rewriter:
         return True
 
     def compact(self) -> None:
-        """Put small files together. They stay as they are if another writer is faster, or if
-        deltalake cannot write the table. Its other errors pass.
+        """Put small files together in one commit. The files stay as they are if another writer is
+        faster, or if deltalake cannot write the table. Its other errors pass.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -126,7 +129,9 @@ class Rewriter:
                 return
 
     def _warn(self, reason: str) -> None:
-        """Warn that Spark merges, and why. Do nothing if the last warning had the same reason."""
+        """Warn that Spark merges, because of ``reason``. Do nothing if the last warning had the
+        same reason.
+        """
         if reason != self._last_reason:
             self._last_reason = reason
             warnings.warn(
@@ -137,8 +142,9 @@ class Rewriter:
 
 
 def path_on_disk(title: str, session: SparkSession, location: str) -> str:
-    """Return the path of the table at ``location`` on this machine's disks. Raises
-    ``ConfigurationError`` for another one, on Spark Connect, or if deltalake is not installed.
+    """Return the path of the table at ``location``, if it lies on this machine's disks. ``title``:
+    the sink's name in errors. Raises ``ConfigurationError`` for a table elsewhere, on Spark
+    Connect, and if deltalake is not installed.
     """
     if find_spec("deltalake") is None:
         raise ConfigurationError(
@@ -155,14 +161,16 @@ def path_on_disk(title: str, session: SparkSession, location: str) -> str:
 
 
 def reason_for_spark(table: DeltaTable) -> str | None:
-    """Return why a table is Spark's, in words, the first reason found; None if deltalake may merge
-    into it.
+    """Return in words the first reason why only Spark may merge into ``table``; None if deltalake
+    may.
     """
     return next(chain(_unfit_rules(table), _unfit_columns(table)), None)
 
 
 def _unfit_rules(table: DeltaTable) -> Iterator[str]:
-    """Yield the rules of a table that deltalake may not keep, in words; nothing if it keeps all."""
+    """Yield the properties of ``table`` that deltalake may not keep to, in words; nothing if it
+    keeps to all.
+    """
     protocol, metadata = table.protocol(), table.metadata()
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
     if version > _PLAIN_WRITER and version != _NAMED_WRITER:
@@ -178,8 +186,8 @@ def _unfit_rules(table: DeltaTable) -> Iterator[str]:
 
 
 def _unfit_columns(table: DeltaTable) -> Iterator[str]:
-    """Yield the columns whose values deltalake may write otherwise than Spark, in words; nothing if
-    there are none.
+    """Yield in words each column of ``table`` whose values deltalake may write otherwise than
+    Spark; nothing if there are none.
     """
     fields = table.schema().fields
     kinds = {column.name: column.type.type for column in fields}
@@ -193,10 +201,11 @@ def _unfit_columns(table: DeltaTable) -> Iterator[str]:
 
 
 def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
-    """Return which column has times that deltalake would wrap, in words; None for none.
+    """Return in words the first column of ``times`` whose values deltalake would wrap, or may wrap
+    because they have no bounds; None if there is none.
 
-    ``files``: the statistics of all files, a row each. ``times``: the names of the columns of
-    timestamps.
+    ``files``: the statistics of the table's files, one row each; there may be none. ``times``: the
+    names of the columns of timestamps.
     """
     for name in times:
         columns = [f"{part}.{name}" for part in ("null_count", "min", "max")]
@@ -222,9 +231,11 @@ def _open_table(path: str) -> DeltaTable:
 
 
 def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
-    """Merge ``rows`` into the table by one commit of deltalake: a row replaces the one of its keys,
-    or deletes it if ``_deleted``. ``keys``: the key columns, without nulls; no two rows may have
-    the same. Raises deltalake's errors, ``CommitFailedError`` for a conflict.
+    """Merge ``rows`` into ``table`` by one commit of deltalake. A row replaces that of its key, or
+    deletes it if ``_deleted`` is true; a new key is inserted. Raises deltalake's errors,
+    ``CommitFailedError`` for a conflict.
+
+    ``keys``: the key columns, without nulls; no two rows may have the same key.
     """
     names = {name: f'"{name.replace(chr(34), 2 * chr(34))}"' for name in rows.column_names}
     gone = f"made.{names[DELETED]}"
@@ -244,7 +255,9 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
 
 
 def _in_utc(rows: pa.Table) -> pa.Table:
-    """Return rows whose times name UTC as their zone, as those of a table do."""
+    """Return rows with the zone UTC and microseconds as the type of all timestamps, as a Delta
+    table has them.
+    """
     utc = pa.timestamp("us", "UTC")
     fields = [f.with_type(utc) if pa.types.is_timestamp(f.type) else f for f in rows.schema]
     return rows.cast(pa.schema(fields))

@@ -51,6 +51,7 @@ class DeltaSink:
     table: str | None
     """The table's name in a catalog; None for a folder."""
     existing: Existing = "fail"
+    """The treatment of a table with rows that is not this query's."""
     compact_every: int | None = None
     """The number of micro-batches between compactions; None for none."""
     retention_us: int | None = None
@@ -60,18 +61,24 @@ class DeltaSink:
     own.
     """
     partition_by: tuple[str, ...] = ()
+    """The columns that partition a new table; empty for none."""
     evolve: bool = False
+    """True to add columns of the query that the table lacks."""
     history: bool = False
+    """True to keep all versions of the rows."""
     track: tuple[str, ...] = ()
+    """With ``history``, the columns whose changes make versions; empty if every upsert makes one.
+    """
     marks: bool = False
     """True for ``deletes="mark"``."""
     corrects: bool = False
     """True for ``late="correct"``."""
     engine: Engine = "spark"
+    """What merges a few rows: Spark, or the package deltalake."""
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The table as other systems name it."""
+        """The table under the name by which lineage events know it."""
         if self.path is None:
             return datasets.Dataset("spark", str(self.table))
         return datasets.folder(self.path)
@@ -83,8 +90,8 @@ class DeltaSink:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The table properties of a table that the sink creates: the retentions that are set, in
-        whole seconds, at least one. It is empty if none is set.
+        """The properties of a table that the sink creates, by name: the retentions that are set, in
+        whole seconds, at least one. The mapping is empty if none is set.
         """
         spans = {
             tables.RETENTION_PROPERTY: self.retention_us,
@@ -97,12 +104,12 @@ class DeltaSink:
         }
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return the configured writer of ``changes``. Create the table if it is missing, or check
-        that it fits. ``checkpoint``: the folder of the query, which becomes the owner with its
-        first micro-batch.
+        """Return Spark's writer of ``changes`` into the table, configured but not started. Create
+        the table if it is missing, or check that it fits. ``node``: the result that changes.
+        ``checkpoint``: the folder of the query, which owns the table from its first micro-batch on.
 
-        Raises ``TargetError`` where the table has other columns or other rows than this query's, or
-        is gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
         ``ConfigurationError`` without Delta Lake, and for a table that cannot be used.
         """
         with refused(self.title, *_UNUSABLE_TABLE):
@@ -115,10 +122,9 @@ class DeltaSink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function that merges or appends a micro-batch's changes, given its number.
+        Create the table if it is missing, or check that it fits.
 
-        The table is created if it is missing. Raises ``TargetError`` if it has other columns or
-        other rows than this query's, or is gone. Raises ``PlanError`` and ``ConfigurationError`` as
-        ``writer`` does.
+        Raises ``TargetError``, ``PlanError`` and ``ConfigurationError`` as ``writer`` does.
         """
         with refused(self.title, *_UNUSABLE_TABLE):
             return self._prepare_writer(session, changelog_schema(node), node, checkpoint).write
@@ -126,9 +132,9 @@ class DeltaSink:
     def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> DeltaMerger | DeltaAppender:
-        """Return the writer of a changelog with the columns ``changes``, its table created or
-        checked. It merges if the node is ``current``, else it appends. ``checkpoint``: the query's
-        folder.
+        """Return the writer of the changelog of ``node``, its table created or checked. It merges
+        if the changelog is that of a table, else it appends. ``changes``: the columns of the
+        changelog. ``checkpoint``: the query's folder.
 
         Raises what ``writer`` raises, and Spark's errors.
         """
@@ -173,8 +179,9 @@ class DeltaSink:
         )
 
     def _table_schema(self, changes: StructType, node: Node) -> StructType:
-        """Return the columns of the table: all of the changelog or, for a table, its columns and
-        times, or those of versions. Marked rows have ``_deleted`` last.
+        """Return the columns of the target table. For a stream or a history, they are all of
+        ``changes``. For a table, they are key, values and ``_timestamp``, then ``_deleted`` if rows
+        are marked. With ``history`` they are key, values and those of versions.
 
         ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
         do not suit them.
@@ -199,10 +206,9 @@ class DeltaSink:
         return StructType([*(changes[name] for name in columns), *versions.VERSION_FIELDS])
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
-        """Return True if the table that a query has appended to is missing. ``alone`` changes
-        nothing.
-
-        Always False for a merged table, because its property names the query that writes it.
+        """Return True if the table that a query has appended to is missing. Always False for a
+        merged table, whose property names the query that writes it. ``node``: the query's result.
+        ``alone`` does not count.
         """
         if node.current:
             return False

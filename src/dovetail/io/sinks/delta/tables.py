@@ -49,7 +49,7 @@ be written anew each time."""
 
 @dataclass(frozen=True)
 class DeltaTarget:
-    """A table that a query writes, and the treatment of one that is there."""
+    """A Delta table that a query writes, and the treatment of one that is there."""
 
     title: str
     """The sink's call as written, for errors."""
@@ -67,12 +67,12 @@ class DeltaTarget:
     """True to add columns that the table lacks."""
 
     def prepare(self, session: SparkSession, query: str | None, begun: bool) -> None:
-        """Create the table for merging if it is missing, without an owner, else check the existing
-        one.
+        """Create the table for merging if it is missing, without an owner; else check that it fits
+        and that the query may write it.
 
-        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: a
-        micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit or is
-        gone. Spark's errors pass.
+        ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
+        a micro-batch of it is complete. Raises ``TargetError`` for a table that does not fit, or is
+        gone although the query has begun. Spark's errors pass.
         """
         if delta_tables.exists(session, self.table):
             self.relation(session, query, begun=begun)
@@ -82,8 +82,9 @@ class DeltaTarget:
             self._create_empty(session)
 
     def prepare_appending(self, session: SparkSession) -> None:
-        """Create the table for appending, or check its columns and add those that it lacks. Raises
-        ``TargetError`` if the columns differ in another way than ``evolve`` allows.
+        """Create the table for appending if it is missing, else check its columns and add those
+        that it lacks. Raises ``TargetError`` if the columns differ in another way than ``evolve``
+        allows. Spark's errors pass.
         """
         if delta_tables.exists(session, self.table):
             self.add_columns(session)
@@ -91,20 +92,21 @@ class DeltaTarget:
             self._create_empty(session)
 
     def _create_empty(self, session: SparkSession) -> None:
-        """Create the table without rows, with its properties and partitions. Spark's error passes
-        if it exists.
+        """Create the table without rows, with the properties and partitions of the target. Spark's
+        error passes if the table exists.
         """
         empty = session.createDataFrame([], self.schema)
         parts = self.partition_by
         delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
 
     def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> TableRelation:
-        """Return the relation of a query to the table: ``"kept"``, ``"replaced"`` or ``"adopted"``.
-        Nothing is changed.
+        """Return the relation of a query to the table: ``"kept"`` if the query owns it, else
+        ``"replaced"`` or ``"adopted"``, by ``existing``. Nothing is changed.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
-        it has completed a micro-batch. Raises ``TargetError`` for other columns, for rows that may
-        be neither replaced nor adopted, and as ``ownership.relation_to_table`` does.
+        a micro-batch of it is complete. Raises ``TargetError`` for rows that may be neither
+        replaced nor adopted, and as ``ownership.relation_to_table`` does. Also for other columns,
+        unless the table is to be replaced.
         """
         owner = delta_tables.property_of(session, self.table, QUERY_PROPERTY)
         relation = relation_to_table(
@@ -117,11 +119,12 @@ class DeltaTarget:
         return relation
 
     def claim(self, session: SparkSession, query: str, relation: TableRelation) -> None:
-        """Add the columns that the table lacks, if ``evolve`` allows it. Make the query the owner
-        of the table if ``relation`` is ``"adopted"``; for others the owner stays.
+        """With ``evolve``, add the columns that the table lacks. Then make the query with the id
+        ``query`` the table's owner if ``relation`` is ``"adopted"``; otherwise the owner stays.
 
-        Raises ``TargetError`` for other columns, and Spark's error if another writer conflicts
-        twice.
+        With ``evolve``, raises ``TargetError`` if the columns differ in another way. Raises Spark's
+        error if another writer conflicts with the change of the owner twice, or with that of the
+        columns once.
         """
         if self.evolve:
             self.add_columns(session)
@@ -129,18 +132,17 @@ class DeltaTarget:
             commit_with_retry(delta_tables.set_property, session, self.table, QUERY_PROPERTY, query)
 
     def replace(self, rows: DataFrame, query: str) -> None:
-        """Put rows in place of the table, its columns, properties and partitions too, in one
-        commit. It then belongs to the query. ``query``: its id. Spark's errors pass.
+        """Put ``rows`` in place of the table's rows, columns, properties and partitions, in one
+        commit. The query with the id ``query`` then owns the table. Spark's errors pass.
         """
         properties = {QUERY_PROPERTY: query, **self.properties}
         parts = self.partition_by
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
 
     def details_if_owned(self, session: SparkSession, query: str) -> Row:
-        """Return Delta's details of the table, after checking that the query still owns it.
-
-        ``query``: the id that the query writes into the table's properties. Raises ``TargetError``
-        if another query has become the owner. Spark's own error passes for a table that is gone.
+        """Return Delta's details of the table, if the query with the id ``query`` owns it. Raise
+        ``TargetError`` if another query has become the owner. Spark's error passes for a table that
+        is gone.
         """
         details = delta_tables.details(session, self.table)
         if details["properties"].get(QUERY_PROPERTY) != query:
@@ -148,8 +150,8 @@ class DeltaTarget:
         return details
 
     def add_columns(self, session: SparkSession) -> None:
-        """Add the columns that the table lacks, null in all its rows: a commit without rows. It
-        makes none if there are none.
+        """With ``evolve``, add the columns that the table lacks, null in all its rows, in a commit
+        without rows. Make no commit if there are none.
 
         Raises ``TargetError`` if the columns differ in another way than ``evolve`` allows. Spark's
         error passes if another writer is faster.
@@ -160,15 +162,18 @@ class DeltaTarget:
             session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({added})")
 
     def _missing_columns(self, session: SparkSession) -> list[StructField]:
-        """Return the columns that the table lacks, none without ``evolve``. Raises ``TargetError``
-        if the columns differ in another way than ``evolve`` allows.
+        """Return the columns of the query that the table lacks, in order. Raises ``TargetError`` if
+        the columns differ in another way; without ``evolve``, also if one is missing.
         """
         present = session.table(self.table).schema
         return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
 
 
 def has_column_mapping(session: SparkSession, table: str) -> bool:
-    """Return True if a table has column mapping, or a new one would have it by default."""
+    """Return True if a table has column mapping, which allows any name of a column. For a missing
+    table, return True if the session's defaults give a new one column mapping. ``table``: its name
+    in SQL.
+    """
     if delta_tables.exists(session, table):
         mode = delta_tables.property_of(session, table, _MAPPING_PROPERTY)
     else:
@@ -179,7 +184,8 @@ def has_column_mapping(session: SparkSession, table: str) -> bool:
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put small files together; larger ones only if many of their rows are deleted.
+    """Put small files of a table together in one commit; larger ones only if many of their rows are
+    deleted. ``table``: its name in SQL.
 
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """
@@ -192,11 +198,10 @@ def compact(session: SparkSession, table: str) -> None:
 
 
 def clean_log(session: SparkSession, location: str) -> None:
-    """Remove commits of the table at ``location`` that are older than its property allows, to the
-    minute.
+    """Remove commits of the table at the path ``location`` that are older than its property
+    ``LOG_RETENTION_PROPERTY`` allows, to the minute. On Spark Connect do nothing.
 
-    Delta itself does so by whole days, and each commit lists all that are there. On Spark Connect
-    nothing is done. Commits that cannot be removed stay, with a ``DovetailWarning``.
+    Commits that cannot be removed stay, with a ``DovetailWarning``.
     """
     if is_remote(session):
         return
@@ -208,11 +213,12 @@ def clean_log(session: SparkSession, location: str) -> None:
 
 
 def read_log_ahead(session: SparkSession, table: str) -> None:
-    """Start a thread that reads a table's log while Spark prepares the next micro-batch, which
-    needs it. Its failure is ignored.
+    """Start a thread that reads a table's log while Spark prepares the next micro-batch, which then
+    finds it in memory. A failure of the thread is ignored. ``table``: its name in SQL.
     """
 
     def read() -> None:
+        """Read the table's log, and ignore a failure."""
         with suppress(Exception):  # the next micro-batch reports the problem
             delta_tables.details(session, table)
 

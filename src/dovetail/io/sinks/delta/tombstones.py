@@ -31,9 +31,9 @@ MARK_FIELD = StructField(DELETED, BooleanType(), True)
 
 
 def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table with this schema after ``changes``, one per key, deleted ones
-    included. A key without an upsert has no row. ``schema``: key, values, ``_timestamp`` and
-    ``_deleted``.
+    """Return the rows of a new table after ``changes``: one per key that was upserted, those that
+    are deleted by now included. ``schema``: the columns of the table, key, values, ``_timestamp``
+    and ``_deleted``. ``keys``: the key columns.
     """
     places = _internal_names(schema, keys)
     last = _last_changes(changes, places, keys).where(F.col(ROW))
@@ -53,12 +53,13 @@ def mark_changes(
     nulls: bool,
     details: Row | None = None,
 ) -> None:
-    """Bring a table of this schema to the state after ``changes``, in one commit, or none without
-    changes. Merging them again changes nothing.
+    """Bring a table with marks to the state after ``changes``, in one commit; make none without
+    changes. Merging the same changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``details``: the table's details if just read. Raises Spark's error if another
-    writer conflicts twice (``commit_with_retry``).
+    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
+    name in SQL. ``schema``: its columns. ``nulls``: True if keys may have nulls in them.
+    ``details``: the table's details if they were just read, else None. Raises Spark's error if
+    another writer conflicts twice (``commit_with_retry``).
     """
     places = _internal_names(schema, keys)
     with kept(changes) as stored_changes:
@@ -75,18 +76,18 @@ def mark_changes(
 
 
 def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the internal name (``delta_tables.internal_names``) of each column of the table but
-    ``_deleted``, by its name.
+    """Return the internal name (``delta_tables.internal_names``) of each column of ``schema`` but
+    ``_deleted``, by the column's name.
     """
     return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
 
 
 def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return one row for each key under the internal names ``places``: the values of its last
-    upsert, and the time of its last change.
+    """Return one row for each key: the values of its last upsert and the time of its last change,
+    under the internal names ``places``.
 
-    ``_change`` is true if that change is a delete. ``_row`` is false without an upsert; the values
-    are null then.
+    ``_change`` is true if the last change is a delete. ``_row`` is true if there is an upsert; if
+    not, the values are null. ``places``: the internal name by column.
     """
     values = [name for name in places if name not in (*keys, TIMESTAMP)]
     upserted = F.when(
@@ -114,10 +115,11 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge the rows of ``_last_changes``, each key's last change, by one MERGE. A delete marks the
-    table's row and keeps its values, unless an upsert came before it in the micro-batch.
-    ``places``: the internal names by column. ``nulls``: keys may have nulls in them. Spark's errors
-    pass.
+    """Merge the rows of ``source`` into a table by one MERGE. A delete marks the table's row and
+    keeps its values, unless an upsert came before it in the micro-batch. Spark's errors pass.
+
+    ``source``: the result of ``_last_changes``. ``table``: the table's name in SQL. ``places``: the
+    internal name by column. ``nulls``: True if keys may have nulls in them.
     """
     key_names = {name: places[name] for name in keys}
     near = delta_tables.near(source, key_names)

@@ -54,8 +54,8 @@ _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 
 
 def refuse_names(title: str, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` if a column has the name of one that is added for versions, whatever the
-    case.
+    """Raise ``PlanError`` if a column has one of ``VERSION_NAMES`` as its name, whatever the case.
+    ``title``: the sink's name in errors. ``names``: the columns of key and values.
     """
     for name in names:
         if name.lower() in VERSION_NAMES:
@@ -67,8 +67,9 @@ def refuse_names(title: str, names: Sequence[str]) -> None:
 
 
 def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None:
-    """Raise ``PlanError`` for tracked columns that are no values, that are named twice, or that
-    cannot be compared.
+    """Raise ``PlanError`` if a tracked column is none of ``values``, is named twice, or is of a
+    type whose values cannot be compared. ``title``: the sink's name in errors. ``track``: the
+    columns' names.
     """
     refuse_duplicates(title, track, "Name it once in track=")
     for name in track:
@@ -85,9 +86,10 @@ def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None
 def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the rows of a new table with this schema: the versions that the changes make, ended
-    ones included. ``schema``: key, values and the columns of ``VERSION_FIELDS``. ``keys``: the key
-    columns. ``track``: the columns whose changes make versions, empty for all upserts.
+    """Return the rows of a new table of versions: all versions that the changes make, ended ones
+    included. ``schema``: the columns of the table: key, values and those of ``VERSION_FIELDS``.
+    ``keys``: the key columns. ``track``: the columns whose changes make versions, empty if every
+    upsert makes one.
     """
     places = delta_tables.internal_names(keys, schema.names)
     versions = _version_actions(changes_under_names(changes, places), places, keys, track=track)
@@ -97,12 +99,13 @@ def new_versions(
 def renewed_versions(
     changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
 ) -> DataFrame:
-    """Return the rows that replace the current versions of the changed keys, in a table with this
-    schema. They are these versions, with their end where a change ends them, and the new versions.
+    """Return the rows that replace the current versions of the changed keys. They are these
+    versions, with their end where a change ends them, and the new versions. Versions of no length
+    are left out.
 
     ``changes``: a changelog, in which every upsert makes a version. ``stored``: all versions that
-    the table has of these keys, none for new keys. ``keys``: the key columns. Versions that would
-    end when they begin are left out.
+    the table has of these keys, none for new keys. ``schema``: the columns of the table. ``keys``:
+    the key columns.
     """
     places = delta_tables.internal_names(keys, schema.names)
     ends = _history_ends(versions_under_names(stored, places), places, keys)
@@ -122,13 +125,14 @@ def merge_versions(
     track: Sequence[str] = (),
     details: Row | None = None,
 ) -> None:
-    """Bring a table of versions, of this schema, to the state after ``changes``, in one commit, or
-    none without changes.
+    """Bring a table of versions to the state after ``changes``, in one commit; make none without
+    changes.
 
-    A second merge would be wrong, so the caller must run it under ``delta_tables.once``.
-    ``session``: a session for this sink alone, whose settings are changed. ``nulls``: keys may have
-    nulls in them. ``track``: the columns whose changes make versions, empty for all upserts.
-    ``details``: the table's details if just read.
+    A second merge of the same changes would be wrong, so the caller must run it under
+    ``delta_tables.once``. ``session``: a session for this sink alone, whose settings are changed.
+    ``table``: the table's name in SQL. ``schema``: its columns. ``nulls``: True if keys may have
+    nulls in them. ``track``: the columns whose changes make versions, empty if every upsert makes
+    one. ``details``: the table's details if they were just read, else None.
 
     Raises Spark's error if another writer conflicts twice (``commit_with_retry``).
     """
@@ -166,13 +170,14 @@ class _VersionMerge:
     keys: Sequence[str]
     """The key columns of the table."""
     nulls: bool
-    """Keys may have nulls in them; a null then equals a null."""
+    """True if keys may have nulls in them; a null then equals a null."""
     track: Sequence[str]
     """The columns whose changes make versions; empty if every upsert makes one."""
 
     def keys_condition(self) -> str | None:
-        """Return the SQL condition that a row of the table has one of the keys; None if it is
-        longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job. Keys must not be floats.
+        """Return the SQL condition that a row of the table has one of the changed keys; None if it
+        is longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job that collects the keys.
+        Keys must not be floats.
         """
         internal_names = [self.places[name] for name in self.keys]
         key_rows = self.changes.select(*internal_names).distinct().toArrow()
@@ -182,8 +187,8 @@ class _VersionMerge:
         return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
 
     def replace(self, where: str) -> None:
-        """Replace the current versions of the changed keys by their new ones, with one scan and one
-        commit. Ended versions are not touched. ``where``: the condition of ``keys_condition``. The
+        """Replace the current versions of the changed keys by their new versions, with one scan and
+        one commit. Ended versions are not touched. ``where``: the result of ``keys_condition``. The
         table must have no change feed. Spark's errors pass.
         """
         places = self.places
@@ -197,7 +202,9 @@ class _VersionMerge:
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
 
     def merge(self) -> None:
-        """Apply all actions on versions by one MERGE, few or many. Spark's errors pass."""
+        """Bring the table to the state after the changes by one MERGE. It works for any number of
+        changes and with a change feed. Spark's errors pass.
+        """
         changes, places = self.changes, self.places
         key_names = {name: places[name] for name in self.keys}
         near = delta_tables.near(changes, key_names)
@@ -228,30 +235,31 @@ class _VersionMerge:
 
 
 def changes_under_names(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a changelog's rows under the internal names ``places``, with ``_change``,
-    ``_timestamp`` and ``_position``. Columns that the changelog lacks, those of versions, are left
-    out.
+    """Return the rows of a changelog with the table's columns under internal names, and
+    ``_change``, ``_timestamp`` and ``_position``. Columns of the table that the changelog lacks,
+    those of versions, are left out.
 
-    ``places``: the internal name (``delta_tables.internal_names``) of each column of the table.
+    ``places``: the internal name (``delta_tables.internal_names``) of each column of the table, by
+    its name.
     """
     columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
 def versions_under_names(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return a table's versions with their columns renamed. ``places``: the internal name of each
-    column.
+    """Return the rows of a table of versions with all columns under internal names. ``places``: the
+    internal name of each column, by its name.
     """
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
 
 
 def _history_ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the end of each key's history as a change before all others, one row per key, under
-    the internal names ``places``.
+    """Return the end of each key's stored history, as a change that goes before all new ones: one
+    row per key, with the columns of ``changes_under_names``, ``floor`` and a true ``stored``.
 
-    It is an upsert with the current version and the time of its begin, or a delete if no version is
-    current. ``floor`` is the latest end of a version, null for none. ``stored``: all versions of
-    the keys, under internal names; keys without any get no row.
+    The change is an upsert with the current version's values and begin, or a delete if no version
+    is current. ``floor`` is the latest end of a version, null for none. ``stored``: all versions of
+    the keys, under the internal names ``places``; keys without any get no row.
     """
     current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
     since = F.when(current, began)
@@ -273,13 +281,13 @@ def _version_actions(
     ends: DataFrame | None = None,
     track: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the actions on versions: all columns of the table under the internal names ``places``,
-    and in ``_change`` insert, close or drop. A current version may be closed without an end, if it
-    stays.
+    """Return the actions on versions of the table: its columns under the internal names ``places``,
+    and in ``_change`` one of ``_INSERT``, ``_CLOSE`` and ``_DROP``. A stored current version that
+    stays is closed with a null end.
 
     ``changes``: in the columns of ``changes_under_names``. ``ends``: the result of
     ``_history_ends``; None for a new table. ``track``: the columns whose changes make versions,
-    empty for all upserts.
+    empty if every upsert makes one.
 
     An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
     version if none of its changes is later than the first. It is then no part of the key's history.
@@ -332,11 +340,12 @@ def _with_tracked_changes(
     track: Sequence[str],
     ordered: WindowSpec,
 ) -> DataFrame:
-    """Return rows of changes without the upserts that leave the columns ``track`` as they were.
-    ``places``: the internal names by column.
-
+    """Return the rows of changes without the upserts that leave the columns ``track`` as they were.
     Such upserts and the one before them are a *run*. The first row of a run stays, with the values
-    of its last row. ``ordered``: the changes of a key, in order.
+    of its last row in the other columns.
+
+    ``rows``: changes with ``opened``, true if the key has a row before the change. ``places``: the
+    internal name by column. ``ordered``: a window over the changes of a key, in order.
     """
     tracked = F.struct(*(places[name] for name in track))
     again = (
