@@ -58,9 +58,9 @@ def fields_by_name(schema: Avro) -> dict[str, Avro]:
 
 
 def has_other_unit(writer: Avro, reader: Avro) -> bool:
-    """Return True if both schemas have a logical type, and the same number or bytes stand for
-    different values in the two. Time zones do not count. ``writer``, ``reader``: without their
-    null.
+    """Return True if both schemas have a logical type, and the two differ: in the logical type,
+    time zones left out, or in a decimal's scale. The same number or bytes then stand for different
+    values. ``writer``, ``reader``: without their null.
     """
     meanings = [_logical_type_and_scale(schema) for schema in (writer, reader)]
     return None not in meanings and meanings[0] != meanings[1]
@@ -196,7 +196,9 @@ def resolve_references(
 
 
 def _full_name(name: str, namespace: str) -> str:
-    """Return a name with its namespace, unless the name has a dot or there is no namespace."""
+    """Return ``name`` with the namespace and a dot in front. A name that has a dot stays as it is,
+    and so does any name if the namespace is empty.
+    """
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 

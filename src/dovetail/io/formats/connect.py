@@ -233,14 +233,14 @@ def raw_type(type_: DataType) -> DataType:
 
 
 def is_ambiguous(type_: DataType) -> bool:
-    """Return True if raw values of the type, or of an array's innermost elements, mean nothing
-    without an encoding.
+    """Return True if raw values of ``type_`` mean nothing without an encoding: timestamps,
+    intervals, decimals, and arrays of these at any depth.
     """
     return isinstance(element_type(type_), _AMBIGUOUS_TYPES)
 
 
 def element_type(type_: DataType) -> DataType:
-    """Return the type itself, or the type of an array's innermost elements."""
+    """Return the type of an array's innermost elements; ``type_`` itself if it is no array."""
     return element_type(type_.elementType) if isinstance(type_, ArrayType) else type_
 
 
@@ -272,6 +272,7 @@ class RawValue:
     column: Column
     """The raw value: as JSON has it in ``raw_type``, or as Avro's decoding gives it."""
     encoding: ColumnEncoding
+    """The encoding of the raw value, with those of its parts."""
     coded: bool
     """True for JSON, in which the bytes of decimals are base64; False for Avro."""
 
@@ -415,10 +416,11 @@ class RawValue:
 
     def _decimal(self, type_: DataType) -> Column:
         """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond
-        the type's scale are rounded. Without a known scale, bytes have that of ``type_``.
+        the type's scale are rounded. If the encoding has no scale, bytes have that of ``type_``.
 
-        JSON has base64 of its bytes, an object with its own scale, or plain digits. In place of
-        base64 it may have a number, as Kafka Connect's ``decimal.format=NUMERIC`` writes.
+        JSON has base64 of a decimal's bytes, an object with base64 and its own scale, or plain
+        digits. In place of base64 it may have a number, as Kafka Connect's
+        ``decimal.format=NUMERIC`` writes. Without an encoding JSON's value is null.
         """
         assert isinstance(type_, DecimalType)
         scale = F.coalesce(self.encoding.scale, F.lit(type_.scale))

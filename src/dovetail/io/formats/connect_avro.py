@@ -155,8 +155,8 @@ class SchemaReader:
         return SchemaReader(schema_text(_without_logical(reader)), frozenset(paths), encodings)
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
-        """Return the encoding of each of ``columns``, by name. A column that no envelope has gets
-        an encoding whose name is null.
+        """Return the encoding of each of ``columns``, by name. For a column that no envelope has,
+        the name of the encoding is null.
         """
         return {f.name: self.columns.get(f.name, ColumnEncoding.from_declaration(None)) for f in columns}
 

@@ -122,7 +122,9 @@ class DebeziumFormat(Format):
 
     @property
     def transacts(self) -> bool:
-        """True if the rows of a key are counted within a transaction."""
+        """The setting ``transactions=``: True if the rows of a key are counted within a
+        transaction.
+        """
         return self.transactions
 
     @property
@@ -227,7 +229,8 @@ class DebeziumFormat(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``: only Debezium writes its events."""
+        """Raise ``PlanError``, because only Debezium writes its events. ``columns`` do not count.
+        """
         raise context.refuse(
             "is dt.formats.debezium, which is only read", "Write JSON, Avro or Protobuf"
         )

@@ -271,7 +271,8 @@ class DialectFormat(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``: only the tool writes its events. The arguments do not count."""
+        """Raise ``PlanError``, because only the tool writes its events. ``columns`` do not count.
+        """
         raise context.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
         )
@@ -282,6 +283,7 @@ class _DialectEvents(Decoding):
     """The steps that turn events of a dialect into changes of rows."""
 
     dialect: Dialect
+    """The tool that writes the events."""
     keys: tuple[str, ...]
     """The key columns in the row. If one changes, the former key's row is deleted. Empty if the
     record's own key counts.

@@ -128,7 +128,7 @@ class JsonObject:
         object. It is null for a null text.
         """
         # ``from_json`` ignores text behind an object, so the text is also read as a list's element.
-        # Behind a value, a field needs ``}`` or a name, and a list ``]`` or a value: no text has both.
+        # Behind a value, a field needs ``}`` or a name, a list ``]`` or a value: no text has both.
         listed = F.json_array_length(F.concat(F.lit("["), self.text, F.lit("]")))
         return F.is_valid_utf8(self.text) & listed.isNotNull()
 

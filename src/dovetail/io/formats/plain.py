@@ -190,7 +190,8 @@ class Format(ABC):
 
     @property
     def transacts(self) -> bool:
-        """True if the rows of a key are counted within a transaction.
+        """True if the rows of a key are counted within a transaction, so that a delete finds the
+        row that it means.
 
         The part of each change in its transaction is then in a column ``_transaction``.
         """
@@ -275,6 +276,7 @@ class _SingleColumn(Format):
     """The format of one column as it is: text in UTF-8, or bytes."""
 
     name: Literal["string", "bytes"]
+    """The shorthand of the format: text or bytes."""
     takes: tuple[type[DataType], ...]
     """The types of columns that can be written."""
 

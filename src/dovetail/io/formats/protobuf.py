@@ -337,8 +337,9 @@ def _arrow_udf(
 
 
 def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that decodes an array of messages, as bytes, to an array of structs. A null
-    and a message that cannot be read become null. Spark calls the function in its workers.
+    """Return a function that decodes an array of messages, as bytes, to an array of structs of
+    equal length. A null and a message that cannot be read become null. Spark calls the function in
+    its workers.
 
     ``files``: a serialized ``FileDescriptorSet``. ``message``: the full name of the message.
     """
@@ -398,7 +399,7 @@ def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], 
 
 
 def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path: str = "") -> None:
-    """Raise ``DataError`` for a value that would be another one in its message, at any depth.
+    """Raise ``DataError`` if a value would become another one in its message, at any depth.
 
     | value | in the message |
     |---|---|
@@ -406,8 +407,9 @@ def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path:
     | a null in a list or in a map | the default of its type |
     | two fields of one ``oneof`` | one of them |
 
-    ``rows``: the fields of the message, perhaps not all. ``path``: that of the message, with a dot
-    behind it; empty for the record.
+    ``operator``: the name of the call, for errors. ``rows``: structs with fields of the message,
+    perhaps not all. ``path``: the dotted path of the message with a dot behind it; empty for the
+    record.
     """
     names = [field.name for field in rows.type]
     columns = dict(zip(names, rows.flatten(), strict=True))

@@ -132,6 +132,7 @@ class HttpRegistry(Registry):
     """A registry behind a URL, with Confluent's API."""
 
     url: str
+    """The address of the registry, with or without a slash at its end."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The headers of each request besides the media types; they may hold secrets."""
     timeout_s: float = 30.0
@@ -178,8 +179,8 @@ class HttpRegistry(Registry):
         ]
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
-        """Return the id of a subject's schema. Look it up before registering it, so that a registry
-        may be read-only.
+        """Return the id of ``schema`` under ``subject``. Look it up before registering it, so that
+        a registry may be read-only. ``type_``: the language of the schema.
 
         Raises ``ConfigurationError`` if the registry neither knows nor registers the schema, and if
         it does not answer or answers with an error.

@@ -124,13 +124,14 @@ class _KeptMemorySink(MemorySink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
-        started.
+        started. It is that of ``batches``, whether the checkpoint has begun or not.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It replaces the table by all
-        micro-batches, those of earlier starts with this sink included.
+        """Return a function of a micro-batch's changes and number. It replaces the table by the
+        changes of all micro-batches, those of earlier starts with this sink included. A repeated
+        one counts once.
         """
         return self.batches_kept_in(session, node, self.written)
 
@@ -164,7 +165,7 @@ class ParquetSink:
 
     @property
     def parquet_folder(self) -> str:
-        """The folder, in which a query's page looks for the latest files."""
+        """The folder, under the name by which a query's page asks sinks for it."""
         return self.path
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:

@@ -102,7 +102,7 @@ class FeedRequest:
 
     @classmethod
     def from_json(cls, text: str) -> FeedRequest:
-        """Return the request in a text that ``to_json`` returned."""
+        """Return the request of which ``to_json`` returned ``text``."""
         parts = json.loads(text)
         return cls(**{**parts, "address": TableAddress.from_json(parts["address"])})
 
@@ -271,8 +271,9 @@ class IcebergBatchReader(DataSourceReader):
         return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
-        a delete file that cannot be read.
+        """Yield the rows of one task as Arrow batches. ``partition``: a ``FileTask``, or Spark's
+        own partition if there are no tasks, which has no rows. Raises ``DataError`` for a delete
+        file that cannot be read.
         """
         return _read_task(partition, self.columns)
 
@@ -308,7 +309,9 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self.request.start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
-        """Return the limit of a micro-batch in snapshots; no limit if the request has none."""
+        """Return the limit of a micro-batch: a number of snapshots, which Spark calls files, or no
+        limit if the request has none.
+        """
         most = self.request.snapshots_max
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
@@ -341,8 +344,9 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.tasks(cast(FeedOffset, start), cast(FeedOffset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, a group of files, as Arrow batches. Raises ``DataError`` for
-        a delete file that cannot be read.
+        """Yield the rows of one task as Arrow batches. ``partition``: a ``FileTask``, or Spark's
+        own partition if there are no tasks, which has no rows. Raises ``DataError`` for a delete
+        file that cannot be read.
         """
         return _read_task(partition, self.columns)
 

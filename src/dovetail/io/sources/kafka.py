@@ -268,13 +268,12 @@ def write_topic(
     Its records are those of ``to_records``. Spark's sink is at-least-once: a task or micro-batch
     that fails is written again from its beginning.
 
-    :param servers: the brokers, ``host:port``, separated by commas.
-    :param options: further options of Spark's Kafka sink; they overrule the arguments, and the
-        defaults ``kafka.batch.size`` 262144, ``kafka.linger.ms`` 100 and
-        ``kafka.compression.type`` lz4.
-    :raises PlanError: a column is missing or does not suit its format, or ``topic`` is no topic's
-        name.
-    :raises ConfigurationError: a format's registry does not answer.
+    ``servers``: the brokers, ``host:port``, separated by commas. ``options``: further options of
+    Spark's Kafka sink; they overrule the arguments and ``SINK_DEFAULTS``. The other arguments are
+    those of ``to_records``.
+
+    Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
+    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer.
     """
     records = to_records(
         changes,
@@ -353,11 +352,14 @@ def to_records(
     A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
     tell an upsert of null from a delete: with them such an upsert fails the query.
 
-    :param headers: further headers, columns of the changelog or expressions over it: bytes as they
-        are, all else as text. A null header is left out.
-    :param further_columns: further columns of the changelog, which stay behind the record's.
-    :raises PlanError: a column is missing, or does not suit its format.
-    :raises ConfigurationError: a format's registry does not answer.
+    ``key_columns``, ``value_columns``: the columns that ``key`` and ``value`` are made of, in their
+    formats. ``headers``: further headers, columns of the changelog or expressions over it: bytes as
+    they are, all else as text. A null header is left out. ``topic``: the topic, by which a registry
+    names its subject; None if it is not known. ``further_columns``: columns of the changelog that
+    follow the three.
+
+    Raises ``PlanError`` if a column is missing or does not suit its format. Raises
+    ``ConfigurationError`` if a format's registry does not answer.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 

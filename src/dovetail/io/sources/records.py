@@ -149,8 +149,9 @@ class RecordFrame:
         | columns of a row | content |
         |---|---|
         | key, value, metadata | those of the formats and of ``metadata`` |
-        | ``_deleted``, ``_timestamp`` | a delete, and the event time |
-        | ``_partition``, ``_offset`` | the place in the log; only where the records are ``ordered`` |
+        | ``_deleted`` | true for a row that deletes its key's row |
+        | ``_timestamp`` | the event time |
+        | ``_partition``, ``_offset`` | the place in the log; only if the records are ``ordered`` |
         | ``_problem`` | the reason why the record cannot be read, else null |
         | ``_record`` | the record itself |
 
@@ -234,7 +235,9 @@ class RecordFrame:
 
     @property
     def in_files(self) -> bool:
-        """True if Spark can name the file from which each record was read."""
+        """True if Spark can name the file from which each record was read, as for a frame that
+        reads files.
+        """
         return file_metadata(self.frame, "file_path") is not None
 
     def _with_bytes(self, part: Part, frame: DataFrame) -> DataFrame:

@@ -89,12 +89,14 @@ class DeltaMerger:
     """The columns by which the table is laid out, once the query has taken it."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id``, in one commit. The first one of a start may take over or
-        replace a table that was there. Merging the same one again changes nothing.
+        """Merge micro-batch ``batch_id`` into the table, in one commit. The first micro-batch of a
+        start may take over or replace a table that was there. Merging the same micro-batch again
+        changes nothing. ``batch``: its changes.
 
-        Micro-batches come in order. Raises ``TargetError`` if another writer conflicts with it
-        twice, or has become the table's owner. The first one also raises it for a table with other
-        columns, or with rows that it may not take over. Other errors of Spark pass.
+        Micro-batches must come in order. Raises ``TargetError`` if another writer conflicts twice,
+        has become the table's owner, or if a rule of the table forbids a row. The first micro-batch
+        also raises it for a table with other columns, or with rows that it may not take over. Other
+        errors of Spark pass.
         """
         target, table = self.target, self.target.table
         with translate_conflicts(target.title):

@@ -121,8 +121,8 @@ def _refuse_type(title: str, path: str, type_: DataType) -> None:
 
 
 def _types_within(type_: DataType) -> Iterator[DataType]:
-    """Yield a type and the types of its elements, keys and values at any depth, outer ones first. A
-    struct is yielded, but its fields are not.
+    """Yield ``type_`` and the types of its elements, keys and values at any depth, outer ones
+    first. A struct is yielded, but not the types of its fields.
     """
     yield type_
     if isinstance(type_, ArrayType):

@@ -222,7 +222,7 @@ def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
 
 
 def _open_table(path: str) -> DeltaTable:
-    """Return the latest version of the table at ``path``. Raises deltalake's error if there is
+    """Return the table at ``path`` in its latest version. Raises deltalake's error if there is
     none.
     """
     import deltalake

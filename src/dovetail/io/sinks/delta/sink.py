@@ -85,7 +85,8 @@ class DeltaSink:
 
     @property
     def title(self) -> str:
-        """The call as written: ``to_delta('path or table')``."""
+        """The call as written: ``to_delta(...)`` with the path or, without one, the table's name.
+        """
         return f"to_delta({self.path or self.table!r})"
 
     @property

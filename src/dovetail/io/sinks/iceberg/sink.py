@@ -64,7 +64,8 @@ class IcebergSink:
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function that merges or appends a micro-batch's changes, given its number.
-        Create the table if it is missing, or check that it fits.
+        Create the table if it is missing, or check that it fits. ``node``: the result that changes.
+        ``checkpoint``: the query's folder.
 
         Raises what ``writer`` raises.
         """

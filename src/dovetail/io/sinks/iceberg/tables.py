@@ -81,9 +81,9 @@ class IcebergTarget:
         return self.address.open(self.title)
 
     def create(self) -> None:
-        """Make the table, without rows, and its namespace if that is missing. Raises ``PlanError``
-        for partitions that do not suit, and ``ConfigurationError`` if the catalog cannot be opened.
-        Pyiceberg's errors pass, such as that of a table that exists.
+        """Make the table without rows, and its namespace if that is missing. Raises ``PlanError``
+        for partition fields that do not suit their columns, and ``ConfigurationError`` if the
+        catalog cannot be opened. Pyiceberg's errors pass, such as that of a table that exists.
         """
         catalog = self.address.open_catalog(self.title)
         if "." in self.address.table:

@@ -107,7 +107,7 @@ class BatchWrite:
 
     @property
     def timeout_ms(self) -> int:
-        """The milliseconds after which the brokers abort a transaction."""
+        """The milliseconds after which the brokers abort a transaction that has not ended."""
         return int(self.settings["transaction.timeout.ms"])
 
     def topics_to_write(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
@@ -420,7 +420,7 @@ class _Producer:
         return None
 
     def close(self) -> None:
-        """Close the producer's connections to the brokers."""
+        """Close the producer's connections to the brokers. It must not be in a transaction."""
         self._producer.close()
 
 

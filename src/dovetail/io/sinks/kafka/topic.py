@@ -33,11 +33,13 @@ class TopicSink:
     """
 
     topic: str
+    """The name of the topic."""
     servers: str
     """The brokers, ``host:port``, separated by commas."""
     key: WriteFormat = "json"
-    """The formats of the key's columns and of the value columns."""
+    """The format of the key's columns."""
     value: WriteFormat = "json"
+    """The format of the value columns."""
     headers: Headers = field(default_factory=dict)
     """The further headers by name: a column of the changelog or an expression over it."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +115,8 @@ class TopicSink:
 
     def _refuse_withdrawals(self, node: Node) -> None:
         """Raise ``PlanError`` if ``node`` itself is an outer or left join of streams with
-        ``unmatched="retract"``. It withdraws single rows, and a record of a topic cannot say which
-        row it means.
+        ``unmatched="retract"``. Such a join withdraws single rows, and a record of a topic cannot
+        say which row it means.
         """
         if node.withdraws:
             raise PlanError(

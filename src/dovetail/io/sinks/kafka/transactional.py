@@ -94,7 +94,8 @@ class TransactionalSink(TopicSink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started. Raises what ``joint`` raises.
+        started. ``node``: the result that changes. ``checkpoint``: the query's folder. Raises what
+        ``joint`` raises.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 

@@ -69,7 +69,7 @@ class SinkSettings:
 
     @property
     def title(self) -> str:
-        """The sink's name in errors."""
+        """The sink's name in errors, without secrets."""
         return self.server.title
 
     @property
@@ -194,6 +194,7 @@ class _TableRows:
     """The rows of a micro-batch for one PostgreSQL table, on their way into it."""
 
     table: PostgresTable
+    """The table and the way to write it."""
     stored_rows: DataFrame
     """The rows as ``PostgresTable.outgoing_rows`` returns them, stored by Spark."""
     query: str
@@ -260,7 +261,9 @@ class PostgresTable:
     """One table that a query writes. It travels to tasks."""
 
     sink_settings: SinkSettings
+    """The connection, the number of retries, and the choice for existing rows."""
     target: TargetTable
+    """The table in the database."""
     schema: StructType
     """The columns of the changelog that the table has, with Spark's types."""
     taken: bool = field(default=False, init=False)
@@ -357,8 +360,8 @@ class PostgresTable:
         return False
 
     def refuse_reference(self, cursor: Any, other: PostgresTable) -> None:
-        """Raise ``TargetError`` if a foreign key connects this table with ``other``, which another
-        user writes.
+        """Raise ``TargetError`` if a foreign key connects this table and ``other``, in either
+        direction. Another user writes ``other``, so not in the same transaction.
         """
         between = find_foreign_key(cursor, self.target, other.target)
         if between is not None:

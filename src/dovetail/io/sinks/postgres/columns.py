@@ -349,8 +349,8 @@ def _type_as_text(column: StoreColumn) -> str:
 
 
 def _value_as_text(value: pa.Scalar) -> str:
-    """Return a value as Python writes it, for an error, cut at 60 characters. A value that Python
-    lacks is described in words.
+    """Return a value as Python's ``repr`` writes it, for an error, cut at 60 characters. A value
+    that Python lacks is described in words.
     """
     try:
         text = repr(value.as_py())

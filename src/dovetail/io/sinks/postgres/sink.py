@@ -96,7 +96,8 @@ class PostgresSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
-        started. Create the table if it is missing, or check that it fits.
+        started. Create the table if it is missing, or check that it fits. ``node``: the result that
+        changes. ``checkpoint``: the query's folder.
 
         Raises what ``prepare_table`` raises.
         """
@@ -194,7 +195,9 @@ class PostgresSink:
 
     @property
     def sink_settings(self) -> SinkSettings:
-        """The connection, the number of retries, and the choice for existing rows."""
+        """The connection, the number of retries, and the choice for existing rows, made of the
+        sink's fields.
+        """
         server = ServerConnection(self.title, self.dsn, self.timeout_s)
         return SinkSettings(server, self.retries, self.existing)
 

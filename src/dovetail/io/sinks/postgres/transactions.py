@@ -42,12 +42,12 @@ class ServerConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Open a transaction on a connection of its own, and yield its cursor. It is committed at
-        the end of the block, or rolled back on an exception.
+        """Open a transaction on a connection of its own, and yield its cursor. The transaction is
+        committed at the end of the block, or rolled back on an exception.
 
-        A failure becomes an ``OSError`` if a retry may help, else a ``TargetError``. Psycopg's
-        error is not in the chain, because it may show what the DSN says. Other exceptions of the
-        block pass. Raises ``ConfigurationError`` without psycopg.
+        A failure of psycopg becomes an ``OSError`` if a retry may help, else a ``TargetError``.
+        Psycopg's error is not in the chain, because it may show what the DSN says. Other exceptions
+        of the block pass. Raises ``ConfigurationError`` without psycopg.
         """
         psycopg = psycopg_for(self.title)
         try:
