@@ -370,7 +370,7 @@ class RawValue:
 
     def _boolean(self, type_: DataType) -> Column:
         """Return a boolean, null for anything but true, false, 1 and 0. MySQL and MariaDB write 0
-        and 1. ``type_`` does not count.
+        and 1. ``type_`` is not used.
         """
         text = self.column.cast("string")
         return F.when(text.isin("true", "1"), F.lit(True)).when(
@@ -380,7 +380,7 @@ class RawValue:
     def _date(self, type_: DataType) -> Column:
         """Return a date from days since 1970, or from text in ISO 8601, of which a zone is ignored;
         null for anything else. PostgreSQL's infinities become the last and first day of
-        ``base/infinity.py``. ``type_`` does not count.
+        ``base/infinity.py``. ``type_`` is not used.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinity(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)

@@ -229,7 +229,7 @@ class DebeziumFormat(Format):
         )
 
     def writing(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``, because only Debezium writes its events. ``columns`` do not count.
+        """Raise ``PlanError``, because only Debezium writes its events. ``columns`` are not used.
         """
         raise context.refuse(
             "is dt.formats.debezium, which is only read", "Write JSON, Avro or Protobuf"

@@ -245,7 +245,7 @@ def protobuf(
     return ProtobufFormat(files, name, framed or registry is not None, registry, subject)
 
 
-def _descriptor_bytes(descriptors: Any) -> bytes:
+def _descriptor_bytes(descriptors: Descriptors) -> bytes:
     """Return the bytes of ``descriptors``, or of the file whose path it is. Raises ``PlanError``
     for an unreadable file. The content is not checked.
     """

@@ -115,7 +115,7 @@ class FileRegistry(Registry):
 
     def id_of(self, subject: str, schema: str, type_: SchemaType) -> int:
         """Return the id that the file has for the schema of a subject; equal JSON is the same
-        schema. Nothing is registered, and ``type_`` does not count. Raises ``ConfigurationError``
+        schema. Nothing is registered, and ``type_`` is not used. Raises ``ConfigurationError``
         for a schema or subject that the file lacks, and for an unreadable file.
         """
         for version in self.versions(subject):

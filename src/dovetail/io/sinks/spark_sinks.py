@@ -83,7 +83,7 @@ class MemorySink:
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and number. It replaces the table by the
         changes of all micro-batches since this call; a repeated micro-batch counts once. A table
-        without rows is made at once. ``checkpoint`` does not count.
+        without rows is made at once. ``checkpoint`` is not used.
         """
         return self.batches_kept_in(session, node, {})
 
@@ -174,7 +174,7 @@ class ParquetSink:
 
         ``alone``: True if this is the query's only sink, so that Spark keeps a list. With several
         results, old micro-batches may be deleted. A client of Spark Connect cannot see hidden
-        files, such as Spark's list. ``node`` does not count.
+        files, such as Spark's list. ``node`` is not used.
         """
         files, listed = files_of(session), alone and not is_remote(session)
         return not (
@@ -339,7 +339,7 @@ class ConsoleSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer that prints the query's ``changes``, configured but not started.
-        ``node``: the result that changes. ``checkpoint`` does not count.
+        ``node``: the result that changes. ``checkpoint`` is not used.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
@@ -382,13 +382,13 @@ class FunctionSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer that calls the function with each micro-batch of ``changes``,
-        configured but not started. ``node`` and ``checkpoint`` do not count.
+        configured but not started. ``node`` and ``checkpoint`` are not used.
         """
         return batch_writer(changes, self.function)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the user's function of a micro-batch's changes and number, unchanged. The
-        arguments do not count.
+        arguments are not used.
         """
         return self.function
 

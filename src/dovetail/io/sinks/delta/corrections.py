@@ -57,9 +57,9 @@ def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[st
     ``changes``: a changelog. ``schema``: the columns of the table: key, values and those of
     ``versions.VERSION_FIELDS``. ``keys``: the key columns.
     """
-    places = delta_tables.internal_names(keys, schema.names)
-    rows = _row_actions(_new_points(changes, places), places, keys)
-    return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
+    internal_names = delta_tables.internal_names(keys, schema.names)
+    rows = _row_actions(_new_points(changes, internal_names), internal_names, keys)
+    return rows.select(*(F.col(internal).alias(name) for name, internal in internal_names.items()))
 
 
 def merge_corrections(
@@ -80,7 +80,7 @@ def merge_corrections(
     ``details``: the table's details if they were just read, else None. Raises Spark's error if
     another writer conflicts twice (``commit_with_retry``).
     """
-    places = delta_tables.internal_names(keys, schema.names)
+    internal_names = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
@@ -89,13 +89,13 @@ def merge_corrections(
             delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
         )
         with moved(stored_changes, session) as source, settings:
-            commit_with_retry(_merge, _new_points(source, places), table, places, keys, nulls=nulls)
+            commit_with_retry(_merge, _new_points(source, internal_names), table, internal_names, keys, nulls=nulls)
 
 
 def _merge(
     points: DataFrame,
     table: str,
-    places: Mapping[str, str],
+    internal_names: Mapping[str, str],
     keys: Sequence[str],
     *,
     nulls: bool,
@@ -103,9 +103,9 @@ def _merge(
     """Merge new points into a table of versions by one MERGE. Spark's errors pass.
 
     ``points``: the result of ``_new_points``, at least one row. ``table``: the table's name in SQL.
-    ``places``: the internal name by column. ``nulls``: True if keys may have nulls in them.
+    ``internal_names``: the internal name by column. ``nulls``: True if keys may have nulls in them.
     """
-    key_names = {name: places[name] for name in keys}
+    key_names = {name: internal_names[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
     touched = [*delta_tables.near(points, key_names), _condition_since(points)]
@@ -113,18 +113,18 @@ def _merge(
     stored = reduce(DataFrame.where, touched, points.sparkSession.table(table))
     stored = stored.join(points.select(*key_names.values()).distinct(), same, "left_semi")
     every = points.unionByName(
-        _stored_points(versions_under_names(stored, places), places, keys), allowMissingColumns=True
+        _stored_points(versions_under_names(stored, internal_names), internal_names, keys), allowMissingColumns=True
     )
-    with kept(_row_actions(every, places, keys)) as actions:
-        begun = F.col(VALID_FROM) == F.col(places[VALID_FROM])
+    with kept(_row_actions(every, internal_names, keys)) as actions:
+        begun = F.col(VALID_FROM) == F.col(internal_names[VALID_FROM])
         (
             actions.mergeInto(table, reduce(and_, [same, begun, *touched]))
             .whenMatched(F.col(CHANGE) == _DROP)
             .delete()
             .whenMatched()
-            .update({quoted(n): F.col(at) for n, at in places.items() if n not in keys})
+            .update({quoted(n): F.col(at) for n, at in internal_names.items() if n not in keys})
             .whenNotMatched(F.col(CHANGE) == _INSERT)
-            .insert({quoted(name): F.col(internal) for name, internal in places.items()})
+            .insert({quoted(name): F.col(internal) for name, internal in internal_names.items()})
             .merge()
         )
 
@@ -139,23 +139,23 @@ def _condition_since(points: DataFrame) -> Column:
     return F.col(VALID_TO).isNull() | (F.col(VALID_TO) >= first)
 
 
-def _new_points(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def _new_points(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
     """Return the rows of a changelog as points of the rank ``_NEW``, one for each change, under the
-    internal names ``places``.
+    internal names ``internal_names``.
     """
-    return changes_under_names(changes, places).withColumn("rank", F.lit(_NEW))
+    return changes_under_names(changes, internal_names).withColumn("rank", F.lit(_NEW))
 
 
-def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _stored_points(stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return the points that stored versions stand for: the begin of each row, and its end if that
     is later. A row of no length is one point, a delete.
 
     The begin of a row has the row's end in ``until``, and true in ``has_row``. ``stored``: rows of
-    the table under internal names; ``places``: these names by column.
+    the table under internal names. ``internal_names``: these names by column.
     """
-    begin, end = F.col(places[VALID_FROM]), F.col(places[VALID_TO])
+    begin, end = F.col(internal_names[VALID_FROM]), F.col(internal_names[VALID_TO])
     is_delete = F.coalesce(begin == end, F.lit(False))
-    added = [places[name] for name in VERSION_NAMES]
+    added = [internal_names[name] for name in VERSION_NAMES]
     begins = stored.select(
         "*",
         F.when(is_delete, DELETE).otherwise(UPSERT).alias(CHANGE),
@@ -165,7 +165,7 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
         F.lit(True).alias("has_row"),
     ).drop(*added)
     ends = stored.where(begin < end).select(
-        *(places[name] for name in keys),
+        *(internal_names[name] for name in keys),
         F.lit(DELETE).alias(CHANGE),
         end.alias(TIMESTAMP),
         F.lit(_END).alias("rank"),
@@ -173,10 +173,10 @@ def _stored_points(stored: DataFrame, places: Mapping[str, str], keys: Sequence[
     return begins.unionByName(ends, allowMissingColumns=True)
 
 
-def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the actions on rows of the table: its columns under the internal names ``places``, and
-    in ``_change`` one of ``_INSERT``, ``_UPDATE`` and ``_DROP``. A row that stays as it is has no
-    action.
+def _row_actions(every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+    """Return the actions on rows of the table: its columns under the internal names
+    ``internal_names``, and in ``_change`` one of ``_INSERT``, ``_UPDATE`` and ``_DROP``. A row that
+    stays as it is has no action.
 
     ``every``: the new points and the stored ones of their keys. The stored ones must be complete
     from the time of the first new point on. ``keys``: the key columns.
@@ -184,8 +184,8 @@ def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:
             every = every.withColumn(name, F.lit(None).cast(type_))
-    values = [at for name, at in places.items() if name not in (*keys, *VERSION_NAMES)]
-    key_columns = [places[name] for name in keys]
+    values = [at for name, at in internal_names.items() if name not in (*keys, *VERSION_NAMES)]
+    key_columns = [internal_names[name] for name in keys]
     points = every.groupBy(*key_columns, TIMESTAMP).agg(
         F.max_by(F.struct(*values, CHANGE, "rank"), F.struct("rank", POSITION)).alias("last"),
         F.max("until").alias("until"),
@@ -213,6 +213,6 @@ def _row_actions(every: DataFrame, places: Mapping[str, str], keys: Sequence[str
         version_columns.get(
             name, F.col(at) if name in keys else F.when(is_upsert, F.col(at))
         ).alias(at)
-        for name, at in places.items()
+        for name, at in internal_names.items()
     ]
     return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())

@@ -209,7 +209,7 @@ class DeltaSink:
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Return True if the table that a query has appended to is missing. Always False for a
         merged table, whose property names the query that writes it. ``node``: the query's result.
-        ``alone`` does not count.
+        ``alone`` is not used.
         """
         if node.current:
             return False

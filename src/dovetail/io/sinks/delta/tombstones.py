@@ -35,9 +35,9 @@ def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> 
     are deleted by now included. ``schema``: the columns of the table, key, values, ``_timestamp``
     and ``_deleted``. ``keys``: the key columns.
     """
-    places = _internal_names(schema, keys)
-    last = _last_changes(changes, places, keys).where(F.col(ROW))
-    columns = {name: F.col(internal) for name, internal in places.items()} | {
+    internal_names = _internal_names(schema, keys)
+    last = _last_changes(changes, internal_names, keys).where(F.col(ROW))
+    columns = {name: F.col(internal) for name, internal in internal_names.items()} | {
         DELETED: F.col(CHANGE)
     }
     return last.select(*(columns[name].alias(name) for name in schema.names))
@@ -61,47 +61,47 @@ def mark_changes(
     ``details``: the table's details if they were just read, else None. Raises Spark's error if
     another writer conflicts twice (``commit_with_retry``).
     """
-    places = _internal_names(schema, keys)
+    internal_names = _internal_names(schema, keys)
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
         settings = delta_upsert.for_few(session, table, details)
         with (
-            kept(_last_changes(stored_changes, places, keys)) as last_changes,
+            kept(_last_changes(stored_changes, internal_names, keys)) as last_changes,
             moved(last_changes, session) as source,
             settings if few else delta_upsert.for_many(session),
         ):
-            commit_with_retry(_merge, source, table, places, keys, nulls=nulls)
+            commit_with_retry(_merge, source, table, internal_names, keys, nulls=nulls)
 
 
 def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the internal name (``delta_tables.internal_names``) of each column of ``schema`` but
-    ``_deleted``, by the column's name.
+    """Return the internal name of each column of ``schema`` but ``_deleted``, by the column's name.
+    Internal names are plain and no user's (``delta_tables.internal_names``).
     """
     return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
 
 
-def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _last_changes(changes: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return one row for each key: the values of its last upsert and the time of its last change,
-    under the internal names ``places``.
+    under internal names.
 
     ``_change`` is true if the last change is a delete. ``_row`` is true if there is an upsert; if
-    not, the values are null. ``places``: the internal name by column.
+    not, the values are null. ``internal_names``: the result of ``_internal_names``.
     """
-    values = [name for name in places if name not in (*keys, TIMESTAMP)]
+    values = [name for name in internal_names if name not in (*keys, TIMESTAMP)]
     upserted = F.when(
         F.col(CHANGE) == UPSERT, F.struct(F.lit(True).alias(ROW), *map(quoted, values))
     )
     upsert_position = F.when(F.col(CHANGE) == UPSERT, F.col(POSITION))
-    last = changes.groupBy(*(F.col(quoted(name)).alias(places[name]) for name in keys)).agg(
+    last = changes.groupBy(*(F.col(quoted(name)).alias(internal_names[name]) for name in keys)).agg(
         F.max_by(upserted, upsert_position).alias("row"),
         F.max_by(F.struct(TIMESTAMP, CHANGE), POSITION).alias("last"),
     )
     return last.select(
-        *(places[name] for name in keys),
-        *(F.col(f"row.{quoted(name)}").alias(places[name]) for name in values),
-        F.col(f"last.{TIMESTAMP}").alias(places[TIMESTAMP]),
+        *(internal_names[name] for name in keys),
+        *(F.col(f"row.{quoted(name)}").alias(internal_names[name]) for name in values),
+        F.col(f"last.{TIMESTAMP}").alias(internal_names[TIMESTAMP]),
         (F.col(f"last.{CHANGE}") == DELETE).alias(CHANGE),
         F.coalesce(f"row.{ROW}", F.lit(False)).alias(ROW),
     )
@@ -110,7 +110,7 @@ def _last_changes(changes: DataFrame, places: Mapping[str, str], keys: Sequence[
 def _merge(
     source: DataFrame,
     table: str,
-    places: Mapping[str, str],
+    internal_names: Mapping[str, str],
     keys: Sequence[str],
     *,
     nulls: bool,
@@ -118,15 +118,16 @@ def _merge(
     """Merge the rows of ``source`` into a table by one MERGE. A delete marks the table's row and
     keeps its values, unless an upsert came before it in the micro-batch. Spark's errors pass.
 
-    ``source``: the result of ``_last_changes``. ``table``: the table's name in SQL. ``places``: the
-    internal name by column. ``nulls``: True if keys may have nulls in them.
+    ``source``: the result of ``_last_changes``. ``table``: the table's name in SQL.
+    ``internal_names``: the result of ``_internal_names``. ``nulls``: True if keys may have nulls in
+    them.
     """
-    key_names = {name: places[name] for name in keys}
+    key_names = {name: internal_names[name] for name in keys}
     near = delta_tables.near(source, key_names)
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
-    changed = {DELETED: F.col(CHANGE), TIMESTAMP: F.col(places[TIMESTAMP])}
-    values = {quoted(name): F.col(p) for name, p in places.items() if name != TIMESTAMP}
+    changed = {DELETED: F.col(CHANGE), TIMESTAMP: F.col(internal_names[TIMESTAMP])}
+    values = {quoted(name): F.col(p) for name, p in internal_names.items() if name != TIMESTAMP}
     row = values | changed
     (
         source.mergeInto(table, reduce(and_, [*same, *near]))

@@ -91,9 +91,9 @@ def new_versions(
     ``keys``: the key columns. ``track``: the columns whose changes make versions, empty if every
     upsert makes one.
     """
-    places = delta_tables.internal_names(keys, schema.names)
-    versions = _version_actions(changes_under_names(changes, places), places, keys, track=track)
-    return versions.select(*(F.col(internal).alias(name) for name, internal in places.items()))
+    internal_names = delta_tables.internal_names(keys, schema.names)
+    versions = _version_actions(changes_under_names(changes, internal_names), internal_names, keys, track=track)
+    return versions.select(*(F.col(internal).alias(name) for name, internal in internal_names.items()))
 
 
 def renewed_versions(
@@ -107,11 +107,11 @@ def renewed_versions(
     the table has of these keys, none for new keys. ``schema``: the columns of the table. ``keys``:
     the key columns.
     """
-    places = delta_tables.internal_names(keys, schema.names)
-    ends = _history_ends(versions_under_names(stored, places), places, keys)
-    actions = _version_actions(changes_under_names(changes, places), places, keys, ends=ends)
+    internal_names = delta_tables.internal_names(keys, schema.names)
+    ends = _history_ends(versions_under_names(stored, internal_names), internal_names, keys)
+    actions = _version_actions(changes_under_names(changes, internal_names), internal_names, keys, ends=ends)
     rows = actions.where(F.col(CHANGE) != _DROP)
-    return rows.select(*(F.col(internal).alias(name) for name, internal in places.items()))
+    return rows.select(*(F.col(internal).alias(name) for name, internal in internal_names.items()))
 
 
 def merge_versions(
@@ -136,14 +136,14 @@ def merge_versions(
 
     Raises Spark's error if another writer conflicts twice (``commit_with_retry``).
     """
-    places = delta_tables.internal_names(keys, schema.names)
+    internal_names = delta_tables.internal_names(keys, schema.names)
     with kept(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
         with moved(stored_changes, session) as source:
             merge = _VersionMerge(
-                changes_under_names(source, places), table, places, keys, nulls, track
+                changes_under_names(source, internal_names), table, internal_names, keys, nulls, track
             )
             if not few:
                 with delta_upsert.for_many(session):
@@ -165,8 +165,9 @@ class _VersionMerge:
     """Changes in the columns of ``changes_under_names``."""
     table: str
     """The table's name in SQL."""
-    places: Mapping[str, str]
-    """The internal name of each column of the table, by its name."""
+    internal_names: Mapping[str, str]
+    """The internal name (``delta_tables.internal_names``) of each column of the table, by its name.
+    """
     keys: Sequence[str]
     """The key columns of the table."""
     nulls: bool
@@ -179,10 +180,10 @@ class _VersionMerge:
         is longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job that collects the keys.
         Keys must not be floats.
         """
-        internal_names = [self.places[name] for name in self.keys]
-        key_rows = self.changes.select(*internal_names).distinct().toArrow()
-        types = [self.changes.schema[internal].dataType for internal in internal_names]
-        columns = zip(map(key_rows.column, internal_names), types, strict=True)
+        key_names = [self.internal_names[name] for name in self.keys]
+        key_rows = self.changes.select(*key_names).distinct().toArrow()
+        types = [self.changes.schema[internal].dataType for internal in key_names]
+        columns = zip(map(key_rows.column, key_names), types, strict=True)
         where = delta_upsert.having_keys(dict(zip(self.keys, columns, strict=True)))
         return where if len(where) <= delta_upsert.CONDITION_CHARS_MAX else None
 
@@ -191,35 +192,35 @@ class _VersionMerge:
         one commit. Ended versions are not touched. ``where``: the result of ``keys_condition``. The
         table must have no change feed. Spark's errors pass.
         """
-        places = self.places
+        internal_names = self.internal_names
         stored = self.changes.sparkSession.table(self.table).where(where)
-        ends = _history_ends(versions_under_names(stored, places), places, self.keys)
+        ends = _history_ends(versions_under_names(stored, internal_names), internal_names, self.keys)
         with kept(
-            _version_actions(self.changes, places, self.keys, ends=ends, track=self.track)
+            _version_actions(self.changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
-            columns = [F.col(at).alias(name) for name, at in places.items()]
+            columns = [F.col(at).alias(name) for name, at in internal_names.items()]
             delta_tables.replace(rows.select(*columns), self.table, f"{where} AND {CURRENT}")
 
     def merge(self) -> None:
         """Bring the table to the state after the changes by one MERGE. It works for any number of
         changes and with a change feed. Spark's errors pass.
         """
-        changes, places = self.changes, self.places
-        key_names = {name: places[name] for name in self.keys}
+        changes, internal_names = self.changes, self.internal_names
+        key_names = {name: internal_names[name] for name in self.keys}
         near = delta_tables.near(changes, key_names)
         pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
         same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
 
         stored = reduce(DataFrame.where, near, changes.sparkSession.table(self.table))
         stored = stored.join(changes.select(*key_names.values()).distinct(), same)
-        values = [F.col(quoted(n)).alias(at) for n, at in places.items() if n not in self.keys]
-        ends = _history_ends(stored.select(*key_names.values(), *values), places, self.keys)
+        values = [F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n not in self.keys]
+        ends = _history_ends(stored.select(*key_names.values(), *values), internal_names, self.keys)
         ended = [VALID_TO, CURRENT]
         if self.track:  # the other values of the current version may have changed
-            ended += [n for n in places if n not in (*self.keys, *self.track, *VERSION_NAMES)]
+            ended += [n for n in internal_names if n not in (*self.keys, *self.track, *VERSION_NAMES)]
         with kept(
-            _version_actions(changes, places, self.keys, ends=ends, track=self.track)
+            _version_actions(changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
@@ -227,47 +228,47 @@ class _VersionMerge:
                 .whenMatched(F.col(CHANGE) == _DROP)
                 .delete()
                 .whenMatched()
-                .update({quoted(n): F.col(places[n]) for n in ended})
+                .update({quoted(n): F.col(internal_names[n]) for n in ended})
                 .whenNotMatched(F.col(CHANGE) == _INSERT)
-                .insert({quoted(name): F.col(internal) for name, internal in places.items()})
+                .insert({quoted(name): F.col(internal) for name, internal in internal_names.items()})
                 .merge()
             )
 
 
-def changes_under_names(changes: DataFrame, places: Mapping[str, str]) -> DataFrame:
+def changes_under_names(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
     """Return the rows of a changelog with the table's columns under internal names, and
     ``_change``, ``_timestamp`` and ``_position``. Columns of the table that the changelog lacks,
     those of versions, are left out.
 
-    ``places``: the internal name (``delta_tables.internal_names``) of each column of the table, by
-    its name.
+    ``internal_names``: the internal name (``delta_tables.internal_names``) of each column of the
+    table, by its name.
     """
-    columns = [F.col(quoted(n)).alias(at) for n, at in places.items() if n in changes.columns]
+    columns = [F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n in changes.columns]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
-def versions_under_names(versions: DataFrame, places: Mapping[str, str]) -> DataFrame:
-    """Return the rows of a table of versions with all columns under internal names. ``places``: the
-    internal name of each column, by its name.
+def versions_under_names(versions: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
+    """Return the rows of a table of versions with all columns under internal names.
+    ``internal_names``: as in ``changes_under_names``.
     """
-    return versions.select(*(F.col(quoted(name)).alias(at) for name, at in places.items()))
+    return versions.select(*(F.col(quoted(name)).alias(at) for name, at in internal_names.items()))
 
 
-def _history_ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _history_ends(stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
     """Return the end of each key's stored history, as a change that goes before all new ones: one
     row per key, with the columns of ``changes_under_names``, ``floor`` and a true ``stored``.
 
     The change is an upsert with the current version's values and begin, or a delete if no version
     is current. ``floor`` is the latest end of a version, null for none. ``stored``: all versions of
-    the keys, under the internal names ``places``; keys without any get no row.
+    the keys, under the internal names ``internal_names``; keys without any get no row.
     """
-    current, began = F.col(places[CURRENT]), F.col(places[VALID_FROM])
+    current, began = F.col(internal_names[CURRENT]), F.col(internal_names[VALID_FROM])
     since = F.when(current, began)
-    values = [at for name, at in places.items() if name not in (*keys, *VERSION_NAMES)]
-    ends = stored.groupBy(*(places[name] for name in keys)).agg(
+    values = [at for name, at in internal_names.items() if name not in (*keys, *VERSION_NAMES)]
+    ends = stored.groupBy(*(internal_names[name] for name in keys)).agg(
         F.when(F.max(since).isNotNull(), UPSERT).otherwise(DELETE).alias(CHANGE),
         F.max(since).alias(TIMESTAMP),
-        F.max(places[VALID_TO]).alias("floor"),
+        F.max(internal_names[VALID_TO]).alias("floor"),
         *(F.max_by(at, since).alias(at) for at in values),
     )
     return ends.withColumn("stored", F.lit(True))
@@ -275,15 +276,15 @@ def _history_ends(stored: DataFrame, places: Mapping[str, str], keys: Sequence[s
 
 def _version_actions(
     changes: DataFrame,
-    places: Mapping[str, str],
+    internal_names: Mapping[str, str],
     keys: Sequence[str],
     *,
     ends: DataFrame | None = None,
     track: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the actions on versions of the table: its columns under the internal names ``places``,
-    and in ``_change`` one of ``_INSERT``, ``_CLOSE`` and ``_DROP``. A stored current version that
-    stays is closed with a null end.
+    """Return the actions on versions of the table: its columns under the internal names
+    ``internal_names``, and in ``_change`` one of ``_INSERT``, ``_CLOSE`` and ``_DROP``. A stored
+    current version that stays is closed with a null end.
 
     ``changes``: in the columns of ``changes_under_names``. ``ends``: the result of
     ``_history_ends``; None for a new table. ``track``: the columns whose changes make versions,
@@ -296,7 +297,7 @@ def _version_actions(
     for name, type_ in (("floor", "timestamp"), ("stored", "boolean")):
         column = F.col(name) if name in every.columns else F.lit(None).cast(type_)
         every = every.withColumn(name, column)
-    key = Window.partitionBy(*(places[name] for name in keys))
+    key = Window.partitionBy(*(internal_names[name] for name in keys))
     ordered = key.orderBy(F.col("stored").isNull(), POSITION)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     opens = F.col(CHANGE) == UPSERT
@@ -305,11 +306,11 @@ def _version_actions(
         opens | F.col("opened")
     )
     if track:
-        rows = _with_tracked_changes(rows, places, keys, track, ordered)
+        rows = _with_tracked_changes(rows, internal_names, keys, track, ordered)
 
     begun = F.count_if(opens & ~F.col("opened")).over(so_far)
     rows = rows.withColumn("episode", begun)
-    episode = Window.partitionBy(*(places[name] for name in keys), "episode")
+    episode = Window.partitionBy(*(internal_names[name] for name in keys), "episode")
     first = F.min_by(TIMESTAMP, F.struct(F.col("stored").isNull(), POSITION)).over(episode)
     later = F.max(TIMESTAMP).over(episode) > first
     has_version = later | F.every(opens).over(episode)
@@ -328,14 +329,14 @@ def _version_actions(
     }
     columns = [
         version_columns.get(name, F.col(internal)).alias(internal)
-        for name, internal in places.items()
+        for name, internal in internal_names.items()
     ]
     return rows.select(*columns, action.alias(CHANGE)).where(F.col(CHANGE).isNotNull())
 
 
 def _with_tracked_changes(
     rows: DataFrame,
-    places: Mapping[str, str],
+    internal_names: Mapping[str, str],
     keys: Sequence[str],
     track: Sequence[str],
     ordered: WindowSpec,
@@ -344,10 +345,11 @@ def _with_tracked_changes(
     Such upserts and the one before them are a *run*. The first row of a run stays, with the values
     of its last row in the other columns.
 
-    ``rows``: changes with ``opened``, true if the key has a row before the change. ``places``: the
-    internal name by column. ``ordered``: a window over the changes of a key, in order.
+    ``rows``: changes with ``opened``, true if the key has a row before the change.
+    ``internal_names``: the internal name by column. ``ordered``: a window over the changes of a
+    key, in order.
     """
-    tracked = F.struct(*(places[name] for name in track))
+    tracked = F.struct(*(internal_names[name] for name in track))
     again = (
         F.col("opened")
         & (F.col(CHANGE) == UPSERT)
@@ -356,10 +358,10 @@ def _with_tracked_changes(
     rows = rows.withColumn("again", again)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = rows.withColumn("run", F.count_if(~F.col("again")).over(so_far))
-    run = Window.partitionBy(*(places[name] for name in keys), "run").orderBy(
+    run = Window.partitionBy(*(internal_names[name] for name in keys), "run").orderBy(
         F.col("stored").isNull(), POSITION
     )
     whole = run.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    others = [at for name, at in places.items() if name not in (*keys, *track, *VERSION_NAMES)]
+    others = [at for name, at in internal_names.items() if name not in (*keys, *track, *VERSION_NAMES)]
     last = {at: F.last(at).over(whole) for at in others}
     return rows.withColumns(last).where(~F.col("again"))

@@ -57,7 +57,7 @@ class TopicSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started. ``node``: the result that changes. ``checkpoint`` does not count.
+        started. ``node``: the result that changes. ``checkpoint`` is not used.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
         that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
@@ -69,7 +69,7 @@ class TopicSink:
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes a micro-batch's records, given its changes and its
         number. A repeated micro-batch is written again. ``node``: the result that changes.
-        ``checkpoint`` does not count.
+        ``checkpoint`` is not used.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
         that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
@@ -35,13 +35,16 @@ from dovetail.io.sinks.postgres.tables import (
     copy_texts,
     find_foreign_key,
 )
-from dovetail.io.sinks.postgres.transactions import ServerConnection
+from dovetail.io.sinks.postgres.transactions import Cursor, ServerConnection
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.platform.sessions import keep, release
 
 T = TypeVar("T")
 """The type of an action's result."""
+
+Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function that a task of Spark runs: from its record batches to others."""
 
 _WAIT_S = 0.1
 _FAILURE_COLUMNS = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
@@ -84,7 +87,7 @@ class SinkSettings:
         """
         return call_with_retries(self, action)
 
-    def replaces(self, cursor: Any, target: TargetTable, query: str | None, *, begun: bool) -> bool:
+    def replaces(self, cursor: Cursor, target: TargetTable, query: str | None, *, begun: bool) -> bool:
         """Return True if the rows of ``target`` are to be deleted before the query writes; False
         for a table that the query owns or adopts. Nothing is changed.
 
@@ -176,7 +179,7 @@ class PostgresTables:
                         part.drop_staging(cursor)
             raise
 
-    def _apply_rows(self, cursor: Any, opened: Sequence[tuple[_TableRows, bool]]) -> None:
+    def _apply_rows(self, cursor: Cursor, opened: Sequence[tuple[_TableRows, bool]]) -> None:
         """Bring the tables to the state after the rows of ``opened``. Few rows of a single table
         without a key are appended without a staging table.
 
@@ -221,7 +224,7 @@ class _TableRows:
                 self.table.target.create_staging(cursor, self._staging)
             self._rows = self.table.run_copy_tasks(self.stored_rows, self._staging)
 
-    def append_directly(self, cursor: Any) -> bool:
+    def append_directly(self, cursor: Cursor) -> bool:
         """Append the rows to the table itself and return True, if they are few and the table has no
         key; else do nothing and return False.
         """
@@ -230,7 +233,7 @@ class _TableRows:
         copy_texts(cursor, self.table.target.sql_name, self.stored_rows.columns, self.texts)
         return True
 
-    def staged_changes(self, cursor: Any, table_index: int, clears: bool) -> StagedChanges | None:
+    def staged_changes(self, cursor: Cursor, table_index: int, clears: bool) -> StagedChanges | None:
         """Return the rows in their staging table; None if there are none and the table is not
         emptied. Few rows are first copied into a temporary one; many must have been copied by
         ``copy_by_tasks``.
@@ -250,7 +253,7 @@ class _TableRows:
             raise OSError("the server has lost rows on their way, by a crash")
         return StagedChanges(target, self._staging, tasks, clears)
 
-    def drop_staging(self, cursor: Any) -> None:
+    def drop_staging(self, cursor: Cursor) -> None:
         """Drop the staging table that tasks have filled, if the rows are many."""
         if self.texts is None:
             self.table.target.drop_staging(cursor, self._staging)
@@ -304,12 +307,10 @@ class PostgresTable:
         )
         return {row["task"]: row["rows"] for row in rows}
 
-    def _collect_reports(self, stored_rows: DataFrame, task: Any, columns: pa.Schema) -> list[Row]:
+    def _collect_reports(self, stored_rows: DataFrame, task: Task, columns: pa.Schema) -> list[Row]:
         """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return the rows that it yields;
         none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
-
-        ``task``: a function from record batches to record batches. ``columns``: the schema of what
-        it yields, with ``_FAILURE_COLUMNS``.
+        ``columns``: the schema of what the task yields, with ``_FAILURE_COLUMNS``.
         """
         # Plain names, because mapInArrow does not quote backticks in a user's names.
         plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
@@ -330,7 +331,7 @@ class PostgresTable:
         error_type: type[DovetailError] = getattr(errors, kind)
         return error_type(self.sink_settings.title, problem, remedy)
 
-    def open_for_batch(self, cursor: Any, query: str, batch_id: int) -> bool | None:
+    def open_for_batch(self, cursor: Cursor, query: str, batch_id: int) -> bool | None:
         """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
         deleted, False if they stay, and None if the table has the micro-batch already.
 
@@ -359,7 +360,7 @@ class PostgresTable:
             return clears
         return False
 
-    def refuse_reference(self, cursor: Any, other: PostgresTable) -> None:
+    def refuse_reference(self, cursor: Cursor, other: PostgresTable) -> None:
         """Raise ``TargetError`` if a foreign key connects this table and ``other``, in either
         direction. Another user writes ``other``, so not in the same transaction.
         """
@@ -386,7 +387,7 @@ class PostgresTable:
 
 
 def _run_with_names(
-    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    task: Task,
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from typing import Any
 from dovetail.base.columns import DELETED, ORDER, POSITION
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import column_differences
+from dovetail.io.sinks.postgres.transactions import Cursor
 from dovetail.lookup_sources.postgres_types import COLUMNS_QUERY, StoreColumn
 
 QUERIES_TABLE = "dovetail_queries"
@@ -115,7 +116,7 @@ class TargetTable:
         """The table's name in SQL: schema and name, quoted."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
-    def lock(self, cursor: Any, query: str) -> None:
+    def lock(self, cursor: Cursor, query: str) -> None:
         """Take a lock that other writers of this library respect, and hold it until the end of the
         transaction. Wait for one that holds it.
 
@@ -125,7 +126,7 @@ class TargetTable:
         lock_name = f"dovetail {self.sql_name}{'' if self.layout.keys else f' {query}'}"
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
-    def last_batches(self, cursor: Any) -> dict[str, int]:
+    def last_batches(self, cursor: Cursor) -> dict[str, int]:
         """Return the number of the last micro-batch of each query that writes the table, by the
         query's id. The result is empty before the first one. The table ``dovetail_queries`` must
         exist.
@@ -133,7 +134,7 @@ class TargetTable:
         query = f"SELECT query_id, batch_id FROM {_queries_name(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(query, [self.name]).fetchall())
 
-    def remove_other_queries(self, cursor: Any, query: str) -> None:
+    def remove_other_queries(self, cursor: Cursor, query: str) -> None:
         """Delete the numbers of all queries but the one with the id ``query`` from
         ``dovetail_queries``. That query then owns the table alone.
         """
@@ -142,7 +143,7 @@ class TargetTable:
         )
         cursor.execute(others, [self.name, query])
 
-    def record_batch(self, cursor: Any, query: str, batch: int) -> None:
+    def record_batch(self, cursor: Cursor, query: str, batch: int) -> None:
         """Write to ``dovetail_queries`` that ``batch`` is the last micro-batch of the query with
         the id ``query``, in place of a former number.
         """
@@ -153,7 +154,7 @@ class TargetTable:
             [self.name, query, batch],
         )
 
-    def is_empty(self, cursor: Any) -> bool:
+    def is_empty(self, cursor: Cursor) -> bool:
         """Return True if the table has no rows."""
         return not cursor.execute(f"SELECT 1 FROM {self.sql_name} LIMIT 1").fetchall()
 
@@ -164,14 +165,14 @@ class TargetTable:
         digest = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
         return f"{quoted(self.schema)}.dovetail_changes_{digest}"
 
-    def create_staging(self, cursor: Any, staging: str) -> None:
+    def create_staging(self, cursor: Cursor, staging: str) -> None:
         """Create the unlogged staging table named ``staging``, in SQL, which tasks fill from
         connections of their own. Drop one that a former attempt has left.
         """
         self.drop_staging(cursor, staging)
         self._create_staging_table(cursor, f"UNLOGGED TABLE {staging}")
 
-    def create_temporary_staging(self, cursor: Any, table_index: int) -> str:
+    def create_temporary_staging(self, cursor: Cursor, table_index: int) -> str:
         """Create a staging table without rows for this transaction alone, and return its name in
         SQL. ``table_index``: a number that no other staging table of the transaction has.
 
@@ -181,7 +182,7 @@ class TargetTable:
         self._create_staging_table(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
         return f"pg_temp.dovetail_changes_{table_index}"
 
-    def _create_staging_table(self, cursor: Any, table: str) -> None:
+    def _create_staging_table(self, cursor: Cursor, table: str) -> None:
         """Create a staging table without rows: the table's columns, the task and, with a key,
         ``_deleted`` and ``_position``. ``table``: the kind and name of the staging table in SQL.
         """
@@ -194,18 +195,18 @@ class TargetTable:
             f"FROM {self.sql_name} WITH NO DATA"
         )
 
-    def drop_staging(self, cursor: Any, staging: str) -> None:
+    def drop_staging(self, cursor: Cursor, staging: str) -> None:
         """Drop the staging table named ``staging``, in SQL, if it exists."""
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
-    def count_staged(self, cursor: Any, staging: str, tasks: Sequence[int]) -> int:
+    def count_staged(self, cursor: Cursor, staging: str, tasks: Sequence[int]) -> int:
         """Return the number of rows in the table ``staging`` that the tasks with the ids ``tasks``
         have copied; 0 without tasks.
         """
         query = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
         return int(cursor.execute(query).fetchone()[0])
 
-    def unique_moves(self, cursor: Any) -> UniqueMoves | None:
+    def unique_moves(self, cursor: Cursor) -> UniqueMoves | None:
         """Return the way in which unique values can move from one row to another within a
         micro-batch. None if the table has no immediate unique index with other columns than the
         key's.
@@ -298,7 +299,7 @@ class StagedChanges:
     clears: bool
     """True if the table's former rows are deleted first, all of them."""
 
-    def with_parts(self, cursor: Any, table_index: int, moves: UniqueMoves | None) -> list[str]:
+    def with_parts(self, cursor: Cursor, table_index: int, moves: UniqueMoves | None) -> list[str]:
         """Return the SQL statements, as named parts of one WITH, that bring the table to the state
         after the last change of each key. Rows leave before any come. A table without a key gets
         all rows appended.
@@ -330,7 +331,7 @@ class StagedChanges:
         )
         return [*gone, f"came_{table_index} AS ({upsert})"]
 
-    def _deletions(self, cursor: Any, moves: UniqueMoves | None) -> list[str]:
+    def _deletions(self, cursor: Cursor, moves: UniqueMoves | None) -> list[str]:
         """Return the rest of each DELETE, behind the table's name: one for each pattern of nulls in
         the staged keys, none without staged keys. If ``clears``, it is one empty text, for all
         rows.
@@ -349,7 +350,7 @@ class StagedChanges:
             for nulls in self._null_patterns(cursor, keys)
         ]
 
-    def null_moving_values(self, cursor: Any, moves: UniqueMoves) -> None:
+    def null_moving_values(self, cursor: Cursor, moves: UniqueMoves) -> None:
         """Set the columns ``moves.nulled`` to null in rows of the table that are about to get
         another unique value. Rows that are about to be deleted keep theirs. The table must have a
         key, and ``moves.nulled`` a column.
@@ -382,7 +383,7 @@ class StagedChanges:
             f"ORDER BY {order}, {POSITION} DESC) AS c"
         )
 
-    def _null_patterns(self, cursor: Any, where: str) -> list[tuple[bool, ...]]:
+    def _null_patterns(self, cursor: Cursor, where: str) -> list[tuple[bool, ...]]:
         """Return the distinct patterns of nulls in the staged keys: per pattern a flag for each key
         column, True for null.
 
@@ -394,7 +395,7 @@ class StagedChanges:
         )
 
 
-def apply_changes(cursor: Any, changes: Sequence[StagedChanges]) -> None:
+def apply_changes(cursor: Cursor, changes: Sequence[StagedChanges]) -> None:
     """Bring tables to the state after the staged changes, by one statement that checks foreign keys
     at its end. So tables may refer to each other and to themselves in any way. Without changes do
     nothing.
@@ -412,7 +413,7 @@ def apply_changes(cursor: Any, changes: Sequence[StagedChanges]) -> None:
 
 
 def _apply_in_savepoint(
-    cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
+    cursor: Cursor, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
 ) -> None:
     """Apply the changes in a savepoint. After a unique violation, find the values that move between
     rows of the refusing table, and try again with those moved first.
@@ -433,7 +434,7 @@ def _apply_in_savepoint(
 
 
 def _apply_statement(
-    cursor: Any, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
+    cursor: Cursor, changes: Sequence[StagedChanges], moves: Mapping[int, UniqueMoves]
 ) -> None:
     """Apply the staged changes of all tables by one statement. Before it, set moving values to null
     where ``moves`` says so. Without changes do nothing. Errors of psycopg pass.
@@ -452,7 +453,7 @@ def _apply_statement(
 
 
 def _moves_of_refused(
-    cursor: Any, changes: Sequence[StagedChanges], refused: Any
+    cursor: Cursor, changes: Sequence[StagedChanges], refused: Any
 ) -> dict[int, UniqueMoves]:
     """Return the unique values that can move in the table that refused a row, by its index in
     ``changes``. The result is empty if that table has none.
@@ -479,7 +480,7 @@ def _moves_of_refused(
     }
 
 
-def find_foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
+def find_foreign_key(cursor: Cursor, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
     """Return a foreign key between two tables, in either direction: its name, the table that has
     it, and the table that it refers to. None if there is none.
     """
@@ -488,7 +489,7 @@ def find_foreign_key(cursor: Any, table: TargetTable, other: TargetTable) -> tup
     return between
 
 
-def copy_texts(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
+def copy_texts(cursor: Cursor, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
     """Append rows to a table by COPY.
 
     ``table``: its name in SQL. ``columns``: the names of the columns, unquoted, in the order of the
@@ -500,7 +501,7 @@ def copy_texts(cursor: Any, table: str, columns: Sequence[str], texts: Iterable[
             stream.write(text)
 
 
-def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | None:
+def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | None:
     """Return the table named ``table``, None if it is missing.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. ``layout``: the query's columns
@@ -528,7 +529,7 @@ def find_table(cursor: Any, layout: TableShape, table: str) -> TargetTable | Non
     return TargetTable(layout, schema, name, {name: columns[name] for name in layout.types})
 
 
-def create_table(cursor: Any, layout: TableShape, table: str) -> TargetTable:
+def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
     """Create the table named ``table`` with the query's columns and key, and return it. The key is
     the primary key or, if it may have nulls, ``UNIQUE NULLS NOT DISTINCT``.
 
@@ -553,7 +554,7 @@ def create_table(cursor: Any, layout: TableShape, table: str) -> TargetTable:
     return target
 
 
-def create_queries_table(cursor: Any, schema: str) -> None:
+def create_queries_table(cursor: Cursor, schema: str) -> None:
     """Create the table ``dovetail_queries`` in ``schema``, unquoted, if it is missing. Other
     transactions that call this wait until this one ends.
     """
@@ -572,7 +573,7 @@ def quoted(name: str) -> str:
 
 
 def _refuse_columns(
-    cursor: Any, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
+    cursor: Cursor, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
 ) -> None:
     """Raise ``TargetError`` if the columns of a table do not fit ``layout``. With a key, also if
     the collations of key columns are not deterministic, or no usable unique index has exactly the
@@ -615,7 +616,7 @@ def _queries_name(schema: str) -> str:
     return quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
 
 
-def _names_as_list(names: Any) -> str:
+def _names_as_list(names: Iterable[str]) -> str:
     """Return column names as an SQL list: quoted, with commas between them; empty for none.
     ``names``: an iterable of unquoted names.
     """

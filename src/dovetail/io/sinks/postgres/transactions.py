@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from dovetail.errors import TargetError
 from dovetail.lookup_sources.postgres_connection import (
@@ -17,6 +17,8 @@ from dovetail.lookup_sources.postgres_connection import (
 )
 from dovetail.lookup_sources.retry import first_line
 
+Cursor: TypeAlias = Any
+"""A cursor of psycopg, in a transaction."""
 CONNECTING_MAX_S = 10.0
 """The most seconds to wait for a connection."""
 
@@ -41,7 +43,7 @@ class ServerConnection:
     """
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
+    def transaction(self) -> Iterator[Cursor]:
         """Open a transaction on a connection of its own, and yield its cursor. The transaction is
         committed at the end of the block, or rolled back on an exception.
 
