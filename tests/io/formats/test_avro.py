@@ -321,7 +321,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
     registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
     for format_ in (dt.formats.avro(registry), dt.formats.avro(derived(frame.schema))):
         place = FormatContext("to_topic", "value", "orders")
-        written = frame.select(format_.writing(place, frame.schema).alias("value"))
+        written = frame.select(format_.encode(place, frame.schema).alias("value"))
         subject = {"topic": F.lit("orders"), "timestamp": F.lit(at)}
         sent = written.withColumns(subject).withColumn("key", F.lit("k"))
         reading = dt.formats.avro(registry, subject="orders-value") if format_.registry else format_
@@ -332,7 +332,7 @@ def test_what_is_written_is_read_back(avro_spark: SparkSession, server: Server) 
         assert back.toArrow().to_pylist() == frame.toArrow().to_pylist()
     (version,) = server.subjects["orders-value"]
     payload = bytes(
-        frame.select(dt.formats.avro(registry).writing(place, frame.schema).alias("v")).head()["v"]
+        frame.select(dt.formats.avro(registry).encode(place, frame.schema).alias("v")).head()["v"]
     )
     assert payload[:5] == b"\0" + version["id"].to_bytes(4, "big")
     schema = fastavro.parse_schema(json.loads(version["schema"]))
@@ -362,7 +362,7 @@ def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
         dt.errors.ConfigurationError, match="no version of 'orders-value' with the schema"
     ):
-        dt.formats.avro(registry).writing(
+        dt.formats.avro(registry).encode(
             FormatContext("to_topic", "value", "orders"), frame.schema
         )
     for text, problem in (
@@ -415,4 +415,4 @@ def test_columns_that_do_not_fit_are_refused(
     given = dt.formats.registry("schemas.json") if schema is None else json.dumps(schema)
     frame = avro_spark.createDataFrame([], columns)
     with pytest.raises(dt.errors.PlanError, match=message):
-        dt.formats.avro(given).writing(FormatContext("to_topic", "value", "orders"), frame.schema)
+        dt.formats.avro(given).encode(FormatContext("to_topic", "value", "orders"), frame.schema)

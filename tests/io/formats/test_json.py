@@ -329,9 +329,9 @@ def test_keys_of_maps_are_texts(spark: SparkSession, keys: str, texts: bool) -> 
     columns = StructType.fromDDL(f"id bigint, m array<map<{keys}, int>>")
     place = FormatContext("to_topic", "value")
     if texts:
-        assert dt.formats.json().writing(place, columns) is not None
+        assert dt.formats.json().encode(place, columns) is not None
     else:
         with pytest.raises(
             PlanError, match=rf"value= is JSON, .* keys of map<{keys},int> in colum"
         ):
-            dt.formats.json().writing(place, columns)
+            dt.formats.json().encode(place, columns)

@@ -120,7 +120,7 @@ def test_messages_are_read_and_written(spark: SparkSession, shop: Any) -> None:
     ]
     place = FormatContext("to_topic", "value", "orders")
     rows = frame.where("_offset < 2").select(*ROW)
-    written = rows.select(format_.writing(place, rows.schema).alias("v")).collect()
+    written = rows.select(format_.encode(place, rows.schema).alias("v")).collect()
     assert [shop.Order.FromString(bytes(row["v"])) for row in written] == [
         order(shop), shop.Order()
     ]  # fmt: skip
@@ -157,14 +157,14 @@ def test_a_message_has_one_field_of_a_oneof(spark: SparkSession, shop: Any) -> N
     event = dt.formats.protobuf(shop.Event)
     rows = spark.sql("SELECT 0 AS shelf, string(null) AS street UNION ALL SELECT null, 'x'")
     place = FormatContext("to_topic", "value", "events")
-    written = [bytes(row[0]) for row in rows.select(event.writing(place, rows.schema)).collect()]
+    written = [bytes(row[0]) for row in rows.select(event.encode(place, rows.schema)).collect()]
     assert [shop.Event.FromString(one) for one in written] == [
         shop.Event(shelf=0), shop.Event(street="x")
     ]  # fmt: skip
     both = spark.sql("SELECT 1 AS shelf, 'x' AS street")
     problem = "to_topic: a row has values in several of shelf, street, of which a message has one"
     with pytest.raises(PythonException, match=problem):
-        both.select(event.writing(place, both.schema)).collect()
+        both.select(event.encode(place, both.schema)).collect()
 
 
 def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_the_framing_of_a_registry(spark: SparkSession, shop: Any, tmp_path: Pat
         read = [row[0] for row in frame.select("_offset").collect()]
         assert read == ([0] if also is None else [0, 5])
         rows = frame.where("_offset = 0").drop("key", *[c for c in frame.columns if c[0] == "_"])
-        written = format_.writing(FormatContext("to_topic", "value", "orders"), rows.schema)
+        written = format_.encode(FormatContext("to_topic", "value", "orders"), rows.schema)
         assert bytes(rows.select(written.alias("v")).head()["v"]) == values[0]
 
 
@@ -202,7 +202,7 @@ def test_the_id_of_a_deleted_version_is_not_written(spark: SparkSession, shop: A
         server.deleted = {("orders-value", 2)}
         registry = dt.formats.registry(server.url, auth=(USER, PASSWORD))
         format_ = dt.formats.protobuf(shop.Other, registry=registry)
-        written = format_.writing(FormatContext("to_topic", "value", "orders"), rows.schema)
+        written = format_.encode(FormatContext("to_topic", "value", "orders"), rows.schema)
     message = bytes(rows.select(written.alias("v")).head()["v"])
     assert message == b"\0" + kept.to_bytes(4, "big") + b"\0" + shop.Other(x=5).SerializeToString()
 
@@ -223,8 +223,8 @@ def test_what_does_not_fit_is_refused(spark: SparkSession, shop: Any) -> None:
         dt.formats.protobuf("shop.Order")
     wrong = spark.range(1).select(F.lit(1).alias("id"))
     with pytest.raises(dt.errors.PlanError, match="'id' of type int, which is bigint in message"):
-        dt.formats.protobuf(shop.Order).writing(place, wrong.schema)
+        dt.formats.protobuf(shop.Order).encode(place, wrong.schema)
     with pytest.raises(dt.errors.PlanError, match=r"has no field 'no' in message shop\.Order"):
-        dt.formats.protobuf(shop.Order).writing(place, wrong.withColumnRenamed("id", "no").schema)
+        dt.formats.protobuf(shop.Order).encode(place, wrong.withColumnRenamed("id", "no").schema)
     with pytest.raises(dt.errors.PlanError, match="is framed, and of no registry"):
-        dt.formats.protobuf(shop.Order, framed=True).writing(place, spark.range(1).schema)
+        dt.formats.protobuf(shop.Order, framed=True).encode(place, spark.range(1).schema)

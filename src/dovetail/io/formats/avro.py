@@ -126,7 +126,7 @@ class AvroFormat(Format):
     subject: str | None
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read a record's fields, or a plain value as one column named after
         the part. A record is decoded by the schema that wrote it, into the declared schema or the
         subject's latest. Times and decimals keep the unit and the scale of the writer.
@@ -195,7 +195,7 @@ class AvroFormat(Format):
         """
         return self.schema is None
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns encoded as a record or, if the schema is no record, the only column
         encoded as a value. The result is bytes.
 

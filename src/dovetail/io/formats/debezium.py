@@ -141,7 +141,7 @@ class DebeziumFormat(Format):
         """
         return self.schema is None and self.avro is not None and self.avro.grows
 
-    def of_key(self, key: Format) -> Format:
+    def key_format(self, key: Format) -> Format:
         """Return the format by which the key of a record with such an event is read. Plain JSON
         with a schema, neither framed nor with encodings, becomes ``ConnectJson`` with the encodings
         of the event. Any other ``key`` is returned unchanged.
@@ -154,7 +154,7 @@ class DebeziumFormat(Format):
             return ConnectJson(key.schema, self.encodings)
         return key
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the row after a change: the table's columns, then those of
         ``metadata``, the names of unsent columns (with ``unsent="keep"``) and the transaction (with
         ``transactions``).
@@ -228,7 +228,7 @@ class DebeziumFormat(Format):
             splits=context.splits,
         )
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Raise ``PlanError``, because only Debezium writes its events. ``columns`` are not used.
         """
         raise context.refuse(
@@ -514,7 +514,7 @@ class ConnectJson(Format):
     encodings: Encodings
     """The encodings of columns by name; names that ``schema`` lacks do not count."""
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields, from the object itself or from its
         ``payload``. A JSON null is unreadable, and so is an object with a field that does not fit
         its type.
@@ -573,11 +573,11 @@ class ConnectJson(Format):
             lambda parsed: F.coalesce(object_.problem(parsed), problem_text),
         )
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns as one plain JSON object per row, as text, without a schema. Raises
         ``PlanError`` for maps whose keys have no text in JSON.
         """
-        return JsonFormat(None).writing(context, columns)
+        return JsonFormat(None).encode(context, columns)
 
 
 def _compute_once(value: Column, function: Callable[[Column], Column]) -> Column:

@@ -234,7 +234,7 @@ class DialectFormat(Format):
     dialect: Dialect
     """The tool that writes the events."""
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the row after a change; for a delete, the deleted row. A
         record may become several rows, or none. Raises ``PlanError`` if the context's part is the
         key, and for key columns that the schema lacks.
@@ -270,7 +270,7 @@ class DialectFormat(Format):
             splits=context.splits,
         )
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Raise ``PlanError``, because only the tool writes its events. ``columns`` are not used.
         """
         raise context.refuse(

@@ -148,7 +148,7 @@ class Format(ABC):
     """A conversion from bytes to columns, and from columns to bytes."""
 
     @abstractmethod
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the column named by ``context.part``. Nothing of the records
         is read yet, but a registry is asked.
 
@@ -157,7 +157,7 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return one column of text or bytes in which ``columns`` of a frame are encoded. It is
         null only where a single column of text or bytes is null. A schema may be registered.
 
@@ -166,7 +166,7 @@ class Format(ABC):
         the session lacks.
         """
 
-    def of_key(self, key: Format) -> Format:
+    def key_format(self, key: Format) -> Format:
         """Return the format by which a record's key is read if the record's value has this format.
         ``key``: the format that the user gave. It is returned unchanged unless a subclass changes
         it.
@@ -282,7 +282,7 @@ class _SingleColumn(Format):
 
     tells_null: ClassVar[bool] = False
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read one column, named after the part. Only null is no value. Text
         that is not UTF-8 is unreadable.
         """
@@ -296,7 +296,7 @@ class _SingleColumn(Format):
             lambda _: F.lit("not text in UTF-8"),
         )
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the only column as string or binary; null stays null. Raises ``PlanError`` for no
         or several columns, and for a type that is not in ``takes``.
         """
@@ -326,7 +326,7 @@ class JsonFormat(Format):
     encodings: Mapping[str, JsonEncoding] = field(default_factory=dict)
     """The encodings of dates and timestamps by the dotted path of their field."""
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields. A JSON null is a record without a value.
 
         Unless the schema has a field ``schema`` or ``payload``, Kafka Connect's wrapped objects are
@@ -371,7 +371,7 @@ class JsonFormat(Format):
             absent=lambda _: is_json_null(text, wrapped=bare),
         )
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns as the text of a JSON object, null fields included. ``self.schema``
         does not count. Raises ``PlanError`` for ``framed`` and ``encodings``, which are for reading
         only, and for maps whose keys have no text in JSON.

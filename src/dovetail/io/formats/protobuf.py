@@ -69,7 +69,7 @@ class ProtobufFormat(Format):
     subject: str | None
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
-    def reading(self, context: FormatContext) -> Decoding:
+    def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the message's fields, in Python workers; no registry is asked.
         With a framing, messages of other types are unreadable. Raises ``ConfigurationError``
         without the package ``ptars``.
@@ -91,7 +91,7 @@ class ProtobufFormat(Format):
             problem_text += ", in the framing of a schema registry"
         return Decoding(fields, decode(value), lambda parsed: parsed, lambda _: F.lit(problem_text))
 
-    def writing(self, context: FormatContext, columns: StructType) -> Column:
+    def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return a message of the columns, as bytes; a null is a field that is not set.
 
         With a framing, ask the registry for the subject's latest version, whose id goes before each

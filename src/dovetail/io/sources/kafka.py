@@ -366,7 +366,7 @@ def to_records(
     def encoded(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
         """Return the columns ``names`` encoded as one column, in the format of ``part``."""
         columns = StructType([changes.schema[name] for name in names])
-        return format_of(form).writing(FormatContext("write_topic", part, topic), columns)
+        return format_of(form).encode(FormatContext("write_topic", part, topic), columns)
 
     upserted = encoded("value", value, value_columns)
     if not format_of(value).tells_null:

@@ -167,10 +167,10 @@ class RecordFrame:
         parts: dict[Part, StructType] = {}
         if self.key is not None:
             frame = self._with_bytes("key", frame)
-            key = self.value.of_key(self.key).reading(self._format_context("key"))
+            key = self.value.key_format(self.key).decoding(self._format_context("key"))
             frame, parts["key"] = key.decode(frame, "key"), key.fields
         beside = {*self.metadata, *(name for fields in parts.values() for name in fields.names)}
-        value = self.value.reading(
+        value = self.value.decoding(
             self._format_context("value", *(k for k in self.keys if k not in beside))
         )
         frame, parts["value"] = value.decode(frame, "value"), value.fields
