@@ -409,8 +409,9 @@ def _decode_into(
     """Return Avro bytes decoded as ``decode_avro`` does, but with times and decimals in the
     writer's units, and cast to ``type_``. It is null for bytes and for decimals that do not fit.
 
-    Return None if no record of this writer can be read: a logical type stands for another kind of
-    value in the reader, or the reader's decimals have a smaller scale.
+    Return None if no record of this writer can be read. A logical type stands for another kind of
+    value in the reader, or the reader's decimals have a smaller scale. With maps in the type, they
+    may not have fewer digits before the point either.
 
     ``value``: the bytes. ``writer``: the schema as JSON. ``reader``: the schema to read by.
     ``type_``: Spark's type of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.

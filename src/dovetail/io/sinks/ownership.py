@@ -28,7 +28,7 @@ class Owner:
     """The folder of the checkpoint, which is read at the first question alone."""
     _id: str | None = field(default=None, init=False)
 
-    def query(self, session: SparkSession) -> str:
+    def query_id(self, session: SparkSession) -> str:
         """Return the id of the query that writes, which the checkpoint names. It is read once. The
         query must have begun: a checkpoint without an id asserts.
         """

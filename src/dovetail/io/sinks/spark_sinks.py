@@ -206,7 +206,7 @@ class ParquetSink:
         if begun and not is_remote(session):
             interval = session.conf.get(_INTERVAL_SETTING, "10")
             self._complete_list(files, checkpoint, int(str(interval)))
-        writer = _with_key(changes, node).writeStream.format("parquet").outputMode("append")
+        writer = _with_key_metadata(changes, node).writeStream.format("parquet").outputMode("append")
         if self.retention_ms is not None:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)
@@ -275,7 +275,7 @@ class ParquetSink:
         """Write a micro-batch of ``node`` to its folder, in place of a former attempt. Raises
         ``TargetError`` if the written files cannot be renamed into place.
         """
-        batch = _with_key(batch, node)
+        batch = _with_key_metadata(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH_COLUMN, batch_id):
             raise TargetError(
                 self.title,
@@ -316,7 +316,7 @@ class ParquetSink:
         raise TargetError(self.title, problem, "Choose another folder, or move this one away")
 
 
-def _with_key(changes: DataFrame, node: Node) -> DataFrame:
+def _with_key_metadata(changes: DataFrame, node: Node) -> DataFrame:
     """Return the changes with the metadata ``KEY_METADATA`` at the key columns, for the files'
     schema. If ``node`` is a stream or a history, its changes stay as they are.
     """

@@ -100,7 +100,7 @@ class DeltaMerger:
         """
         target, table = self.target, self.target.table
         with translate_conflicts(target.title):
-            query = self.owner.query(batch.sparkSession)
+            query = self.owner.query_id(batch.sparkSession)
             if self._session is None:
                 self._session = _merge_session(batch.sparkSession)
             session, details = self._session, None
@@ -230,7 +230,7 @@ class DeltaAppender:
         changes nothing. Raises ``TargetError`` for a conflict with another writer, and for a row
         that a rule of the table forbids. Other errors of Spark pass.
         """
-        query = self.owner.query(batch.sparkSession)
+        query = self.owner.query_id(batch.sparkSession)
         once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
         with translate_conflicts(self.title):
             rows = self.refuse_empty_partitions(batch)

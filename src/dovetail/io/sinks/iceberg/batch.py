@@ -58,7 +58,7 @@ class IcebergAppender:
         other columns or a later micro-batch, or requires values where a row has nulls. Raises
         ``ConfigurationError`` if the table cannot be read.
         """
-        query = self.owner.query(batch.sparkSession)
+        query = self.owner.query_id(batch.sparkSession)
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
 
         def append(table: Table, summary: Mapping[str, str]) -> None:
@@ -97,7 +97,7 @@ class IcebergMerger:
         where a row has nulls. Raises ``ConfigurationError`` if the table cannot be read, and
         ``DataError`` for delete files that cannot be.
         """
-        query = self.owner.query(batch.sparkSession)
+        query = self.owner.query_id(batch.sparkSession)
         with kept(batch) as changes:
             # Spark must compute a micro-batch even if the table has it, or its state is lost.
             if self.history:

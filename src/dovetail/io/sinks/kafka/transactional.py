@@ -170,7 +170,7 @@ class TransactionalBatches:
         order = BatchWrite(
             self.title,
             self.sinks[0][0].settings,
-            self.owner.query(session),
+            self.owner.query_id(session),
             Marker(batch_id, plan),
             time.time_ns() // 1_000_000 - planned_ms > self.retention_ms,
             [sink.topic for sink, _ in self.sinks],

@@ -128,7 +128,7 @@ class PostgresTables:
         PostgreSQL lacks. Raises ``TargetError`` for a table of another query or of another time,
         and for rows or rights that PostgreSQL refuses.
         """
-        query = self.owner.query(batches[0].sparkSession)
+        query = self.owner.query_id(batches[0].sparkSession)
         all_settings = [member.sink_settings for member in self.members]
         parts: list[_TableRows] = []
         try:

@@ -208,11 +208,11 @@ class TargetTable:
 
     def unique_moves(self, cursor: Cursor) -> UniqueMoves | None:
         """Return the way in which unique values can move from one row to another within a
-        micro-batch. None if the table has no immediate unique index with other columns than the
-        key's.
+        micro-batch. None if no index that refuses rows at once, unique or of an exclusion, has
+        other columns than the key's.
 
-        Raises ``TargetError`` if they cannot move: foreign keys forbid deletes, and no column of an
-        index is nullable.
+        Raises ``TargetError`` if they cannot move: foreign keys forbid deletes, and an index has no
+        nullable column.
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
