@@ -87,7 +87,7 @@ class _LiveRows:
         live: Mask = self.by_position[start : start + batch.num_rows].copy()
         for values in self.deleted_values:
             columns = [batch.column(ids.index(int(name))) for name in values.column_names]
-            live &= ~among(columns, values.columns)
+            live &= ~find_equal_rows(columns, values.columns)
         return live
 
 
@@ -123,7 +123,7 @@ class RowReader:
         Rows have the columns of ``schema``. Raises ``DataError`` for a delete file of another
         format than Parquet and Puffin, and for deletes by a field within a struct.
         """
-        was, is_ = (self._live(change.file, side) for side in (change.before, change.after))
+        was, is_ = (self._live_rows(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
         if not deleted_values and np.array_equal(was.by_position, is_.by_position):
             return
@@ -148,7 +148,7 @@ class RowReader:
         scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
         return scan.to_record_batches([FileScanTask(file)])
 
-    def _live(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
+    def _live_rows(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
         """Return the live rows of a data file under the delete files ``deletes``; none for None,
         all for an empty list. Raises ``DataError`` as ``changed_rows`` does.
         """
@@ -158,12 +158,12 @@ class RowReader:
         deleted_values = []
         for delete in deletes:
             if delete.content == DataFileContent.EQUALITY_DELETES:
-                deleted_values.append(self._values(delete))
+                deleted_values.append(self._read_deleted_values(delete))
             else:
-                live[_positions(self.io, delete, file.file_path)] = False
+                live[_deleted_positions(self.io, delete, file.file_path)] = False
         return _LiveRows(live, deleted_values)
 
-    def _values(self, delete: DataFile) -> pa.Table:
+    def _read_deleted_values(self, delete: DataFile) -> pa.Table:
         """Return the rows of ``delete``, a file of deleted values, in columns named by their
         numbers. Without rows their types are null. Raises ``DataError`` for a field within a
         struct.
@@ -180,13 +180,13 @@ class RowReader:
         )
 
 
-def among(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
+def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
     """Find the rows that equal one of ``values``, in all columns; a null equals a null: bool[n].
 
     ``rows``, ``values``: at least one column, as many in both. Values are cast to the rows' types;
     Arrow's error passes if they do not fit.
 
-    >>> among([pa.array([1, None, 2])], [pa.array([None, 2, 3])]).tolist()
+    >>> find_equal_rows([pa.array([1, None, 2])], [pa.array([None, 2, 3])]).tolist()
     [False, True, True]
     """
     count = len(rows[0])
@@ -207,7 +207,7 @@ def _chunks(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Sequence[
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def _positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
+def _deleted_positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
     """Return the positions of a data file, from 0, that a delete file names: int64[m], in the
     file's order; empty if it names none.
 
@@ -215,7 +215,7 @@ def _positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
     another format than Parquet and Puffin.
     """
     if delete.file_format == FileFormat.PUFFIN:
-        return deletion_vectors.positions(io, delete.file_path, data_file)
+        return deletion_vectors.deleted_positions(io, delete.file_path, data_file)
     if delete.file_format != FileFormat.PARQUET:
         raise DataError(
             "from_iceberg",

@@ -15,19 +15,19 @@ _HEADER, _CHECKSUM = 8, 4
 """Bytes around a bitmap: its length and magic number, then its checksum."""
 
 
-def files_of(io: FileIO, path: str) -> frozenset[str]:
+def data_files_of(io: FileIO, path: str) -> frozenset[str]:
     """Return the paths of the data files that the Puffin file at ``path`` has deletion vectors of.
     A blob without such a path counts as the empty text.
     """
-    return frozenset(blob.properties.get(_REFERENCE, "") for blob in _read(io, path).footer.blobs)
+    return frozenset(blob.properties.get(_REFERENCE, "") for blob in _read_puffin(io, path).footer.blobs)
 
 
-def positions(io: FileIO, path: str, data_file: str) -> Ints:
+def deleted_positions(io: FileIO, path: str, data_file: str) -> Ints:
     """Return the deleted positions, from 0, of a data file that the Puffin file at ``path`` has:
     int64[m], ascending; empty if it has none of that file. The file must have at most one deletion
     vector of it.
     """
-    puffin = _read(io, path)
+    puffin = _read_puffin(io, path)
     vectors = [
         puffin.get_blob_payload(blob)[_HEADER:-_CHECKSUM]
         for blob in puffin.footer.blobs
@@ -37,7 +37,7 @@ def positions(io: FileIO, path: str, data_file: str) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *bitmaps])
 
 
-def _read(io: FileIO, path: str) -> PuffinFile:
+def _read_puffin(io: FileIO, path: str) -> PuffinFile:
     """Return the parsed Puffin file at ``path``, read whole. Errors of the file system and of
     pyiceberg pass.
     """

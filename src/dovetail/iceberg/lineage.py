@@ -36,13 +36,13 @@ def snapshots_after(
     ``start`` or one after it has expired, or is not on the line of ``end``.
     """
     if start is not None and metadata.snapshot_by_id(start) is None:
-        raise _expired(operator, start, remedy)
+        raise _expired_error(operator, start, remedy)
     line: list[Snapshot] = []
     id_: int | None = end
     while id_ is not None and id_ != start:
         snapshot = metadata.snapshot_by_id(id_)
         if snapshot is None:
-            raise _expired(operator, id_, remedy)
+            raise _expired_error(operator, id_, remedy)
         line.append(snapshot)
         id_ = snapshot.parent_snapshot_id
     if id_ != start:
@@ -62,7 +62,7 @@ def changes_rows(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 
 
-def _expired(operator: str, id_: int, remedy: str | None) -> TargetError:
+def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
     """Return the error for an expired snapshot. ``id_``: its id. ``remedy``: None for the advice to
     a streaming query.
     """

@@ -28,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from dovetail.iceberg.deletion_vectors import files_of
+from dovetail.iceberg.deletion_vectors import data_files_of
 
 _PATH_ID = 2147483546
 """The number that Iceberg reserves for the column ``file_path`` of position deletes."""
@@ -71,8 +71,8 @@ class ManifestReader:
         follow each other. Errors of the file system pass.
         """
         manifests = [] if snapshot is None else snapshot.manifests(self.io)
-        self._entries = {m.manifest_path: self._read(m) for m in manifests}
-        return self._live(chain.from_iterable(self._entries.values()))
+        self._entries = {m.manifest_path: self._entries_of(m) for m in manifests}
+        return self._live_files_among(chain.from_iterable(self._entries.values()))
 
     def live_files_near(
         self, snapshot: Snapshot | None, condition: BooleanExpression
@@ -87,9 +87,9 @@ class ManifestReader:
             return {}
         planner = ManifestGroupPlanner(self.metadata, self.io, row_filter=condition)
         entries = planner.plan_manifest_entries(snapshot.manifests(self.io))
-        return self._live(chain.from_iterable(entries))
+        return self._live_files_among(chain.from_iterable(entries))
 
-    def _live(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
+    def _live_files_among(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
         """Return the data files among ``entries`` by their paths, each with the delete files among
         them that apply to it. Without data files the result is empty. ``entries``: of one snapshot,
         without those it has removed.
@@ -97,20 +97,20 @@ class ManifestReader:
         is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             is_data[entry.data_file.content == DataFileContent.DATA].append(entry)
-        deletes = self._by_partition(is_data[False])
+        deletes = self._deletes_by_partition(is_data[False])
         return {
-            entry.data_file.file_path: LiveFile(lean(entry.data_file), self._of(entry, deletes))
+            entry.data_file.file_path: LiveFile(without_statistics(entry.data_file), self._deletes_of(entry, deletes))
             for entry in is_data[True]
         }
 
-    def _read(self, manifest: ManifestFile) -> list[ManifestEntry]:
+    def _entries_of(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the entries of a manifest, from memory if they have been read before, without
         those that it marks as removed.
         """
         entries = self._entries.get(manifest.manifest_path)
         return manifest.fetch_manifest_entry(self.io) if entries is None else entries
 
-    def _by_partition(
+    def _deletes_by_partition(
         self, entries: Iterable[ManifestEntry]
     ) -> Mapping[Partition | None, list[ManifestEntry]]:
         """Return delete files by the partition that they apply to; under None those with values for
@@ -123,10 +123,10 @@ class ManifestReader:
                 file.content == DataFileContent.EQUALITY_DELETES
                 and self.metadata.specs()[file.spec_id].is_unpartitioned()
             )
-            by_partition[None if is_global else _partition(file)].append(entry)
+            by_partition[None if is_global else _partition_of(file)].append(entry)
         return by_partition
 
-    def _of(
+    def _deletes_of(
         self, data: ManifestEntry, deletes: Mapping[Partition | None, list[ManifestEntry]]
     ) -> tuple[DataFile, ...]:
         """Return the delete files that apply to a data file, in order of their paths.
@@ -135,9 +135,9 @@ class ManifestReader:
         Iceberg's rules equality deletes apply to older files, position deletes also to files of
         the same commit. Source: Iceberg's specification, "Scan Planning".
         """
-        near = [*deletes.get(_partition(data.data_file), ()), *deletes.get(None, ())]
+        near = [*deletes.get(_partition_of(data.data_file), ()), *deletes.get(None, ())]
         applying = {e.data_file.file_path: e.data_file for e in near if self._applies(e, data)}
-        return tuple(lean(applying[path]) for path in sorted(applying))
+        return tuple(without_statistics(applying[path]) for path in sorted(applying))
 
     def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
         """Return True if a delete file of the right partition applies to a data file. Deletes by
@@ -147,15 +147,15 @@ class ManifestReader:
         after, before = delete.sequence_number or 0, data.sequence_number or 0
         if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
             return after > before
-        return after >= before and self._names(delete.data_file, data.data_file.file_path)
+        return after >= before and self._may_name(delete.data_file, data.data_file.file_path)
 
-    def _names(self, delete: DataFile, path: str) -> bool:
+    def _may_name(self, delete: DataFile, path: str) -> bool:
         """Return True if a file of position deletes may name the data file at ``path``. True
         without bounds of its paths.
         """
         if delete.file_format == FileFormat.PUFFIN:
             if delete.file_path not in self._referenced:
-                self._referenced[delete.file_path] = files_of(self.io, delete.file_path)
+                self._referenced[delete.file_path] = data_files_of(self.io, delete.file_path)
             return path in self._referenced[delete.file_path]
         lower = (delete.lower_bounds or {}).get(_PATH_ID)
         upper = (delete.upper_bounds or {}).get(_PATH_ID)
@@ -166,7 +166,7 @@ class ManifestReader:
         return lower <= name and (name <= upper or name.startswith(upper))
 
 
-def lean(file: DataFile) -> DataFile:
+def without_statistics(file: DataFile) -> DataFile:
     """Return the description of a file without its statistics. Kept are the path, format, partition
     and its spec, sizes, and the ids of deleted values.
     """
@@ -183,6 +183,6 @@ def lean(file: DataFile) -> DataFile:
     return plain
 
 
-def _partition(file: DataFile) -> Partition:
+def _partition_of(file: DataFile) -> Partition:
     """Return the partition of a file: the id of the partition spec and the values."""
     return file.spec_id, file.partition

@@ -31,7 +31,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import Mask
-from dovetail.iceberg.changed_rows import FileChange, RowReader, among
+from dovetail.iceberg.changed_rows import FileChange, RowReader, find_equal_rows
 from dovetail.iceberg.live_files import LiveFile, ManifestReader
 
 CONFLICTS = (CommitFailedException, ValidationException)
@@ -66,14 +66,14 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
         return
     key = [canonical_key(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
-    files = manifests.live_files_near(table.current_snapshot(), _near(keys))
+    files = manifests.live_files_near(table.current_snapshot(), _condition_of_keys(keys))
     for live in files.values():
-        compared = _rows(table, live, keys.column_names)
-        has_key = among(
+        compared = _live_rows(table, live, keys.column_names)
+        has_key = find_equal_rows(
             [canonical_key(column.combine_chunks()) for column in compared.columns], key
         )
         if has_key.any():
-            yield FileRows(live.file, _rows(table, live, table.schema().column_names), has_key)
+            yield FileRows(live.file, _live_rows(table, live, table.schema().column_names), has_key)
 
 
 def all_files(table: Table) -> list[DataFile]:
@@ -134,7 +134,7 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
     return max(numbers, default=-1)
 
 
-def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
+def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
     """Return the live rows of a file, in the top-level columns of the table with these names, in
     their order. Unknown names are left out; a file without live rows gives an empty table. Raises
     ``DataError`` for delete files that cannot be read.
@@ -149,7 +149,7 @@ def _rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
     return pa.concat_tables([columns.empty_table(), *(part.cast(columns) for part in parts)])
 
 
-def _near(keys: pa.Table) -> BooleanExpression:
+def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
     restricts key columns of integers or texts without nulls. If there are none, it is always true.
     ``keys``: at least one.

@@ -94,7 +94,7 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
     return table
 
 
-def refuse_mixed(title: str, filters: Filters) -> None:
+def refuse_mixed_constants(title: str, filters: Filters) -> None:
     """Raise ``PlanError`` for a filter whose constants are not of one type, or beyond 64 bits. No
     column of a store with types has all of them.
     """

@@ -193,23 +193,23 @@ class DbapiReader:
         """
         parameters: list[Any] = []
 
-        def bound(value: Any) -> str:
+        def add_parameter(value: Any) -> str:
             parameters.append(value)
             return self._mark(len(parameters))
 
         columns = ", ".join(map(self._quoted_name, self._schema.names))
         table = ".".join(map(self._quoted_name, self._source.table.split(".")))
-        conditions = [self._key_condition(by, keys, bound), *self._restrictions(bound)]
+        conditions = [self._key_condition(by, keys, add_parameter), *self._filter_conditions(add_parameter)]
         query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
         if self._driver.paramstyle in _NAMED_STYLES:
             return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
         return query, tuple(parameters)
 
-    def _key_condition(self, by: Sequence[str], keys: pa.Table, bound: Callable[[Any], str]) -> str:
+    def _key_condition(self, by: Sequence[str], keys: pa.Table, add_parameter: Callable[[Any], str]) -> str:
         """Return the condition that a row has one of the keys, in a form that uses indexes; a false
         one without keys.
 
-        ``bound``: adds a parameter and returns its placeholder; it is called in the order of the
+        ``add_parameter``: adds a parameter and returns its placeholder; it is called in the order of the
         placeholders.
         """
         names = [self._quoted_name(name) for name in by]
@@ -217,23 +217,23 @@ class DbapiReader:
         if not keys.num_rows:
             return "1 = 0"
         if len(names) == 1:
-            return f"{names[0]} IN ({', '.join(map(bound, values[0]))})"
+            return f"{names[0]} IN ({', '.join(map(add_parameter, values[0]))})"
         rows = (
-            " AND ".join(f"{name} = {bound(v)}" for name, v in zip(names, row, strict=True))
+            " AND ".join(f"{name} = {add_parameter(v)}" for name, v in zip(names, row, strict=True))
             for row in zip(*values, strict=True)
         )
         return f"({' OR '.join(f'({row})' for row in rows)})"
 
-    def _restrictions(self, bound: Callable[[Any], str]) -> Iterator[str]:
+    def _filter_conditions(self, add_parameter: Callable[[Any], str]) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, at least one, null included. ``bound``: adds a parameter and returns its
+        constants, at least one, null included. ``add_parameter``: adds a parameter and returns its
         placeholder.
         """
         for column, constants in self._source.filters:
             name, not_null = self._quoted_name(column), [c for c in constants if c is not None]
             parts = [f"{name} IS NULL"] if None in constants else []
             if not_null:
-                parts.append(f"{name} IN ({', '.join(map(bound, not_null))})")
+                parts.append(f"{name} IN ({', '.join(map(add_parameter, not_null))})")
             yield f"({' OR '.join(parts)})"
 
     def _quoted_name(self, name: str) -> str:

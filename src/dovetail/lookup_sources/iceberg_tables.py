@@ -20,7 +20,7 @@ from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
     cast_table,
     changed_store_error,
-    refuse_mixed,
+    refuse_mixed_constants,
     typed_constants,
     without_null_keys,
 )
@@ -241,5 +241,5 @@ def iceberg(
     options = declared_fields(
         title, key=key, indexes=indexes, where=where, timeout_s=1.0, retries=retries
     )
-    refuse_mixed(title, options["filters"])
+    refuse_mixed_constants(title, options["filters"])
     return IcebergLookup(address=address, **options)

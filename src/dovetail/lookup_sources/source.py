@@ -372,7 +372,7 @@ def declared_fields(
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PlanError(operator, "no key column is given", "Name at least one in key=")
-    filters = tuple((column, _constants(value)) for column, value in (where or {}).items())
+    filters = tuple((column, _constants_of(value)) for column, value in (where or {}).items())
     for column, constants in filters:
         if not constants:
             raise PlanError(
@@ -389,7 +389,7 @@ def declared_fields(
     }
 
 
-def _constants(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
+def _constants_of(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
     """Return the constants of a filter as a tuple: a single one (None too), or those of a list,
     which may be empty.
     """

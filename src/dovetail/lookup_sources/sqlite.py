@@ -164,7 +164,7 @@ class SqliteReader:
         # The column's own collation uses the index, but may find too many rows.
         equal = [f"t.{_quoted_name(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
         equal += [f"{condition} COLLATE BINARY" for condition in equal]
-        equal += list(self._restrictions())
+        equal += list(self._filter_conditions())
         # CROSS JOIN makes the keys the outer loop, so the table is searched by its index.
         return (
             f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
@@ -172,7 +172,7 @@ class SqliteReader:
             f"WHERE {' AND '.join(equal)}"
         )
 
-    def _restrictions(self) -> Iterator[str]:
+    def _filter_conditions(self) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
         constants, at least one, null included. Each constant that is not null is a parameter.
         """

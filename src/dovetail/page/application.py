@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from dovetail.page.content import Shown
 from dovetail.page.figures import Figures
-from dovetail.page.search import latest_letters, sentence
+from dovetail.page.search import latest_letters, error_in_words
 
 _EVERY_S = 1.0
 _ANSWERS_MAX = 2
@@ -51,7 +51,7 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
             content = await anyio.to_thread.run_sync(read, *arguments, limiter=searching)
         except Exception as error:
             # People who look at the page cannot read a log: whatever fails is said there.
-            content = {"error": sentence(error)}
+            content = {"error": error_in_words(error)}
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
     async def tables(_request: Request) -> Response:
@@ -79,24 +79,24 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         "/letters": letters,
     }
     return Starlette(
-        routes=[Route(path, _guarded(endpoint, token)) for path, endpoint in routes.items()]
+        routes=[Route(path, _with_token_check(endpoint, token)) for path, endpoint in routes.items()]
     )
 
 
-def _guarded(
+def _with_token_check(
     endpoint: Callable[[Request], Awaitable[Response]], token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers 403 unless a request has ``token`` as its parameter
     ``token``. Without a token it answers all.
     """
 
-    async def guarded(request: Request) -> Response:
+    async def answer_with_token(request: Request) -> Response:
         token_given = request.query_params.get("token", "")
         if token is None or secrets.compare_digest(token_given.encode(), token.encode()):
             return await endpoint(request)
         return PlainTextResponse("The token is missing or wrong.", status_code=403)
 
-    return guarded
+    return answer_with_token
 
 
 async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
@@ -105,7 +105,7 @@ async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncI
     """
     last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():
-        last_number, batches = await anyio.to_thread.run_sync(figures.after, last_number)
+        last_number, batches = await anyio.to_thread.run_sync(figures.batches_after, last_number)
         for text in batches:
             yield f"event: batch\ndata: {text}\n\n"
         latest = await anyio.to_thread.run_sync(figures.state)

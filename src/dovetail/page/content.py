@@ -48,7 +48,7 @@ def page_html(
     results if grandalf, which places the picture's boxes, is not installed.
     """
     graph = topology_graph(*results, sinks=sinks) if results else _EMPTY
-    picture = svg(graph, rates=figures) if results else _listed(stages)
+    picture = svg(graph, rates=figures) if results else _stage_list(stages)
     setup = {
         "flows": _flows(graph),
         "figures": figures,
@@ -56,14 +56,14 @@ def page_html(
         "results": [{"name": node.name, "key": node.key.names} for node in results],
     }
     parts = {
-        "style": _part("style.css"),
-        "script": _part("script.js"),
+        "style": _page_file("style.css"),
+        "script": _page_file("script.js"),
         "name": escape(name),
         "picture": picture,
         "setup": json.dumps(setup).replace("<", "\\u003c"),
     }
     # Parts are split off first: what is filled in is never taken for a place to fill.
-    pieces = _part("page.html").split("{{")
+    pieces = _page_file("page.html").split("{{")
     filled = [pieces[0]]
     for piece in pieces[1:]:
         name, _, rest = piece.partition("}}")
@@ -71,7 +71,7 @@ def page_html(
     return "".join(filled)
 
 
-def _listed(stages: Sequence[str]) -> str:
+def _stage_list(stages: Sequence[str]) -> str:
     """Return the stages as text in a list, with a sentence on what is missing."""
     lines = "".join(f"<li>{escape(title)}</li>" for title in stages)
     return (
@@ -81,7 +81,7 @@ def _listed(stages: Sequence[str]) -> str:
     )
 
 
-def _part(name: str) -> str:
+def _page_file(name: str) -> str:
     """Return the text of the page's file of this name."""
     return files("dovetail.page").joinpath(name).read_text("utf-8")
 

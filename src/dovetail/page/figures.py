@@ -19,7 +19,7 @@ _BATCHES_MAX = 500
 class Figures(Protocol):
     """The figures of a query's micro-batches, shared by all who look at the page."""
 
-    def after(self, batch_number: int) -> tuple[int, list[str]]:
+    def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
         ``batch_number`` as JSON texts.
 
@@ -43,7 +43,7 @@ class LiveFigures:
         self._batches: deque[tuple[int, str]] = deque(maxlen=_BATCHES_MAX)
         self._count = 0
 
-    def after(self, batch_number: int) -> tuple[int, list[str]]:
+    def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
         ``batch_number`` as JSON texts.
 
@@ -51,7 +51,7 @@ class LiveFigures:
         ones.
         """
         with self._lock:
-            for progress in self._follower.new():
+            for progress in self._follower.new_batches():
                 self._count += 1
                 self._batches.append((self._count, json.dumps(progress_as_json(progress))))
             return self._count, [text for at, text in self._batches if at > batch_number]
@@ -76,7 +76,7 @@ class RecordedFigures:
     def __init__(self, path: str | None, last_batch: Callable[[], int | None]) -> None:
         self._path, self._last_batch = path, last_batch
 
-    def after(self, batch_number: int) -> tuple[int, list[str]]:
+    def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
         ``batch_number`` as JSON texts, at most the latest 500. Numbers are those of the file.
 

@@ -60,11 +60,11 @@ class StateSearch:
         ``ConfigurationError`` for a table that is not stored or has no rows by key.
         """
 
-        def looked_up(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
+        def find_rows(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
             asked = key_of_column_texts("search", stored.named(table).store, key)
             return lookups.rows(stored, table, [asked], None), stored.batch
 
-        rows, batch = with_latest_state("search", self.checkpoint, looked_up, self.session)
+        rows, batch = with_latest_state("search", self.checkpoint, find_rows, self.session)
         header, *cells = cells_of(rows.slice(0, _ROWS_MAX))
         return {"header": header, "rows": cells, "count": len(rows), "batch": batch}
 
@@ -130,7 +130,7 @@ def latest_letters(folder: str) -> dict[str, Any]:
     return {"header": ["time", "operator", "problem", "row"], "rows": cells}
 
 
-def sentence(error: Exception) -> str:
+def error_in_words(error: Exception) -> str:
     """Return an error as text for people who look at the page: problem and remedy of an error of
     this library, else its one line.
     """

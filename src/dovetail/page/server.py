@@ -56,7 +56,7 @@ class Page:
 
         self._stopping = Event()
         application = application_of(shown, self._stopping, token)
-        listening = socket.create_server((host, port), family=_family(host))
+        listening = socket.create_server((host, port), family=_address_family(host))
         suffix = "" if token is None else f"?token={token}"
         address = f"[{host}]" if ":" in host else host
         self.url = f"http://{address}:{listening.getsockname()[1]}/{suffix}"
@@ -175,10 +175,10 @@ def serve_checkpoint(
     ``ConfigurationError`` for a file that is no record, and as ``page_of`` does.
     """
 
-    def committed() -> CheckpointStores:
+    def latest_stores() -> CheckpointStores:
         return with_latest_state("serve", checkpoint, lambda _, stored: stored, session)
 
-    stored = committed()
+    stored = latest_stores()
     if results:
         title = " and ".join(node.name for node in results)
         refuse_other(in_checkpoint_order(results), title, *stored.topology)
@@ -190,7 +190,7 @@ def serve_checkpoint(
         page_html(
             name, results, stages=[stage.title for stage in stages], figures=record is not None
         ),
-        RecordedFigures(record, lambda: committed().batch),
+        RecordedFigures(record, lambda: latest_stores().batch),
         StateSearch(checkpoint, session),
         RowReasons(checkpoint, session, results) if session and results else None,
     )
@@ -219,6 +219,6 @@ def _is_loopback(host: str) -> bool:
     return False
 
 
-def _family(host: str) -> socket.AddressFamily:
+def _address_family(host: str) -> socket.AddressFamily:
     """Return the kind of an address: IPv6 if ``host`` has colons, else IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

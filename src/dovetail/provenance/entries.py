@@ -15,10 +15,10 @@ from dovetail.plan.views import View
 from dovetail.provenance.evaluation import computed_row
 from dovetail.provenance.explanation import Presence, RowExplanation, columns_in_words
 from dovetail.provenance.group_records import Records
-from dovetail.provenance.stored_rows import StateReader, StoredRow, current, moment, sought
+from dovetail.provenance.stored_rows import StateReader, StoredRow, columns_to_seek, current_rows, moment
 from dovetail.provenance.view_keys import (
     condition_of,
-    excluded,
+    has_other_constant,
     shown_columns,
     viewed_columns,
 )
@@ -47,39 +47,40 @@ class Entries:
 
     def row(self, node: Node, key: Key) -> RowExplanation:
         """Explain the row of a node with a key: a value for each of the node's key columns, by
-        name. ``Walk`` implements it.
+        name. ``Walk`` implements it; here it raises ``NotImplementedError``.
         """
         raise NotImplementedError
 
-    def known(self, node: Node, key: Key, row: StoredRow) -> RowExplanation:
-        """Explain a row of a node from what a stage that reads the node has stored of it. ``Walk``
-        implements it.
+    def explain_stored_result(self, node: Node, key: Key, row: StoredRow) -> RowExplanation:
+        """Explain a row of a node from ``row``, which a stage that reads the node has stored of it.
+        ``Walk`` implements it; here it raises ``NotImplementedError``.
 
-        ``key``: a value for each of the node's key columns, by name. ``row``: the stored row.
+        ``key``: a value for each of the node's key columns, by name.
         """
         raise NotImplementedError
 
     # Inputs of stages.
 
-    def entry(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of ``entry``, an input of these stages, with the columns ``match``; of
-        several rows the first that is stored. A record of a stream is explained by what is given of
-        it. If none of the stages stores the input, go by the rows below it.
+    def explain_input_row(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
+        """Explain the row of ``entry``, an input of these stages, that has the values ``match``. Of
+        several such rows, the first one that is stored counts.
 
-        ``match``: values of columns that the row has, by name; for a row of a table its key.
+        A record of a stream is explained by its known columns alone. If none of the stages stores
+        the input, the rows below it explain the row. ``match``: values by column; for a row of a
+        table its whole key.
         """
         if entry.stream:
-            return self.record(entry, match)
-        stored = self._stored(stages, entry, match)
+            return self.explain_record(entry, match)
+        stored = self._find_stored_rows(stages, entry, match)
         if stored is None:
-            return self.below(entry, match)
+            return self.explain_by_rows_below(entry, match)
         if not stored:
-            return self.no_row(entry, match)
-        return self.stored_row(entry, stored[0])
+            return self.explain_missing_row(entry, match)
+        return self.explain_store_row(entry, stored[0])
 
-    def stored_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain a stored row of the input ``entry``: as a row that is there, with the rows below
-        it. Values of a source that are not stored are named.
+    def explain_store_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
+        """Explain ``row``, a stored row of the input ``entry``: as a row that is there, with the
+        rows below it. For a source, the reason names the values that are not stored.
         """
         key = {name: row.values.get(name) for name in entry.key.names}
         values = {name: row.values[name] for name in entry.values.names if name in row.values}
@@ -89,19 +90,19 @@ class Entries:
             reason = f"not stored: {', '.join(missing)}" if missing else ""
             return replace(explained, is_input=True, reason=reason)
         if isinstance(entry, Derived):
-            return self.known(entry.node, key, row)
+            return self.explain_stored_result(entry.node, key, row)
         assert isinstance(entry, View)
-        return replace(explained, inputs=(self._viewed(entry, row.values, row),))
+        return replace(explained, inputs=(self._explain_viewed_row(entry, row.values, row),))
 
-    def _viewed(self, view: View, columns: Key, row: StoredRow | None) -> RowExplanation:
+    def _explain_viewed_row(self, view: View, columns: Key, row: StoredRow | None) -> RowExplanation:
         """Explain the row of the viewed node that makes a row of the view.
 
         ``columns``: the known columns of the view's row, by name. ``row``: the stored row of the
-        view, None if there is none. If they lack a column of the viewed node's key, the answer is
-        that the row is unknown.
+        view, None if there is none. If ``columns`` does not tell the viewed row's whole key, the
+        presence is ``"unknown"``.
 
-        A row that a stage stores is preferred to ``row``. Without either, the rows below explain
-        it, or the answer is that there is no row.
+        A viewed row that a stage stores is preferred to ``row``. Without either, the rows below
+        explain it, or the presence is ``"none"``.
         """
         node, viewed = view.node, viewed_columns(view, columns)
         key = {name: viewed[name] for name in node.key.names if name in viewed}
@@ -109,16 +110,18 @@ class Entries:
             return unknown_row(node, key, f"the key of {node.name} is not stored behind this step")
         if isinstance(node, Derived):
             return self.row(node.node, key)
-        stored = self._stored(self.stages, node, key)
+        stored = self._find_stored_rows(self.stages, node, key)
         if stored:
-            return self.stored_row(node, stored[0])
+            return self.explain_store_row(node, stored[0])
         if row is None:
-            return self.below(node, key) if stored is None else self.no_row(node, key)
-        return self.stored_row(node, replace(row, values=viewed))
+            return self.explain_by_rows_below(node, key) if stored is None else self.explain_missing_row(node, key)
+        return self.explain_store_row(node, replace(row, values=viewed))
 
-    def no_row(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain why a stage that stores the rows of the input ``entry`` has none with the columns
-        ``match``: key columns, by name, all of them for another stage's result.
+    def explain_missing_row(self, entry: Entry, match: Key) -> RowExplanation:
+        """Explain why no stored row of the input ``entry`` has the values ``match``. A stage must
+        store these rows.
+
+        ``match``: values by key column; the whole key if ``entry`` is another stage's result.
         """
         if isinstance(entry, Source):
             reason = f"{entry.name} has no row with {columns_in_words(match)}"
@@ -130,15 +133,17 @@ class Entries:
             reason = f"{entry.name} has no row with {columns_in_words(match)}"
             return explanation_of(entry.node, match, "none", reason=reason)
         assert isinstance(entry, View)
-        return explanation_of(entry, match, "none", **self._why_not_shown(entry, match))
+        return explanation_of(entry, match, "none", **self._fields_of_missing_row(entry, match))
 
-    def _why_not_shown(self, view: View, match: Key) -> dict[str, Any]:
+    def _fields_of_missing_row(self, view: View, match: Key) -> dict[str, Any]:
         """Return the fields ``reason`` and, if known, ``inputs`` of an explanation: why a view has
-        no row with the columns ``match``, and the row below it.
+        no row with the values ``match``, and the row below it.
+
+        The reason is the view's condition if the row below is there. ``match``: values by column.
         """
-        if excluded(view, match):
+        if has_other_constant(view, match):
             return {"reason": f"{view.name} has no row with {columns_in_words(match)}"}
-        below = self._viewed(view, match, None)
+        below = self._explain_viewed_row(view, match, None)
         condition = condition_of(view)
         if below.presence == "none":
             return {"reason": below.reason, "inputs": (below,)}
@@ -149,15 +154,15 @@ class Entries:
         reason = f"{view.name} has no row with {columns_in_words(match)}{that}"
         return {"reason": reason, "inputs": () if below.presence == "unknown" else (below,)}
 
-    def below(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of a plan node whose rows are not stored, by the rows below it in the
-        plan.
+    def explain_by_rows_below(self, entry: Entry, match: Key) -> RowExplanation:
+        """Explain the row of ``entry``, an input whose rows are not stored, by the rows below it in
+        the plan.
 
         | ``entry`` | explanation |
         |---|---|
         | a source | unknown: its rows are not stored |
         | a result of another stage | that of the stage's row |
-        | a view | the row below it, with the view's columns; unknown if a condition decides |
+        | a view | the row below it, with the view's columns; unknown if a condition or dead letters decide |
 
         ``match``: values of columns that the row has, by name.
         """
@@ -167,34 +172,34 @@ class Entries:
         if isinstance(entry, Derived):
             return self.row(entry.node, match)
         assert isinstance(entry, View)
-        if excluded(entry, match):
-            return explanation_of(entry, match, "none", **self._why_not_shown(entry, match))
-        below = self._viewed(entry, match, None)
+        if has_other_constant(entry, match):
+            return explanation_of(entry, match, "none", **self._fields_of_missing_row(entry, match))
+        below = self._explain_viewed_row(entry, match, None)
         presence = below.presence
         if presence == "row" and (entry.condition is not None or entry.letters is not None):
             presence = "unknown"
         if presence != "row":
             return explanation_of(entry, match, presence, reason=below.reason, inputs=(below,))
-        values = self._shown(entry, below)
+        values = self._values_of_view_row(entry, below)
         return explanation_of(entry, match, "row", values=values, time=below.time, inputs=(below,))
 
-    def _shown(self, view: View, below: RowExplanation) -> dict[str, Any]:
-        """Return the values of a view's row, by name, computed from the row below it. Values that
-        cannot be computed are left out.
+    def _values_of_view_row(self, view: View, below: RowExplanation) -> dict[str, Any]:
+        """Return the values of a view's row, by name, computed from ``below``, the explained row
+        below it. Values that cannot be computed are left out.
         """
         row = {**below.key, **below.values}
-        if view.computed and self.expressions is not None and complete(view.node, row):
+        if view.computed and self.expressions is not None and has_all_columns(view.node, row):
             computed = computed_row(view, {"node": row}, self.expressions) or {}
         else:
             computed = shown_columns(view, row)
         return {name: computed[name] for name in view.values.names if name in computed}
 
-    def record(self, entry: Entry, record: Key) -> RowExplanation:
-        """Explain a record of the stream ``entry``, of which some columns are given. It counts as
-        one that came, at the time ``at_us``. Columns of a source that are not known are named.
+    def explain_record(self, entry: Entry, record: Key) -> RowExplanation:
+        """Explain a record of the stream ``entry``. ``record``: its known columns, by name.
 
-        A record of a view is explained by the one below it. It is unknown if the view has a
-        condition, unless a change is explained.
+        The record counts as one that came, at the time ``at_us`` of this object. For a source, the
+        reason names the columns that are not known. A record of a view is explained by the one
+        below it. It is ``"unknown"`` if the view has a condition, unless ``emitted`` is set.
         """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}
@@ -209,7 +214,7 @@ class Entries:
         assert isinstance(entry, View)
         if not entry.node.stream:
             return replace(explained, reason="the row that changed is not named")
-        below = self.record(entry.node, {**viewed_columns(entry, record), **record})
+        below = self.explain_record(entry.node, {**viewed_columns(entry, record), **record})
         shown = shown_columns(entry, {**below.key, **below.values})
         if below.presence != "row":
             none = explanation_of(entry, key, below.presence, reason=below.reason)
@@ -223,10 +228,12 @@ class Entries:
 
     # Stores.
 
-    def _stored(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
-        """Return the stored rows of the input ``entry`` with the columns ``match``. The first stage
-        that stores the input with these columns counts; None if none does. The list is empty if no
+    def _find_stored_rows(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
+        """Return the stored rows of the input ``entry`` that have the values ``match``; empty if no
         row has them.
+
+        The first of ``stages`` that stores the input with these columns counts. None if no stage
+        does. ``match``: values by column.
         """
         for stage in stages:
             for port in stage.ports:
@@ -238,29 +245,31 @@ class Entries:
 
     def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
         """Return the rows of a stage's store that are current at ``at_us`` and have the values
-        ``match`` in these columns, in no particular order.
+        ``match``, in no particular order. Empty without such rows.
 
-        ``store``: the name of a store that can be read back. Empty without such rows.
+        ``store``: the name of a store of the stage. ``match``: values by column.
         """
         described = stage.fragment.stores[store]
-        rows = self.reader.rows(stage, store, sought(described, match), self.at_us)
-        return current(described, rows, match, self.at_us)
+        rows = self.reader.rows(stage, store, columns_to_seek(described, match), self.at_us)
+        return current_rows(described, rows, match, self.at_us)
 
 
 def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
-    """Return the name of the first store with the rows of an input or a node, None if the stage has
-    none.
+    """Return the name of the first store of a stage with the rows of an input or a node, None if
+    there is none.
 
-    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve. ``match``:
-    the store must have these columns.
+    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, such as
+    ``"rows"``. ``match``: columns that the store must have; the values do not count.
     """
     return next(stores_of(stage, name, kinds, match), None)
 
 
 def stores_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> Iterator[str]:
-    """Yield the names of a stage's stores that have the columns of ``match``.
+    """Yield the names of a stage's stores with the rows of an input or a node that have all columns
+    of ``match``, in the order of the stage.
 
-    ``name``: the input whose rows they hold. ``kinds``: the ways in which they can be read back.
+    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, such as
+    ``"rows"``. The values of ``match`` do not count.
     """
     for store_name, store in stage.fragment.stores.items():
         columns = {field.name for field in store.fields}
@@ -278,11 +287,12 @@ def explanation_of(
     reason: str = "",
     inputs: tuple[RowExplanation, ...] = (),
 ) -> RowExplanation:
-    """Return the explanation of a row of a node, with the node's name and step. ``presence``:
-    ``"row"``, ``"none"`` or ``"unknown"``.
+    """Return the explanation of a row of a node, with the node's name and step. ``is_input`` is
+    False.
 
-    ``values``, ``time``: those of the row. ``reason``: why it is so, in words. ``inputs``: the rows
-    below it. All of these are empty by default, ``time`` is None.
+    ``key``: values by key column. ``presence``: ``"row"``, ``"none"`` or ``"unknown"``. ``values``,
+    ``time``: those of the row, None for none. ``reason``: why it is so, in words, empty if nothing
+    is to be said. ``inputs``: the explained rows below it.
     """
     step = "table" if isinstance(node, Source) else node.summary
     label = getattr(node, "label", None)
@@ -300,12 +310,14 @@ def explanation_of(
 
 
 def unknown_row(node: Node, key: Key, reason: str) -> RowExplanation:
-    """Return the explanation of a row of which nothing is known. ``reason``: why, in words.
-    ``key``: the columns by which it was sought.
+    """Return the explanation ``"unknown"`` of a row, without values. ``key``: the columns by which
+    it was sought. ``reason``: why it is not known, in words.
     """
     return explanation_of(node, key, "unknown", reason=reason)
 
 
-def complete(node: Node, row: Mapping[str, Any]) -> bool:
-    """Return True if ``row``, values by column, has all columns of ``node``."""
+def has_all_columns(node: Node, row: Mapping[str, Any]) -> bool:
+    """Return True if ``row``, values by column, has all columns of ``node``, keys and values. A
+    null counts.
+    """
     return all(name in row for name in node.row.names)

@@ -117,7 +117,7 @@ class RowExplanation:
         >>> RowExplanation("orders", "orders", {"id": 1}, "none").to_dict()["key"]
         {'id': 1}
         """
-        plain: dict[str, Any] = json.loads(json.dumps(_attributes(self), default=_plain))
+        plain: dict[str, Any] = json.loads(json.dumps(_attributes(self), default=_text_for_json))
         return plain
 
     def to_json(self) -> str:
@@ -141,44 +141,45 @@ class RowExplanation:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def __repr__(self) -> str:
-        return "\n".join(_lines(self, "", ""))
+        return "\n".join(_tree_lines(self, "", ""))
 
     def _repr_html_(self) -> str:
         causes = [] if self.cause is None else [f"<li>caused by {self.cause._repr_html_()}</li>"]
         rows = [f"<li>{part._repr_html_()}</li>" for part in self.inputs]
         parts = "".join([*causes, *rows])
         below = f"<ul>{parts}</ul>" if parts else ""
-        return f"<strong>{escaped(_title(self))}</strong>: {escaped(_said(self))}{below}"
+        return f"<strong>{escaped(_title(self))}</strong>: {escaped(_row_in_words(self))}{below}"
 
 
 def _attributes(row: RowExplanation) -> dict[str, Any]:
-    """Return the attributes of an explanation by name, with those of its inputs and its cause as
-    mappings, too.
+    """Return the attributes of an explanation by name. Its inputs and its cause are such mappings,
+    too, at any depth; the cause is None if there is none.
     """
     cause = None if row.cause is None else _attributes(row.cause)
     return {**vars(row), "inputs": [_attributes(part) for part in row.inputs], "cause": cause}
 
 
-def _lines(row: RowExplanation, first: str, rest: str) -> Iterator[str]:
+def _tree_lines(row: RowExplanation, first: str, rest: str) -> Iterator[str]:
     """Yield the lines of the tree of ``row``: the row, its cause if there is one, then its inputs.
-    ``first`` begins the first line, ``rest`` the others.
+    ``first``: a prefix of the first line. ``rest``: a prefix of all others. The cause takes one
+    line, without its own inputs.
     """
-    yield first + printable(f"{_title(row)}: {_said(row)}")
+    yield first + printable(f"{_title(row)}: {_row_in_words(row)}")
     if row.cause is not None:
-        yield f"{rest}← {next(_lines(row.cause, '', ''))}"
+        yield f"{rest}← {next(_tree_lines(row.cause, '', ''))}"
     for index, part in enumerate(row.inputs, start=1):
         branch, below = ("└─ ", "   ") if index == len(row.inputs) else ("├─ ", "│  ")
-        yield from _lines(part, rest + branch, rest + below)
+        yield from _tree_lines(part, rest + branch, rest + below)
 
 
 def _title(row: RowExplanation) -> str:
-    """Return the name of an input, and the step of anything else."""
+    """Return the name of a row's input, or the step of any other row."""
     return row.name if row.is_input else row.step
 
 
-def _said(row: RowExplanation) -> str:
-    """Return the row in words, without its inputs. Without a row: its key, and the reason why there
-    is none or it is not known.
+def _row_in_words(row: RowExplanation) -> str:
+    """Return the row in words, without its inputs: key, values, time, then the reason if there is
+    one. Without a row: its key, and the reason why there is none or it is not known.
     """
     key = columns_in_words(row.key)
     if row.presence != "row":
@@ -186,32 +187,37 @@ def _said(row: RowExplanation) -> str:
         # An input has no more to say than that it has no such row.
         reason = "" if row.is_input and row.presence == "none" else row.reason
         return f"{lead} with {key}" + (f", because {reason}" if reason else "")
-    values = ", ".join(f"{name}={_shown(value)}" for name, value in row.values.items())
-    time = "" if row.time is None else f" @{in_words(row.time)}"
+    values = ", ".join(f"{name}={_value_in_words(value)}" for name, value in row.values.items())
+    time = "" if row.time is None else f" @{readable_text(row.time)}"
     reason = f"; {row.reason}" if row.reason else ""
     return f"{key}{': ' if values else ''}{values}{time}{reason}"
 
 
 def columns_in_words(columns: Mapping[str, Any]) -> str:
-    """Return columns and their values in words, such as ``id 7, page 'home'``."""
-    return ", ".join(f"{name} {_shown(value)}" for name, value in columns.items())
+    """Return columns and their values in words, such as ``id 7, page 'home'``. Empty for no
+    columns.
+    """
+    return ", ".join(f"{name} {_value_in_words(value)}" for name, value in columns.items())
 
 
-def _shown(value: Any) -> str:
-    """Return a value as text for people: ``null`` for None, times in words, else Python's text."""
+def _value_in_words(value: Any) -> str:
+    """Return a value as text for people: ``null`` for None, a time by ``readable_text``, else
+    Python's ``repr``.
+    """
     if value is None:
         return "null"
-    return in_words(value) if isinstance(value, datetime) else repr(value)
+    return readable_text(value) if isinstance(value, datetime) else repr(value)
 
 
-def _plain(value: Any) -> str:
-    """Return a value that JSON lacks as text: a time by ISO 8601, else Python's text."""
+def _text_for_json(value: Any) -> str:
+    """Return as text a value that JSON lacks: a time in ISO 8601, else Python's ``str``."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def in_words(value: Any) -> str:
-    """Return a value as text for people: a time as ISO 8601, with ``Z`` for UTC, anything else as
-    Python's text. A time on the first day of 1970 is written as its microseconds.
+def readable_text(value: Any) -> str:
+    """Return a value as text for people: a time in ISO 8601, with ``Z`` for UTC, anything else as
+    Python's ``str``. A time without a zone counts as UTC. A time on the first day of 1970 is
+    written as its microseconds.
     """
     if not isinstance(value, datetime):
         return str(value)

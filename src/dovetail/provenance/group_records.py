@@ -25,8 +25,11 @@ class Records(Protocol):
     """All records of a topology's streams."""
 
     def of(self, stream: Entry) -> pa.Table | None:
-        """Return the records of a stream that have a value, in order of arrival: its columns and
-        ``_event_time``, in microseconds, perhaps with more. None if they are not known.
+        """Return the records of ``stream`` that have a value, in order of arrival. None if they are
+        not known.
+
+        The table has the stream's columns and ``_event_time``, int64 in microseconds, perhaps with
+        more columns.
         """
 
 
@@ -41,7 +44,9 @@ class GroupRecords(NamedTuple):
 
     @property
     def late(self) -> str:
-        """The records that came too late for the group, in words; empty for none."""
+        """The records that came too late for the group, in words: their number, and the delay of
+        the last one. Empty for none.
+        """
         if not self.late_us:
             return ""
         if len(self.late_us) == 1:
@@ -56,10 +61,10 @@ class GroupRecords(NamedTuple):
 def group_records(
     records: Records, node: Aggregation, key: Mapping[str, Any]
 ) -> GroupRecords | None:
-    """Return the records of a group. None if they are not known: not all are there, windows slide,
-    or a record may have come too late for a session.
+    """Return the records of the group with a key. None if they are not known.
 
-    ``node``: an aggregation of a stream. ``key``: the columns of the group and, if there are
+    They are not known if ``records`` lacks the stream, if windows slide, or if a record was late
+    for its own session. ``node``: an aggregation of a stream. ``key``: the group columns and, with
     windows, the start and end of the window. Records with a null in a group column have no group
     and do not advance stream time.
     """

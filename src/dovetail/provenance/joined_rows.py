@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.nodes import JoinNode
-from dovetail.provenance.entries import Entries, Key, complete, explanation_of
+from dovetail.provenance.entries import Entries, Key, has_all_columns, explanation_of
 from dovetail.provenance.evaluation import computed_row
 from dovetail.provenance.explanation import Presence, RowExplanation
 
@@ -17,7 +17,7 @@ from dovetail.provenance.explanation import Presence, RowExplanation
 class JoinedRows(Entries):
     """The explanations of joined rows."""
 
-    def joined(
+    def explain_joined_row(
         self,
         node: JoinNode,
         key: Key,
@@ -27,28 +27,29 @@ class JoinedRows(Entries):
     ) -> RowExplanation:
         """Explain the row of a join with this key, whether it is there or not.
 
-        ``sides``: the explanation of the left row and that of the right one. The right one is left
-        out only where no left row says which one to look for: where there is none, or it is not
-        known.
+        ``sides``: the explanation of the left row and that of the right row. The right one is left
+        out if the left row is not there or not known, so nothing says which right row to look for.
         ``missing``: the reason to give if the right row is why there is no result; None for the
-        reason of its explanation. The time is the later one of both. Values that cannot be computed
-        are left out.
+        reason in its explanation.
+
+        The time is the later one of both sides. Values that cannot be computed are left out.
         """
         left = sides[0].presence
-        presence = left if len(sides) == 1 else _presence(node.how, left, sides[1].presence)
+        presence = left if len(sides) == 1 else _joined_presence(node.how, left, sides[1].presence)
         if presence != "row":
             index = next(n for n, side in enumerate(sides) if side.presence == presence)
             reason = missing if missing is not None and index else sides[index].reason
             return explanation_of(node, key, presence, reason=reason, inputs=sides)
         times = [side.time for side in sides if side.time is not None]
-        values = self._selected(node, sides)
+        values = self._selected_values(node, sides)
         return explanation_of(
             node, key, "row", values=values, time=max(times, default=None), inputs=sides
         )
 
-    def _selected(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
-        """Return the values that a join selects of its sides, by name, as far as they are known. A
-        value of a side without a row is null.
+    def _selected_values(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
+        """Return the values that a join selects from its sides, by name. Values of a side without a
+        row are null; those that are not known are left out. ``sides``: the explanations of both
+        sides, or of the left one.
         """
         rows: dict[str, dict[str, Any] | None] = {
             name: {**side.key, **side.values} if side.presence == "row" else None
@@ -57,7 +58,7 @@ class JoinedRows(Entries):
         unknown = {n for n, side in zip(rows, sides, strict=True) if side.presence == "unknown"}
         if any(item.column is not None for item in node.select):
             nodes = {"left": node.left, "right": node.right}
-            known = all(r is None or complete(nodes[name], r) for name, r in rows.items())
+            known = all(r is None or has_all_columns(nodes[name], r) for name, r in rows.items())
             if known and not unknown and self.expressions is not None:
                 computed = computed_row(node, rows, self.expressions) or {}
                 return {name: computed[name] for name in node.values.names if name in computed}
@@ -71,12 +72,15 @@ class JoinedRows(Entries):
         return values
 
 
-def _presence(how: How, left: Presence, right: Presence) -> Presence:
-    """Return the presence of a joined row, ``"row"``, ``"none"`` or ``"unknown"``.
+def _joined_presence(how: How, left: Presence, right: Presence) -> Presence:
+    """Return the presence of a joined row: ``"row"``, ``"none"`` or ``"unknown"``. ``left``,
+    ``right``: those of the sides.
 
-    In a left or right join it is that of the preserved side. In an inner join one side without a
-    row suffices for ``"none"``, in an outer join one row for ``"row"``. Otherwise it is
-    ``"unknown"`` if a side is.
+    | ``how`` | result |
+    |---|---|
+    | ``"left"``, ``"right"`` | that of the preserved side |
+    | ``"inner"`` | ``"none"`` if a side is ``"none"``, else ``"unknown"`` if one is, else ``"row"`` |
+    | ``"outer"`` | ``"row"`` if a side is ``"row"``, else ``"unknown"`` if one is, else ``"none"`` |
     """
     if how == "left":
         return left

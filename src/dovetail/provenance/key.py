@@ -18,15 +18,16 @@ KeyValue: TypeAlias = Annotated[
 
 
 def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
-    """Return a key as values by the names of the node's key columns, in their types.
+    """Return a key that a user gives as values by the names of the node's key columns, in their
+    types.
 
     ``caller``: the call in errors. ``key``: a value; of several columns a tuple, a list or a
     mapping. A mapping for a stream may have further columns of the record, which are returned, too.
     Raises ``PlanError`` for other columns and for values of another type. Also for a null, unless
-    the node's keys may have nulls or a stream's record is given.
+    the node's keys may have nulls or a stream's record is given as a mapping.
     """
     if node.stream and isinstance(key, Mapping):
-        return _record_of(caller, node, key)
+        return _checked_record(caller, node, key)
     fields = [*arrow_schema(node.key)]
     names = [field.name for field in fields]
     if isinstance(key, Mapping):
@@ -38,30 +39,32 @@ def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
     if len(values) != len(names):
         raise PlanError(
             caller,
-            f"key= is {_shown(key)}, the key of {node.name} is {', '.join(names)}",
+            f"key= is {_key_in_words(key)}, the key of {node.name} is {', '.join(names)}",
             "Give these",
         )
     if not node.null_keys and any(value is None for value in values):
-        raise PlanError(caller, f"key= is {_shown(key)}, and no key has a null", "Give a value")
+        raise PlanError(caller, f"key= is {_key_in_words(key)}, and no key has a null", "Give a value")
     return {
-        field.name: _value(caller, field, value)
+        field.name: _checked_value(caller, field, value)
         for field, value in zip(fields, values, strict=True)
     }
 
 
-def _shown(key: Any) -> str:
-    """Return a key for an error, in one line: the values of a short tuple, list or mapping, and
-    else what kind of value it is.
+def _key_in_words(key: Any) -> str:
+    """Return a key for an error, in one line: the values of a tuple, list or mapping of at most 80
+    characters, else the type of value that it is.
     """
     text = repr(key)
     short = isinstance(key, (tuple, list, Mapping)) and len(text) <= 80 and "\n" not in text
     return text if short else shown_value(key)
 
 
-def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given columns of a stream's record, by name, in the types of the columns. They may
-    be columns of any stream below the node. Raises ``PlanError`` if a key column is missing, and
-    for unknown columns.
+def _checked_record(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given columns of a stream's record, by name, in the types of the columns.
+
+    ``caller``: the call in errors. ``record``: values by column. They may be columns of any stream
+    below the node. Raises ``PlanError`` if a key column is missing, for an unknown column, and for
+    a value of another type.
     """
     fields = {
         field.name: field for part in node.walk() if part.stream for field in arrow_schema(part.row)
@@ -73,12 +76,13 @@ def _record_of(caller: str, node: Node, record: Mapping[str, Any]) -> dict[str, 
     if unknown:
         column_names = ", ".join(fields)
         raise PlanError(caller, f"key= has no column {unknown[0]!r}", f"Columns are {column_names}")
-    return {name: _value(caller, fields[name], value) for name, value in record.items()}
+    return {name: _checked_value(caller, fields[name], value) for name, value in record.items()}
 
 
 def key_of_named_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a key from texts by column, in the types and the order of the key; ``null`` is null.
-    Raises ``PlanError`` for other columns and for texts that are no values of a column.
+    """Return a key from texts by column, in the types and the order of the node's key; the text
+    ``null`` is null. ``caller``: the call in errors. Raises ``PlanError`` for missing or other
+    columns, and for a text that is no value of its column.
     """
     fields = {field.name: field for field in arrow_schema(node.key)}
     if {*texts} != {*fields}:
@@ -91,8 +95,8 @@ def key_of_named_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dic
 
 
 def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
-    """Return the value of the column ``field`` that a text means; None for ``null``. Raises
-    ``PlanError`` if it means none.
+    """Return the value of the column ``field`` that a text means; None for ``null``. ``caller``:
+    the call in errors. Raises ``PlanError`` for a text that is no value of the column's type.
     """
     try:
         texts = pa.array([None if text == "null" else text], pa.string())
@@ -102,12 +106,11 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
         raise PlanError(caller, problem, "Give a value of that type") from error
 
 
-def _value(caller: str, field: pa.Field, value: Any) -> Any:
-    """Return the value of a key that a user gives in the type of the column ``field``; None for
-    None.
+def _checked_value(caller: str, field: pa.Field, value: Any) -> Any:
+    """Return a value that a user gives in the type of the column ``field``; None for None.
 
-    Raises ``PlanError`` for a value of another type, as a float is for a whole number. ``caller``:
-    the call in errors.
+    ``caller``: the call in errors. Raises ``PlanError`` for a value that Arrow does not convert to
+    the type, and for a float in a column of whole numbers.
     """
     try:
         if isinstance(value, float) and pa.types.is_integer(field.type):
@@ -116,6 +119,6 @@ def _value(caller: str, field: pa.Field, value: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise PlanError(
             caller,
-            f"key= has {_shown(value)} for {field.name}, of type {field.type}",
+            f"key= has {_key_in_words(value)} for {field.name}, of type {field.type}",
             "Give such a value",
         ) from error

@@ -28,10 +28,10 @@ class LocalState:
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
         """Return the rows of a stage's store whose columns equal ``match``, all versions included,
-        with times in microseconds. Without such rows the table is empty. ``at_us`` changes nothing.
+        with times as int64 in microseconds. Without such rows the table is empty.
 
-        ``stage``: one of the run that keeps a state. ``store``: the name of a store that can be
-        read back.
+        ``stage``: one of the run that keeps a state. ``store``: the name of a store of the stage.
+        ``match``: values by column. ``at_us`` changes nothing: all versions are returned.
         """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
@@ -57,12 +57,14 @@ class LocalState:
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
-        """Return the manifest of a bucket of a stage; None before its first micro-batch."""
+        """Return the manifest of a bucket of a stage; None before its first micro-batch with rows.
+        ``bucket``: its number, from 0.
+        """
         return manifests.read(self._local.by_stage[stage].blobs[bucket])
 
 
 def _runs(manifest: Manifest, store: str) -> Runs:
-    """Return the sorted runs of the store named ``store``, without incomplete merges; no runs if it
-    is missing.
+    """Return the sorted runs of the store named ``store`` in a manifest, without incomplete merges.
+    Empty if the manifest lacks the store.
     """
     return Runs(manifest.stores.get(store, Runs()).runs)

@@ -32,7 +32,7 @@ class StoredRow:
 
     @property
     def time(self) -> datetime | None:
-        """The event time of the row in UTC; None without one."""
+        """The event time of the row in UTC, at most in the year 9999; None without one."""
         return None if self.time_us is None else moment(self.time_us)
 
 
@@ -42,27 +42,30 @@ class StateReader(Protocol):
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a store (``store_contents.schema_of``) whose columns equal ``match``.
+        """Return the rows of a stage's store whose columns equal ``match``, in the columns of
+        ``store_contents.schema_of``.
 
-        Null equals null, and times are int64 in microseconds. A store that has no rows yet gives
-        none. ``at_us``: the time of the versions that are needed at least, None for the latest.
-        Other versions may be among the rows.
+        Null equals null, and times are int64 in microseconds. A store that has no rows yet gives an
+        empty table. ``store``: the name of the store. ``match``: values by column. ``at_us``: the
+        time of the versions that are needed, None for the latest; other versions may be among the
+        rows.
         """
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage with stores, in microseconds; None for an
-        input without rows.
+        """Return the stream time of each input of a stage with stores, in order, in microseconds;
+        None for an input without rows.
         """
 
 
-def current(
+def current_rows(
     store: Store, rows: pa.Table, match: Mapping[str, Any], at_us: int | None = None
 ) -> list[StoredRow]:
-    """Return the rows of a store that count now and whose columns equal ``match``: of versions only
-    the last one of a key, if it is no delete.
+    """Return the rows of a store that count at ``at_us`` and whose columns equal ``match``, in no
+    particular order.
 
-    ``rows``: as a ``StateReader`` returns them, all versions of their keys. ``at_us``: the time
-    whose versions count, inclusive; None for the latest. Other kinds of row count at any time.
+    In a store of versions, the last version of each key up to ``at_us``, inclusive, counts unless
+    it is a delete. None stands for the latest version. In other kinds of store all rows count.
+    ``rows``: as a ``StateReader`` returns them, all versions of their keys.
     """
     counting = _last_versions(store, rows, at_us) if store.kind == "versions" else rows
     return [
@@ -71,10 +74,9 @@ def current(
     ]
 
 
-def sought(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns of ``match`` by which rows of a store are read.
-
-    Versions are read by their keys alone: a later version may have other values.
+def columns_to_seek(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of ``match`` by which a reader seeks rows of a store: all of it, or the key
+    columns of a store of versions. A later version of the same key may have other values.
     """
     if store.kind != "versions":
         return match
@@ -82,11 +84,11 @@ def sought(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
-    """Return the last version of each key up to ``at_us``, inclusive, without ``_change``. Of two
-    versions with one time, the later row in ``rows`` counts.
+    """Return the last version of each key up to ``at_us``, inclusive, without the column
+    ``_change``, in no particular order. Keys whose last version is a delete are left out.
 
-    Keys whose last version is a delete are left out. ``at_us``: None takes all versions. The result
-    has no particular order.
+    ``rows``: versions of a store. Of two versions with one time, the later row in ``rows`` counts.
+    ``at_us``: in microseconds; None takes all versions.
     """
     if at_us is not None:
         rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
@@ -98,8 +100,9 @@ def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
 
 
 def in_microseconds(rows: pa.Table) -> pa.Table:
-    """Return rows with ``_timestamp`` and ``_due``, if they have these columns, as int64 in
-    microseconds. Python can represent such a time beyond the year 9999, too.
+    """Return the rows with their columns ``_timestamp`` and ``_due`` cast to int64, in
+    microseconds; a missing column stays missing. Python has no datetime beyond the year 9999, but
+    int64 has.
     """
     for name in (TIMESTAMP, DUE):
         if name in rows.column_names:
@@ -110,7 +113,8 @@ def in_microseconds(rows: pa.Table) -> pa.Table:
 
 def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
     """Return the rows whose columns equal the values of ``match``, in order; all for an empty
-    ``match``. Null equals null. Raises ``KeyError`` for an unknown column.
+    ``match``. Null equals null, NaN equals NaN, and -0.0 equals 0.0. Raises ``KeyError`` for an
+    unknown column.
     """
     if not match or not len(rows):
         return rows
@@ -120,8 +124,9 @@ def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
 
 
 def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1) -> list[pa.Array]:
-    """Return a key as columns of these types, repeated for a number of rows. ``key``: a value for
-    each type, in order. Raises an error of Arrow for a value of another type.
+    """Return one key as Arrow columns of these types, in canonical form, repeated for ``rows``
+    rows. ``key``: a value for each type, in order. Raises an error of Arrow for a value of another
+    type.
     """
     return [
         canonical_key(pa.array([value] * rows, type_))
@@ -130,22 +135,27 @@ def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1)
 
 
 def moment(us: int) -> datetime:
-    """Return a time in microseconds as a datetime in UTC, at most in the year 9999."""
+    """Return a time in microseconds since 1970 as a datetime in UTC; the last day of the year 9999
+    for later times.
+    """
     return (
         min(_EPOCH + timedelta(microseconds=us), _LAST) if us < 253_370_764_800_000_000 else _LAST
     )
 
 
-def in_order_of(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
-    """Return rows in ascending order of these columns, null first. If values of a column have no
-    order, all rows go by the text of the columns. Each row must have all of ``names``.
+def sorted_rows(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:
+    """Return rows in ascending order of the columns ``names``, null first; equal rows keep their
+    order. If values of a column cannot be compared, rows go by the ``repr`` of these columns. Each
+    row must have all of ``names``.
     """
     try:
-        return sorted(rows, key=lambda row: [(v is not None, v) for v in _values(row, names)])
+        return sorted(rows, key=lambda row: [(v is not None, v) for v in _column_values(row, names)])
     except TypeError:
-        return sorted(rows, key=lambda row: repr(_values(row, names)))
+        return sorted(rows, key=lambda row: repr(_column_values(row, names)))
 
 
-def _values(row: StoredRow, names: Sequence[str]) -> list[Any]:
-    """Return the values of a row's columns ``names``, in that order."""
+def _column_values(row: StoredRow, names: Sequence[str]) -> list[Any]:
+    """Return the values of a row's columns ``names``, in that order. Raises ``KeyError`` for a
+    missing column.
+    """
     return [row.values[name] for name in names]

@@ -25,13 +25,16 @@ _UNMATCHED = "of the records that are kept, none matches another or has come out
 class StreamResults(JoinedRows):
     """The explanations of results of joins of two streams."""
 
-    def stream_results(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain results of a join of two streams: by the records with this key that are still
-        kept, at most ``members`` of each side. Others are not known.
+    def explain_stream_results(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain the results of a join of two streams that have this key: by the records of both
+        sides that are still stored, at most ``members`` of each side.
 
-        It is a row if one of these records has come out, in a pair or alone. Otherwise it is
-        unknown, since former records of the key may have come out. ``key``: at least a value for
-        each of the node's key columns, by name. ``stages``: those that compute the node.
+        The presence is ``"row"`` if one of these records has been emitted, in a pair or alone. It
+        is ``"row"``, too, if ``emitted`` is set; then only records with its values count. Otherwise
+        it is ``"unknown"``, since former records of the key may have been emitted.
+
+        ``key``: at least a value for each of the node's key columns, by name. ``stages``: those
+        that compute the node.
         """
         kept: list[list[StoredRow]] = []
         waits: list[int] = []
@@ -55,11 +58,11 @@ class StreamResults(JoinedRows):
             waits.append(
                 sum(len(self.rows(stage, waiting_store_name(index), match)) for stage in queues)
             )
-            records += [self.stored_record(entry, row) for row in found[: self.members]]
+            records += [self.explain_stored_record(entry, row) for row in found[: self.members]]
         shown = {n: key[n] for n in node.key.names}
         if not records:
             return unknown_row(node, shown, f"no records with {columns_in_words(key)} are kept")
-        if self.emitted is None and not _have_come_out(node, kept, waits):
+        if self.emitted is None and not _is_any_emitted(node, kept, waits):
             unknown = unknown_row(node, shown, _UNMATCHED)
             return replace(unknown, inputs=tuple(records))
         return explanation_of(
@@ -67,9 +70,11 @@ class StreamResults(JoinedRows):
         )
 
     def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
-        """Return the records of the stream ``entry`` with the columns ``match`` that its window
-        still needs, in the order of time. Return an empty list if there are none, or if no stage
-        keeps any.
+        """Return the stored records of the stream ``entry`` with the values ``match`` that its
+        window still needs, in the order of time.
+
+        Return an empty list if there are none, or if no stage stores any. ``match``: values by
+        column.
         """
         for stage in stages:
             for port in stage.ports:
@@ -81,23 +86,23 @@ class StreamResults(JoinedRows):
                         )
         return []
 
-    def stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain a stored record of the stream ``entry`` at its own time, as one that met the
-        conditions of all views.
+    def explain_stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
+        """Explain ``row``, a stored record of the stream ``entry``, at its own time. Stored records
+        have met the conditions of all views, so no condition makes the record ``"unknown"``.
         """
         # What is stored has met the conditions of views.
         walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
-        return walk.record(entry, row.values)
+        return walk.explain_record(entry, row.values)
 
 
-def _have_come_out(
+def _is_any_emitted(
     node: StreamJoin, kept: Sequence[Sequence[StoredRow]], waits: Sequence[int]
 ) -> bool:
-    """Return True if one of the kept records of a key has come out, in a pair or alone.
+    """Return True if a stored record of a key has been emitted, in a pair or alone.
 
-    ``kept``: the records of the left side and of the right side, each in the order of time.
-    ``waits``: how many of each side wait for their window to close; 0 unless they come out alone
-    on close.
+    ``kept``: the stored records of the left side and of the right side, each in the order of time.
+    ``waits``: the number of records of each side that wait for their window to close. Only a side
+    that the join preserves without a match can be emitted alone.
     """
     left_us, right_us = (np.array([row.time_us for row in rows], np.int64) for rows in kept)
     least_us, greatest_us = Window(**asdict(node.within)).other_side_bounds(0, left_us)

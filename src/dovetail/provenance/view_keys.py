@@ -10,10 +10,10 @@ from dovetail.plan.views import View
 
 
 def viewed_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the viewed row that equal columns of the view's row, by their names in
-    the viewed node.
+    """Return the values of the viewed row that a view shows unchanged, by their names in the viewed
+    node.
 
-    ``columns``: the columns of the view's row that are known. Computed columns and an exploded
+    ``columns``: the known columns of the view's row, by name. Computed columns and an exploded
     array are not among the results.
     """
     exploded = None if view.exploded is None else view.row.names[view.exploded]
@@ -25,8 +25,11 @@ def viewed_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the view's row that need no expression: columns, constants and fields
-    of structs. ``columns``: the known columns of the viewed row; those made of others are left out.
+    """Return the values of the view's row that need no expression, by name: plain columns,
+    constants and fields of structs.
+
+    ``columns``: the known columns of the viewed row, by name. Columns of the view that need another
+    one are left out. A field of a null struct is null.
     """
     shown = {}
     for name, origin in zip(view.row.names, view.columns, strict=True):
@@ -40,9 +43,10 @@ def shown_columns(view: View, columns: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def excluded(view: View, columns: Mapping[str, Any]) -> bool:
-    """Say whether a constant of the view differs from a known column of the row asked for, so that
-    the row is another table's.
+def has_other_constant(view: View, columns: Mapping[str, Any]) -> bool:
+    """Return True if a constant column of the view differs from its value in ``columns``: the row
+    is then of another table. ``columns``: the known columns of the view's row, by name; unknown
+    ones never differ.
     """
     origins = zip(view.row.names, view.columns, strict=True)
     return any(
@@ -52,5 +56,5 @@ def excluded(view: View, columns: Mapping[str, Any]) -> bool:
 
 
 def condition_of(view: View) -> str:
-    """Return the view's condition in words; an empty text without one."""
+    """Return the view's condition as text, such as ``amount > 0``; empty without one."""
     return "" if view.condition is None else item_as_text(view.condition)

@@ -42,12 +42,12 @@ from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.views import View
 from dovetail.provenance.entries import Key, explanation_of, store_of, stores_of, unknown_row
-from dovetail.provenance.explanation import RowExplanation, columns_in_words, in_words
+from dovetail.provenance.explanation import RowExplanation, columns_in_words, readable_text
 from dovetail.provenance.group_records import GroupRecords, group_records
-from dovetail.provenance.stored_rows import StoredRow, in_order_of, moment
+from dovetail.provenance.stored_rows import StoredRow, sorted_rows, moment
 from dovetail.provenance.stream_results import StreamResults
-from dovetail.provenance.view_keys import excluded
-from dovetail.provenance.window_keys import renamed, right_of_window
+from dovetail.provenance.view_keys import has_other_constant
+from dovetail.provenance.window_keys import key_under_names, key_of_right_window
 
 
 @dataclass(frozen=True)
@@ -58,29 +58,30 @@ class Walk(StreamResults):
         """Explain the row of a node with a key, or that there is none.
 
         ``key``: a value for each of the node's key columns, by name. ``stages``: those that compute
-        the node; by default they are looked for.
+        the node; empty to look for them. If they do not store the row, the explanation is derived
+        from the rows below it, or is ``"unknown"``.
         """
         stages = stages or self._stages_of(node)
         return (
-            self.entry(stages, node, key)
+            self.explain_input_row(stages, node, key)
             if isinstance(node, Entry)
-            else self._of(node, key, stages)
+            else self._explain(node, key, stages)
         )
 
-    def known(
+    def explain_stored_result(
         self, node: Node, key: Key, row: StoredRow, stages: Sequence[Stage] = ()
     ) -> RowExplanation:
-        """Explain a row of a node from what a stage that reads the node has stored of it.
+        """Explain a row of a node from ``row``, which a stage that reads the node has stored of it.
 
-        The presence is always ``"row"``, with the time and the values of ``row``. Values that are
-        not stored, and the rows below, come from the node's own stages. A union names its part that
-        can have the key, or no part if several can. ``key``: a value for each of the node's key
-        columns, by name. ``stages``: those that compute the node; by default they are looked for.
+        The presence is always ``"row"``, with the time and the values of ``row``. Values that
+        ``row`` lacks, and the rows below, come from the node's own stages. A union names its part
+        that can have the key, or no part if several can. ``key``: a value for each of the node's
+        key columns, by name. ``stages``: those that compute the node; empty to look for them.
         """
         values = {name: row.values[name] for name in node.values.names if name in row.values}
         if isinstance(node, Union):
-            parts = [part for part in node.parts if not _is_excluded(part, key)]
-            inputs = tuple(self.stored_row(part, row) for part in parts[: len(parts) == 1])
+            parts = [part for part in node.parts if not _is_of_other_part(part, key)]
+            inputs = tuple(self.explain_store_row(part, row) for part in parts[: len(parts) == 1])
             names = ", ".join(part.name for part in parts)
             reason = "" if inputs else f"the state does not tell which of {names} has the row"
             below = explanation_of(node, key, "row", inputs=inputs, reason=reason)
@@ -90,82 +91,93 @@ class Walk(StreamResults):
         return replace(below, presence="row", values={**below.values, **values}, time=row.time)
 
     def _stages_of(self, node: Node) -> list[Stage]:
-        """Return the stages that compute a node, in order: alone, or within a larger node. Empty
-        for an input.
+        """Return the stages that compute a node, in the order of the plan. Stages of the node alone
+        come first; if there are none, those of a larger node that contains it count. Empty for an
+        input.
         """
         alone = [stage for stage in self.stages if stage.node == node]
         return alone or [stage for stage in self.stages if stage.computes(node)]
 
     # Nodes.
 
-    def _part(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain the row with this key of a node's input, or that there is none. ``stages``: those
-        that compute the node, and so perhaps the input.
+    def _explain_input(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain the row with this key of ``node``, an input of another node, or that there is
+        none.
+
+        ``stages``: those that compute the other node. They store its inputs, or compute ``node`` as
+        well.
         """
         if isinstance(node, Entry):
-            return self.entry(stages, node, key)
-        return self._of(node, key, stages)
+            return self.explain_input_row(stages, node, key)
+        return self._explain(node, key, stages)
 
     @singledispatchmethod
-    def _of(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+    def _explain(self, node: Node, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain the row of a node with this key, or that there is none. ``stages``: those that
         compute the node.
 
-        By default the answer is that the state does not tell.
+        One method is registered for each type of node. For all other types the explanation is
+        ``"unknown"``.
         """
         return unknown_row(node, key, f"the state of {node.summary!r} does not name its rows")
 
-    @_of.register
+    @_explain.register
     def _(self, node: TableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a join of tables by key: by the rows with the same key on both sides."""
+        """Explain a row of a join of tables by key: by the rows with the same key values on both
+        sides. Key columns are taken by position, since the sides may name them differently.
+        """
         right = dict(zip(node.right.key.names, key.values(), strict=True))
         left = dict(zip(node.left.key.names, key.values(), strict=True))
-        sides = self._part(node.left, left, stages), self._part(node.right, right, stages)
-        return self.joined(node, key, sides)
+        sides = self._explain_input(node.left, left, stages), self._explain_input(node.right, right, stages)
+        return self.explain_joined_row(node, key, sides)
 
-    @_of.register
+    @_explain.register
     def _(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a join by foreign key: by the left row and the right row that it refers
-        to.
+        """Explain a row of a join by foreign key: by the left row with the left table's key, and
+        the right row that it refers to. If all columns of the left key are null, the result is that
+        of a right row without a left row.
         """
         primary = {name: key[name] for name in node.left.key.names}
         theirs = {
             n: key[right_key_name(n)] for n in node.right.key.names if right_key_name(n) in key
         }
         if not stages or not isinstance(stages[-1].fragment.last.law, InOrderLaw):
-            return self._of_star(node, key, stages)
-        answering = _before(stages[-1])
-        subscribing = _before(answering)
+            return self._explain_shared_join(node, key, stages)
+        answering = _sending_stage(stages[-1])
+        subscribing = _sending_stage(answering)
         if all(value is None for value in primary.values()) and theirs:
-            return self._alone(node, key, theirs, subscribing, answering)
-        routes = self.rows(subscribing, _first_store(subscribing), primary)
+            return self._explain_unmatched_right_row(node, key, theirs, subscribing, answering)
+        routes = self.rows(subscribing, _first_store_name(subscribing), primary)
         if not routes:
-            return self.joined(node, key, (self.no_row(node.left, primary),))
-        left = self._left(node, primary, routes[0], answering)
+            return self.explain_joined_row(node, key, (self.explain_missing_row(node.left, primary),))
+        left = self._explain_left_row(node, primary, routes[0], answering)
         foreign = [routes[0].values[foreign_name(n)] for n in range(len(node.right.key))]
-        return self._referring(node, key, left, foreign, [answering])
+        return self._explain_reference(node, key, left, foreign, [answering])
 
-    def _of_star(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain the row with this key of a join that shares its stages with other joins of the
-        same table.
+    def _explain_shared_join(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain the row with this key of a foreign key join whose stages also compute other joins
+        of the same left table.
+
+        The explanation is ``"unknown"`` if the foreign key is not among the known columns of the
+        left row. ``stages``: those that compute the join.
         """
         primary = {name: key[name] for name in node.left.key.names}
         inner = node.left.node if isinstance(node.left, Derived) else None
         shared = any(inner in stage.within for stage in stages)
         left = (
-            self._of(inner, primary, stages) if shared else self.entry(stages, node.left, primary)
+            self._explain(inner, primary, stages) if shared else self.explain_input_row(stages, node.left, primary)
         )
         row = {**left.key, **left.values}
         foreign = [row[name] for name in node.on if isinstance(name, str) and name in row]
         if left.presence != "row":
-            return self.joined(node, key, (left,))
+            return self.explain_joined_row(node, key, (left,))
         if len(foreign) < len(node.on):
             return unknown_row(
                 node, key, f"the state does not name what {node.left.name} refers to"
             )
-        return self._referring(node, key, left, foreign, stages)
+        return self._explain_reference(node, key, left, foreign, stages)
 
-    def _referring(
+    def _explain_reference(
         self,
         node: ForeignKeyJoin,
         key: Key,
@@ -173,8 +185,11 @@ class Walk(StreamResults):
         foreign: Sequence[Any],
         stages: Sequence[Stage],
     ) -> RowExplanation:
-        """Explain the result of a left row with this foreign key. ``stages``: those that store the
-        right rows.
+        """Explain the result of a left row, from the right row that it refers to.
+
+        ``key``: that of the result. ``left``: the explanation of the left row, which is there.
+        ``foreign``: the left row's foreign key, in the order of the right key; a null in it refers
+        to nothing. ``stages``: those that store the right rows.
         """
         referred = dict(zip(node.right.key.names, foreign, strict=True))
         refers = f"{node.left.name} with {columns_in_words(left.key)} refers to"
@@ -183,27 +198,29 @@ class Walk(StreamResults):
             nothing = f"{refers} no {node.right.name}, for its {on} is null"
             right = explanation_of(node.right, referred, "none", reason=nothing)
             right = replace(right, is_input=isinstance(node.right, Source))
-            return self.joined(node, key, (left, right), missing=nothing)
-        right = self.entry(stages, node.right, referred)
+            return self.explain_joined_row(node, key, (left, right), missing=nothing)
+        right = self.explain_input_row(stages, node.right, referred)
         there = f"{node.right.name} with {columns_in_words(referred)}"
         missing = f"{refers} {there}, and {right.reason}"
-        return self.joined(node, key, (left, right), missing=missing)
+        return self.explain_joined_row(node, key, (left, right), missing=missing)
 
-    def _left(
+    def _explain_left_row(
         self, node: ForeignKeyJoin, key: Key, route: StoredRow, answering: Stage
     ) -> RowExplanation:
-        """Explain the left row with this key of a foreign key join, which is there. ``route``: its
-        stored foreign key. ``answering``: the stage that stores left rows. A row that it does not
-        store is explained by the rows below it.
+        """Explain the left row with this key of a foreign key join, which is there.
+
+        ``key``: that of the left row. ``route``: its stored foreign key, with the time of the row.
+        ``answering``: the stage that stores left rows by their foreign key. A row that this stage
+        does not store is explained by the rows below it.
         """
         rows = self.rows(answering, ForeignKeyJoinLaw.SUBSCRIPTIONS, key)
         if rows:
-            return self.stored_row(node.left, rows[0])
+            return self.explain_store_row(node.left, rows[0])
         # A row that refers to nothing is of no use to an inner join, so it is not stored.
-        below = self.below(node.left, key)
+        below = self.explain_by_rows_below(node.left, key)
         return replace(below, presence="row", time=route.time)
 
-    def _alone(
+    def _explain_unmatched_right_row(
         self,
         node: ForeignKeyJoin,
         key: Key,
@@ -211,30 +228,33 @@ class Walk(StreamResults):
         subscribing: Stage,
         answering: Stage,
     ) -> RowExplanation:
-        """Explain a right row that comes out where no left row refers to it. ``key``: that of the
-        result, ``theirs``: that of the right row.
+        """Explain the result that a right row gives if no left row refers to it.
 
-        ``subscribing``, ``answering``: the join's stages by primary key and by foreign key. If a
-        left row refers to the right row, the result has no such row.
+        ``key``: that of the result. ``theirs``: that of the right row. ``subscribing``,
+        ``answering``: the join's stages by primary key and by foreign key. The presence is
+        ``"none"`` if there is no right row, or if a left row refers to it.
         """
-        right = self.entry([answering], node.right, theirs)
+        right = self.explain_input_row([answering], node.right, theirs)
         if right.presence != "row":
             return explanation_of(node, key, "none", reason=right.reason, inputs=(right,))
         foreign = {foreign_name(n): value for n, value in enumerate(theirs.values())}
-        routes = self.rows(subscribing, _first_store(subscribing), foreign)
+        routes = self.rows(subscribing, _first_store_name(subscribing), foreign)
         if not routes:
             left = explanation_of(node.left, {}, "none")
-            return replace(self.joined(node, key, (left, right)), inputs=(right,))
+            return replace(self.explain_joined_row(node, key, (left, right)), inputs=(right,))
         primary = {name: routes[0].values[name] for name in node.left.key.names}
-        left = self._left(node, primary, routes[0], answering)
+        left = self._explain_left_row(node, primary, routes[0], answering)
         reason = f"{node.left.name} with {columns_in_words(primary)} refers to it, so it is joined"
         return explanation_of(node, key, "none", reason=reason, inputs=(left, right))
 
-    @_of.register
+    @_explain.register
     def _(self, node: Aggregation, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of an aggregate: by the rows of the group, or the records if they are
-        known. At most ``members`` are named. If no stage is given, the answer is that it is not
-        known.
+        """Explain a row of an aggregate: by the rows of its group, or the records of a stream if
+        they are known.
+
+        At most ``members`` of them are named; the reason has the number of the others. The presence
+        is ``"none"`` if a table has no row of the group. It is ``"unknown"`` if ``stages`` is
+        empty, as for an aggregate within another step.
         """
         group = {name: key[name] for name in node.by}
         if not stages:
@@ -242,11 +262,11 @@ class Walk(StreamResults):
         store = store_of(stages[-1], node.name, ("rows",), key)
         rows = None if store is None else self.rows(stages[-1], store, key)
         if node.input.stream:
-            return self._of_stream(node, key, rows, stages)
-        retracting = _before(stages[-1])
-        rows_of_groups = self.rows(retracting, _first_store(retracting), group)
-        found = in_order_of(rows_of_groups, node.input.key.names)
-        members = tuple(self.stored_row(node.input, row) for row in found[: self.members])
+            return self._explain_group_of_stream(node, key, rows, stages)
+        retracting = _sending_stage(stages[-1])
+        rows_of_groups = self.rows(retracting, _first_store_name(retracting), group)
+        found = sorted_rows(rows_of_groups, node.input.key.names)
+        members = tuple(self.explain_store_row(node.input, row) for row in found[: self.members])
         if not found:
             reason = f"{node.input.name} has no row with {columns_in_words(group)}"
             return explanation_of(node, key, "none", reason=reason)
@@ -258,7 +278,7 @@ class Walk(StreamResults):
             node, key, "row", values=values, time=max(times), reason=reason, inputs=members
         )
 
-    def _of_stream(
+    def _explain_group_of_stream(
         self,
         node: Aggregation,
         key: Key,
@@ -266,45 +286,52 @@ class Walk(StreamResults):
         stages: Sequence[Stage],
     ) -> RowExplanation:
         """Explain the group with this key of a stream's records, of which only the aggregates are
-        stored. ``rows``: the stored aggregates, an empty sequence for no group, None if they cannot
-        be looked up.
+        stored.
+
+        ``rows``: the stored row of aggregates; empty for no group, None if it cannot be looked up.
+        ``stages``: those that compute the aggregate. If all records are known,
+        ``_explain_group_by_records`` answers. Otherwise a group that may have existed in a closed
+        window is ``"unknown"``.
         """
         fixed = node.windows is None or node.windows.fixed
         # Records within a former session may belong to a longer one by now.
         all_records = self.records if fixed or rows else None
         records = None if all_records is None else group_records(all_records, node, key)
         if records is not None:
-            return self._of_records(node, key, rows, records)
+            return self._explain_group_by_records(node, key, rows, records)
         gone = f"the records of {node.input.name} are not stored, only what they come to"
         if rows:
             values = {name: rows[0].values[name] for name in node.values.names}
             return explanation_of(node, key, "row", values=values, time=rows[0].time, reason=gone)
         group = columns_in_words(key)
         if rows is not None and node.windows is not None and stages:
-            due_us, now_us = self._due_us(node, key, stages)
+            due_us, now_us = self._close_and_stream_time_us(node, key, stages)
             if now_us is not None and now_us >= due_us:
-                closed = f"its window closed at {in_words(moment(due_us))} and may be gone"
+                closed = f"its window closed at {readable_text(moment(due_us))} and may be gone"
                 return unknown_row(node, key, closed)
         if rows is None:
             return unknown_row(node, key, gone)
         had = "had no record" if fixed else "has no session"
         return explanation_of(node, key, "none", reason=f"{node.input.name} {had} with {group}")
 
-    def _of_records(
+    def _explain_group_by_records(
         self,
         node: Aggregation,
         key: Key,
         rows: Sequence[StoredRow] | None,
         records: GroupRecords,
     ) -> RowExplanation:
-        """Explain the group with this key by its ``records``, of which the first ``members`` are
-        named. ``rows``: its stored aggregates, None or empty for none.
+        """Explain the group with this key by its records, of which the first ``members`` are named.
+
+        ``rows``: its stored row of aggregates, None or empty for none. ``records``: those of the
+        group. The presence is ``"none"`` if no record came in time, else ``"row"`` at the time of
+        the latest record.
         """
         taken = records.taken
         if not taken:
             none = f"{node.input.name} had no record with {columns_in_words(key)}"
             return explanation_of(node, key, "none", reason=records.late or none)
-        members = tuple(self.stored_record(node.input, row) for row in taken[: self.members])
+        members = tuple(self.explain_stored_record(node.input, row) for row in taken[: self.members])
         more = len(taken) - len(members)
         values = {name: rows[0].values[name] for name in node.values.names} if rows else {}
         reasons = [f"{more:,} more records are not named"] if more else []
@@ -320,15 +347,15 @@ class Walk(StreamResults):
             inputs=members,
         )
 
-    @_of.register(Materialized)
-    @_of.register(Expired)
-    @_of.register(Filled)
-    @_of.register(Transacted)
+    @_explain.register(Materialized)
+    @_explain.register(Expired)
+    @_explain.register(Filled)
+    @_explain.register(Transacted)
     def _(self, node: Any, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of an operator that keeps keys: by the row of its input with the same
-        key.
+        """Explain a row of an operator that keeps keys: by the row of its input with the same key.
+        The explanation has the presence, the time and the known values of that row.
         """
-        below = self._part(node.node, key, stages)
+        below = self._explain_input(node.node, key, stages)
         reason = below.reason
         if isinstance(node, Expired) and below.presence == "none":
             reason = f"{reason}, or it has expired"
@@ -343,13 +370,15 @@ class Walk(StreamResults):
             inputs=(below,),
         )
 
-    @_of.register
+    @_explain.register
     def _(self, node: Exploded, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of an exploded table: by the row with the array. There is none if the array
-        lacks the element.
+        """Explain a row of an exploded table: by the row with the array.
+
+        The last key column is the element's position from 0, or the element itself if positions are
+        not kept. The presence is ``"none"`` if the array lacks the element.
         """
         *parent, element = key.values()
-        below = self._part(node.node, dict(zip(node.node.key.names, parent, strict=True)), stages)
+        below = self._explain_input(node.node, dict(zip(node.node.key.names, parent, strict=True)), stages)
         if below.presence != "row":
             return explanation_of(node, key, below.presence, reason=below.reason, inputs=(below,))
         array = below.values.get(node.column) or []
@@ -365,12 +394,13 @@ class Walk(StreamResults):
             return explanation_of(node, key, "none", reason=reason, inputs=(below,))
         return explanation_of(node, key, "row", values=values, time=below.time, inputs=(below,))
 
-    @_of.register
+    @_explain.register
     def _(self, node: Union, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a union of tables: by the row of the one table that has the key. It is
-        not known if no table is known to have it, and one of them does not tell.
+        """Explain a row of a union of tables: by the row of the one table that has the key. If no
+        table is known to have it, the presence is ``"unknown"`` if one of the tables does not tell,
+        else ``"none"``.
         """
-        parts = [self._part(part, key, stages) for part in node.parts]
+        parts = [self._explain_input(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
         if present:
             (part,) = present
@@ -386,10 +416,12 @@ class Walk(StreamResults):
 
     # Windows and streams.
 
-    @_of.register
+    @_explain.register
     def _(self, node: Unwindowed, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a windowed table read as a table: by the row of the window. A row that
-        is final does not exist before its window closes.
+        """Explain a row of a windowed table read as a table: by the row of the window.
+
+        The presence is ``"unknown"`` if the key lacks a key column of the windowed table. A row of
+        a table with only final results is ``"none"`` before its window closes.
         """
         windowed = node.input.node
         origins = zip(node.row.names, node.columns, strict=True)
@@ -398,7 +430,7 @@ class Walk(StreamResults):
         }
         if not {*windowed.key.names} <= {*shown}:
             return unknown_row(node, key, f"a row of {windowed.name} is known by its window only")
-        below = self._of(windowed, {name: shown[name] for name in windowed.key.names}, stages)
+        below = self._explain(windowed, {name: shown[name] for name in windowed.key.names}, stages)
         row = {**below.key, **below.values}
         origins = zip(node.values.names, node.columns[len(node.key) :], strict=True)
         values = {name: row[o] for name, o in origins if isinstance(o, str) and o in row}
@@ -411,17 +443,19 @@ class Walk(StreamResults):
             reason=below.reason,
             inputs=(below,),
         )
-        due_us, now_us = self._due_us(windowed, shown, stages)
+        due_us, now_us = self._close_and_stream_time_us(windowed, shown, stages)
         if node.final and below.presence == "row" and (now_us is None or now_us < due_us):
-            reason = f"it waits until stream time passes {in_words(moment(due_us))}"
+            reason = f"it waits until stream time passes {readable_text(moment(due_us))}"
             return replace(explained, presence="none", values={}, time=None, reason=reason)
         return explained
 
-    def _due_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
-        """Return the stream time from which the window in ``row`` is closed, and the stream time by
-        which it closes: that of the slowest input, both in microseconds. The latter is None before
-        the first row of an input, and if none of ``stages`` stores the windows. ``row``: columns by
-        name, at least the end of the window.
+    def _close_and_stream_time_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
+        """Return the stream time from which the window in ``row`` is closed, and the present stream
+        time of the slowest input, both in microseconds.
+
+        The latter is None before the first row of an input, and if none of ``stages`` stores the
+        windows. ``windowed``: the node with windows. ``row``: columns by name, at least the end of
+        the window.
         """
         windows = windowed.windows
         assert windows is not None
@@ -435,51 +469,55 @@ class Walk(StreamResults):
         known_us = [time_us for time_us in times_us if time_us is not None]
         return due_us, min(known_us) if len(known_us) == len(times_us) and times_us else None
 
-    @_of.register
+    @_explain.register
     def _(self, node: WindowJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain a row of a join of windowed tables: by the left row, and the right row of the
-        same window or of one beside it.
+        """Explain a row of a join of windowed tables: by the left row and the right row that it
+        meets.
+
+        The right row is the one of the same window, of a shifted window, or with the same key. The
+        presence is ``"unknown"`` if the right row's window is not known.
         """
-        left = self._windowed(node.left, renamed(key, node.left.key.names), stages)
+        left = self._explain_windowed_side(node.left, key_under_names(key, node.left.key.names), stages)
         if node.meets_by_key and not node.left.stream:
-            right = self._windowed(node.right, renamed(key, node.right.key.names), stages)
-            return self.joined(node, key, (left, right))
+            right = self._explain_windowed_side(node.right, key_under_names(key, node.right.key.names), stages)
+            return self.explain_joined_row(node, key, (left, right))
         if left.presence != "row":
-            return self.joined(node, key, (left,))
-        match = right_of_window(node, {**key, **left.key, **left.values})
+            return self.explain_joined_row(node, key, (left,))
+        match = key_of_right_window(node, {**key, **left.key, **left.values})
         if match is None:
             return unknown_row(node, key, "the window that the row looks in is not known")
         if None in match.values():
             reason = f"{node.left.name} looks in no window"
-            return self.joined(
+            return self.explain_joined_row(
                 node, key, (left, explanation_of(node.right, match, "none")), missing=reason
             )
-        return self.joined(node, key, (left, self._windowed(node.right, match, stages)))
+        return self.explain_joined_row(node, key, (left, self._explain_windowed_side(node.right, match, stages)))
 
-    def _windowed(self, entry: Entry, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain the row with this key of ``entry``, a side of a join of windowed tables, which
-        its stage may compute, too.
+    def _explain_windowed_side(self, entry: Entry, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+        """Explain the row with this key of ``entry``, a side of a join of windowed tables.
 
-        The join keeps rows longer than the windows are open, so its own stores are asked first.
+        ``stages``: those that compute the join, and perhaps the side. Their stores of the side are
+        asked first, since the join keeps rows longer than the windows are open.
         """
         if entry.windows is None:
-            return self.entry(stages, entry, key)
+            return self.explain_input_row(stages, entry, key)
         assert isinstance(entry, Derived)
         for stage in stages:
             for name in stores_of(stage, entry.name, ("rows",), key):
                 rows = self.rows(stage, name, key)
                 if rows:
-                    return self.known(entry.node, key, rows[0], stages)
-        return self._of(entry.node, key, stages)
+                    return self.explain_stored_result(entry.node, key, rows[0], stages)
+        return self._explain(entry.node, key, stages)
 
-    @_of.register
+    @_explain.register
     def _(self, node: StreamTableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a result of a stream joined with a table: by the record and the table's row.
 
-        ``key`` needs the record's columns that the table is joined by, since records are not
-        stored. Without them the answer is that the row is not known.
+        ``key`` needs the record's columns by which the table is joined, since records are not
+        stored. Without them the presence is ``"unknown"``. A record with a null in one of them
+        meets no row.
         """
-        left = self._part(node.left, key, stages)
+        left = self._explain_input(node.left, key, stages)
         record = {**key, **left.key, **left.values}
         names = [name for name in node.on if name not in record]
         if names:
@@ -491,18 +529,17 @@ class Walk(StreamResults):
             reason = f"{', '.join(node.on)} is null"
             right = explanation_of(node.right, match, "none", reason=reason)
         else:
-            right = self._part(node.right, match, stages)
-        return self.joined(node, {n: record.get(n) for n in node.key.names}, (left, right))
+            right = self._explain_input(node.right, match, stages)
+        return self.explain_joined_row(node, {n: record.get(n) for n in node.key.names}, (left, right))
 
-    @_of.register
+    @_explain.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain results of a join of two streams (``StreamResults``)."""
-        return self.stream_results(node, key, stages)
+        return self.explain_stream_results(node, key, stages)
 
 
-def _before(stage: Stage) -> Stage:
-    """Return the stage before ``stage`` that is of the same node and sends it messages. There must
-    be one.
+def _sending_stage(stage: Stage) -> Stage:
+    """Return the first stage of the same node that sends messages to ``stage``. There must be one.
     """
     return next(
         port.origin
@@ -511,13 +548,15 @@ def _before(stage: Stage) -> Stage:
     )
 
 
-def _first_store(stage: Stage) -> str:
-    """Return the name of the first store of a stage, which has at least one. It has the rows of the
-    first input.
+def _first_store_name(stage: Stage) -> str:
+    """Return the name of the first store of a stage, which has at least one. That store has the
+    rows of the first input.
     """
     return next(iter(stage.fragment.stores))
 
 
-def _is_excluded(entry: Entry, key: Key) -> bool:
-    """Return True if an input cannot have a row with this key, as the key names another table."""
-    return isinstance(entry, View) and excluded(entry, key)
+def _is_of_other_part(entry: Entry, key: Key) -> bool:
+    """Return True if ``entry``, a part of a union, cannot have a row with this key: the key names
+    another part by a constant column.
+    """
+    return isinstance(entry, View) and has_other_constant(entry, key)

@@ -10,21 +10,23 @@ from dovetail.base.columns import WINDOW_END, WINDOW_START
 from dovetail.plan.joins.window_join import WindowJoin
 
 
-def renamed(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the first values of a key under the names ``names``, in order. Further values, and
-    further names, are left out.
+def key_under_names(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a key under other names, by position, such as ``{"id": 7}`` as
+    ``{"order": 7}``. Values beyond the last name, and names beyond the last value, are left out.
     """
     return dict(zip(names, key.values(), strict=False))
 
 
-def right_of_window(node: WindowJoin, left: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the key of the right row that a left row meets, if that is not the row with its own
-    key; None if it is not known. The key has nulls if the left row looks in no window.
+def key_of_right_window(node: WindowJoin, left: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the key of the right row that a left row meets in a join of windowed tables, by right
+    key column. None if it is not known.
 
-    ``left``: the columns of the left row that are known, at least its key. It is not known if an
-    expression, or a column that ``left`` lacks, says the window.
+    ``left``: the known columns of the left row, by name, at least its key. The right window is not
+    known if an expression says it, or a column that ``left`` lacks. Its start and end are null if
+    the left row's column is null, so it meets nothing. If the right table has no windows, the key
+    has no window columns.
     """
-    match = renamed(
+    match = key_under_names(
         {name: left[name] for name in node.left.base_key.names}, node.right.base_key.names
     )
     windows = node.right.windows

@@ -470,7 +470,7 @@ class DeltaState:
     """The Delta log at this version; None on Spark Connect."""
 
     @classmethod
-    def of(cls, session: SparkSession, path: str) -> DeltaState:
+    def read(cls, session: SparkSession, path: str) -> DeltaState:
         """Return the present state of the Delta table at ``path``, from its log. On Spark Connect
         it takes several SQL jobs, and Spark raises an error if there is no table.
         """
@@ -494,7 +494,7 @@ def present_version(reader: VersionReader, source: SnapshotSource) -> int:
     """
     if source.iceberg is not None:
         return reader.iceberg.latest_snapshot(source, ())
-    return DeltaState.of(reader.session, source.path).version
+    return DeltaState.read(reader.session, source.path).version
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
@@ -555,7 +555,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
     a Delta table.
     """
     operator = f"snapshot {source.name}"
-    now = DeltaState.of(reader.session, source.path)
+    now = DeltaState.read(reader.session, source.path)
     if now.table_id != source.table_id:
         raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
     if not now.has_feed:
@@ -582,7 +582,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
     return now
 
 
-def is_unreachable(error: Exception) -> bool:
+def says_version_is_gone(error: Exception) -> bool:
     """Return True if an error's text says that a table no longer has a version, its files or its
     changes.
     """

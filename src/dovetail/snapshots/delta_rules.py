@@ -241,19 +241,19 @@ def moved_values(delta: DataFrame, columns: Sequence[str], now: DataFrame | None
     """
     keys = [foreign_name(i) for i in range(len(columns))]
 
-    def keyed(frame: DataFrame) -> GroupedData:
+    def grouped_by_value(frame: DataFrame) -> GroupedData:
         names = [F.col(quoted(name)).alias(keys[i]) for i, name in enumerate(columns)]
         key_rows = frame.select(*names, *([SIGN] if SIGN in frame.columns else []))
         return key_rows.where(all_of(F.col(name).isNotNull() for name in keys)).groupBy(*keys)
 
     if now is None:
-        counts = keyed(delta).agg(
+        counts = grouped_by_value(delta).agg(
             F.max((F.col(SIGN) < 0).cast("int")).alias("had"),
             F.max((F.col(SIGN) > 0).cast("int")).alias("has"),
         )
     else:
-        change = keyed(delta).agg(F.sum(SIGN).alias("change"))
-        present = keyed(now).agg(F.count("*").alias("rows"))
+        change = grouped_by_value(delta).agg(F.sum(SIGN).alias("change"))
+        present = grouped_by_value(now).agg(F.count("*").alias("rows"))
         rows = F.coalesce(F.col("rows"), F.lit(0))
         counts = change.join(present, keys, "left").select(
             *keys,

@@ -83,7 +83,7 @@ class Deltas:
         self._few = few
         self._known: dict[SnapshotNode, RowDelta] = {}
 
-    def of(self, node: SnapshotNode) -> RowDelta:
+    def delta_of(self, node: SnapshotNode) -> RowDelta:
         """Return the rows that a plan node loses and gains from the old versions to the new ones.
 
         The first call for a node computes them by Spark jobs, later calls return the same delta.
@@ -101,11 +101,11 @@ class Deltas:
         """Return the keys of the plan's root whose rows differ between the old and the new
         versions.
 
-        Each key has its row before and after. Raises the errors of ``of``. Runs Spark jobs, each
+        Each key has its row before and after. Raises the errors of ``delta_of``. Runs Spark jobs, each
         time anew.
         """
         frame = (
-            self.of(root).frame if isinstance(root, SnapshotSource) else self._computed_rows(root)
+            self.delta_of(root).frame if isinstance(root, SnapshotSource) else self._computed_rows(root)
         )
         if frame is None:
             return TargetChanges(None, 0, few=True)
@@ -207,7 +207,7 @@ class Deltas:
         read nothing, if the input has not changed.
         """
         reader, by = self._reader, node.key.names
-        delta = self.of(node.input)
+        delta = self.delta_of(node.input)
         if delta.frame is None:
             return None
         keys = self._keys_of_delta(delta, by)
@@ -229,7 +229,7 @@ class Deltas:
         """Return the rows that a join loses and gains, with ``_sign``. Return None, and read
         nothing, if neither side has changed.
         """
-        deltas = [self.of(side) for side in node.sides]
+        deltas = [self.delta_of(side) for side in node.sides]
         terms = [
             self._term_of_side(node, side, delta)
             for side, delta in enumerate(deltas)
@@ -273,7 +273,7 @@ class Deltas:
         after them, aged ``n`` or ``u``. All rows of a node without changes are aged ``u``.
         """
         rows = self._reader.rows(node, self._new, columns, keys)
-        delta = self.of(node)
+        delta = self.delta_of(node)
         if delta.frame is None:
             return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
         if old:
@@ -288,7 +288,7 @@ class Deltas:
         """Return the rows of a node with changes before these, whose ``columns`` have the values of
         one of the keys, each with ``_age``: ``o`` or ``u``. ``now``: such rows after the changes.
         """
-        delta = self.of(node)
+        delta = self.delta_of(node)
         assert delta.frame is not None
         gone = keys.rows_with_keys(delta.frame.where(F.col(SIGN) < 0), columns)
         return delta_rules.former_rows(

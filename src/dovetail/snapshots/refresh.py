@@ -31,7 +31,7 @@ from dovetail.snapshots.delta_reader import (
     StoredFrames,
     VersionReader,
     Versions,
-    is_unreachable,
+    says_version_is_gone,
     refuse_duplicates,
     state_that_fits,
 )
@@ -95,7 +95,7 @@ class Refresher:
         ``ConfigurationError`` for a source without a change data feed, and for an Iceberg table
         that cannot be read.
         """
-        with self._reading() as reader:
+        with self._source_reader() as reader:
             self._states, latest = {}, dict[str, int]()
             for source in self._sources:
                 # Sources of one table share the version that is read first.
@@ -221,7 +221,7 @@ class Refresher:
                 "the table there is not one of a join over snapshots",
                 "Choose another one; it is not overwritten",
             )
-        with self._reading() as reader:
+        with self._source_reader() as reader:
             refuse_duplicates(reader, self._sources, versions, _bytes_of_work(work))
             rows = reader.rows(self._root, versions)
             if exists:
@@ -246,7 +246,7 @@ class Refresher:
         Raises ``TargetError`` if another writer was faster.
         """
         step = self._record_of_step(choice, work)
-        with self._reading() as reader:
+        with self._source_reader() as reader:
             covered = standing.covered  # the keys of sources that have not changed are known
             changed = [s for s in self._sources if new[s.table_id] != covered[s.table_id]]
             refuse_duplicates(reader, changed, new, _bytes_of_work(work))
@@ -272,11 +272,11 @@ class Refresher:
         """
         step = self._record_of_step(choice, work)
         few = work is not None and work.few
-        with self._reading() as reader, ExitStack() as settings:
+        with self._source_reader() as reader, ExitStack() as settings:
             if few:
                 settings.enter_context(setting(self._session, self._settings_for_few))
             deltas = Deltas(reader, standing.covered, new, few=few)
-            changed = sum(deltas.of(source).rows for source in self._sources)
+            changed = sum(deltas.delta_of(source).rows for source in self._sources)
             if not few and changed <= delta_upsert.ROWS_MAX:
                 settings.enter_context(setting(self._session, self._settings_for_few))
             changes = deltas.changes(self._root)
@@ -296,7 +296,7 @@ class Refresher:
         }
 
     @contextmanager
-    def _reading(self) -> Iterator[VersionReader]:
+    def _source_reader(self) -> Iterator[VersionReader]:
         """Yield a reader of the sources; the frames that it stores are released at the end of the
         block.
 
@@ -307,7 +307,7 @@ class Refresher:
         try:
             yield VersionReader(self._session, self._root, scratch)
         except Exception as error:
-            if isinstance(error, DovetailError) or not is_unreachable(error):
+            if isinstance(error, DovetailError) or not says_version_is_gone(error):
                 raise
             raise TargetError(
                 self._operator,

@@ -158,7 +158,7 @@ class SnapshotTable:
                 folder = delta_tables.location(spark, table)
                 label = name or table.rsplit(".", 1)[-1].strip("`")
             schema = delta_tables.read(spark, delta_tables.named(folder)).schema
-            table_id = DeltaState.of(spark, folder).table_id
+            table_id = DeltaState.read(spark, folder).table_id
         return cls(
             spark, plan.source(path=folder, table_id=table_id, schema=schema, key=key, name=label)
         )

@@ -405,8 +405,8 @@ def test_a_micro_batch_after_a_pause_is_not_taken_for_the_report_of_the_pause(
         followed = []
         for number in (1, 2):
             wait(number)
-            followed += follower.new()
-            assert follower.new() == []
+            followed += follower.new_batches()
+            assert follower.new_batches() == []
             last = dt.progress(query)
             assert last is not None
             assert (last.batch, last.rows) == (number - 1, number)

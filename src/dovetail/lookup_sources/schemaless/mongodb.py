@@ -157,7 +157,7 @@ class MongodbReader:
         )
         step = max(1, min(bounds))
         for start in range(0, keys.num_rows, step):
-            conditions = [_key_condition(by, keys.slice(start, step)), *self._restrictions()]
+            conditions = [_key_condition(by, keys.slice(start, step)), *self._filter_conditions()]
             yield from collection.find({"$and": conditions}, projection)
 
     def _open_collection(self) -> Any:
@@ -176,7 +176,7 @@ class MongodbReader:
                 raise changed_store_error(self._source.title, f"there is no collection {name!r}")
         return self._client[database].get_collection(name, codec_options=_codec_options())
 
-    def _restrictions(self) -> Iterator[dict[str, Any]]:
+    def _filter_conditions(self) -> Iterator[dict[str, Any]]:
         """Yield a condition for each of the source's filters: its field has one of the constants;
         for null it may be missing. An array does not count as one of its elements.
         """

@@ -80,17 +80,17 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     outputs = []
     for outcome in outcomes:
         columns, rows = uses.get(outcome.node, ({}, frozenset()))
-        made_of = {name: _uses(of, places, namespace) for name, of in columns.items()}
+        made_of = {name: _column_uses(of, places, namespace) for name, of in columns.items()}
         for sink in outcome.sinks:
             title = getattr(sink, "title", type(sink).__name__)
             dataset = getattr(sink, "dataset", Dataset(namespace, title))
             outputs.append(
-                OutputDataset(dataset, outcome.node.row, made_of, _uses(rows, places, namespace))
+                OutputDataset(dataset, outcome.node.row, made_of, _column_uses(rows, places, namespace))
             )
     return QueryDatasets(tuple(inputs), tuple(outputs))
 
 
-def _uses(
+def _column_uses(
     origins: Iterable[Origin], places: dict[Source, tuple[Dataset, ...]], namespace: str
 ) -> tuple[ColumnUse, ...]:
     """Return the origins of a column as datasets with their columns and uses, in a fixed order. An

@@ -93,7 +93,7 @@ class Lineage:
 
     def _count_rows(self) -> None:
         """Add the rows that new micro-batches have read to the totals."""
-        for progress in self._follower.new():
+        for progress in self._follower.new_batches():
             self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
 
     def _emit_event(self, state: State, failure: BaseException | None = None) -> None:

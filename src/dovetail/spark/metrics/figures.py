@@ -110,7 +110,7 @@ class MetricValues:
 
     def _update(self) -> None:
         """Add the counts of all micro-batches that have ended since the last call to the totals."""
-        for progress in self._follower.new():
+        for progress in self._follower.new_batches():
             self._last = progress
             for name, labels, value in _counter_increments(progress):
                 self._totals[name][labels] += value
@@ -128,7 +128,7 @@ def _counter_increments(progress: Progress) -> Iterator[tuple[str, Labels, float
     for input_ in progress.inputs:
         yield "rows", (input_.name or input_.source,), input_.rows
     for stage in progress.stages:
-        label = _label(stage)
+        label = _stage_label(stage)
         by_input = {
             "stage_rows": stage.rows,
             "tombstones": stage.tombstones,
@@ -161,7 +161,7 @@ def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
         if input_.lag_s is not None:
             yield "lag_seconds", (name,), input_.lag_s
     for stage in progress.stages:
-        label = _label(stage)
+        label = _stage_label(stage)
         for input_name, time in stage.stream_time.items():
             yield "stream_time_seconds", (label, input_name), time.timestamp()
         for reason, rows in stage.waiting.items():
@@ -173,6 +173,6 @@ def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
         yield "memory_bytes", (label,), stage.memory_bytes
 
 
-def _label(stage: StageProgress) -> str:
+def _stage_label(stage: StageProgress) -> str:
     """Return a stage's number and title; several stages may have the same title."""
     return f"{stage.number}. {stage.title}"

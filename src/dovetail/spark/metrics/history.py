@@ -85,7 +85,7 @@ class Recorder:
         last, batches, failing = False, list[Progress](), False
         while not last:
             last = self._stopping.wait(_EVERY_S) or not self._query.isActive
-            batches = [*batches, *self._follower.new()][-self._keep :]
+            batches = [*batches, *self._follower.new_batches()][-self._keep :]
             if not batches:
                 continue
             try:

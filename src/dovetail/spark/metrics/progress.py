@@ -401,7 +401,7 @@ class ProgressFollower:
         self._query, self._latest = query, ""
         """The time of the last report that was read."""
 
-    def new(self) -> list[Progress]:
+    def new_batches(self) -> list[Progress]:
         """Return the micro-batches that have ended since the last call, the oldest first. The first
         call returns all that Spark still has.
         """

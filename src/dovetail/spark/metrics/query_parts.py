@@ -81,7 +81,7 @@ def parts_of(
         base.name
         for base in frames.bases
         if base.frame is not None
-        for _ in range(_sources_of(base.frame))
+        for _ in range(_source_count(base.frame))
     ]
     stages = [
         StagePart(
@@ -93,23 +93,23 @@ def parts_of(
             tuple(wait.metric for wait in step.stage.fragment.waits),
         )
         for end in plan.last_steps
-        for step in _downstream_first(end)
+        for step in _steps_from_sink(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]
     return QueryParts(tuple(inputs), tuple(stages), tuple(results), tuple(outcomes), title)
 
 
-def _sources_of(frame: DataFrame) -> int:
+def _source_count(frame: DataFrame) -> int:
     """Return the number of Spark's sources below a frame. Spark Connect does not tell; most frames
     have one.
     """
     return 1 if is_remote(frame.sparkSession) else streaming_leaves(frame)
 
 
-def _downstream_first(step: RouteStep) -> Iterator[RouteStep]:
+def _steps_from_sink(step: RouteStep) -> Iterator[RouteStep]:
     """Yield a step, then each step that sends to it, followed by the senders of that one in
     turn.
     """
     yield step
     for earlier in step.before:
-        yield from _downstream_first(earlier)
+        yield from _steps_from_sink(earlier)
