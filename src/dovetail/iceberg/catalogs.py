@@ -40,9 +40,9 @@ class TableAddress:
 
     @classmethod
     def of(cls, table: str, catalog: GivenCatalog) -> TableAddress:
-        """Return the address of a table; nothing is opened or checked. ``catalog``: the catalog's
-        name, or its properties. The property ``name`` names the catalog, by default ``"default"``,
-        and is not kept.
+        """Return the address of a table; nothing is opened or checked. ``table``: its name with the
+        namespace. ``catalog``: the catalog's name, or its properties. The property ``name`` names
+        the catalog, by default ``"default"``, and is not kept as a property.
         """
         if isinstance(catalog, str):
             return cls(table, catalog, ())
@@ -66,8 +66,8 @@ class TableAddress:
         return self.table.rpartition(".")[2]
 
     def open_catalog(self, operator: str) -> Catalog:
-        """Return the catalog. Raises ``ConfigurationError`` if it cannot be opened, or without
-        pyiceberg. ``operator``: the name in errors.
+        """Return the catalog of the table, opened anew. ``operator``: the subject of errors. Raises
+        ``ConfigurationError`` if the catalog cannot be opened, or without pyiceberg.
         """
         refuse_without_pyiceberg(operator)
         from pyiceberg.catalog import load_catalog
@@ -82,11 +82,11 @@ class TableAddress:
             ) from error
 
     def open(self, operator: str, opened: Table | None = None) -> Table:
-        """Return the table as it is now. Raises ``ConfigurationError`` if it or its catalog cannot
-        be read, or without pyiceberg.
+        """Return the table as it is now. Raises ``ConfigurationError`` if the table or its catalog
+        cannot be read, or without pyiceberg.
 
-        ``opened``: the table as it was, which is brought up to date and returned; None to open the
-        catalog anew. ``operator``: the name in errors.
+        ``operator``: the subject of errors. ``opened``: the table as it was, which is brought up to
+        date and returned; None to open the catalog anew.
         """
         if opened is not None:
             load = opened.refresh
@@ -104,5 +104,7 @@ class TableAddress:
 
 
 def refuse_without_pyiceberg(operator: str) -> None:
-    """Raise ``ConfigurationError`` if the package pyiceberg is not installed."""
+    """Raise ``ConfigurationError`` if the package pyiceberg is not installed. ``operator``: the
+    subject of the error.
+    """
     package(operator, "iceberg", "pyiceberg.catalog")

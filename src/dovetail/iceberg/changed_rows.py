@@ -52,11 +52,11 @@ class FileChange:
 def changed_files(
     before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]
 ) -> Iterator[FileChange]:
-    """Yield the data files whose rows may differ between the snapshots ``before`` and ``after``, by
-    their paths' order: added, removed, or with other delete files. Equal snapshots yield none.
+    """Yield the data files whose rows may differ between two snapshots, in order of their paths:
+    files that were added or removed, or that have other delete files. Equal snapshots yield none.
 
-    ``before``, ``after``: all live files of a snapshot by their paths, of one table. Both readings
-    must come from one set of metadata or a later one, because data files never change.
+    ``before``, ``after``: all live files of each snapshot by their paths, of one table. The
+    descriptions in ``after`` are used, since data files never change.
     """
     for path in sorted({*before, *after}):
         was, is_ = before.get(path), after.get(path)
@@ -81,8 +81,10 @@ class _LiveRows:
     """
 
     def mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
-        """Find the live rows of a batch that begins at the position ``start`` of the file: bool[n].
-        ``ids``: the numbers of its columns, in order, among them all of ``deleted_values``.
+        """Return which rows of a batch are live: bool[n].
+
+        ``ids``: the numbers of the batch's columns, in order, among them all of ``deleted_values``.
+        ``start``: the position of its first row in the file, from 0.
         """
         live: Mask = self.by_position[start : start + batch.num_rows].copy()
         for values in self.deleted_values:
@@ -104,8 +106,8 @@ class RowReader:
 
     @classmethod
     def of(cls, table: Table, schema: Schema) -> RowReader:
-        """Return a reader that travels to tasks: without the list of snapshots. ``schema``: the
-        columns to read, by their numbers in the table.
+        """Return a reader of a table as it is now. The reader travels to tasks, so its metadata has
+        no list of snapshots. ``schema``: the columns to read, by their numbers in the table.
         """
         unread: dict[str, Any] = {
             "snapshots": [],
@@ -117,11 +119,11 @@ class RowReader:
 
     def changed_rows(self, change: FileChange) -> Iterator[tuple[bool, pa.RecordBatch]]:
         """Yield (True, rows) for the rows of a data file that ``change`` removes, and (False, rows)
-        for those that it adds. They come batch by batch in the file's order, removed ones first;
-        none is empty. Yield nothing if no row differs.
+        for those that it adds. Yield nothing if no row differs.
 
-        Rows have the columns of ``schema``. Raises ``DataError`` for a delete file of another
-        format than Parquet and Puffin, and for deletes by a field within a struct.
+        Rows come batch by batch in the file's order, in each batch the removed ones first; none is
+        empty. They have the columns of ``schema``. Raises ``DataError`` for a delete file of
+        another format than Parquet and Puffin, and for deletes by a field within a struct.
         """
         was, is_ = (self._live_rows(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
@@ -142,14 +144,14 @@ class RowReader:
                     yield removed, rows if mask.all() else rows.filter(pa.array(mask))
 
     def rows(self, file: DataFile, schema: Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows that a file has, in order, whether they are deleted or not. ``schema``:
-        the columns to read by their numbers; one that the file lacks is null.
+        """Yield all rows that a data or delete file has, in order, whether they are deleted or not.
+        ``schema``: the columns to read by their numbers; one that the file lacks is null.
         """
         scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
         return scan.to_record_batches([FileScanTask(file)])
 
     def _live_rows(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
-        """Return the live rows of a data file under the delete files ``deletes``; none for None,
+        """Return the live rows of a data file under the delete files ``deletes``: none for None,
         all for an empty list. Raises ``DataError`` as ``changed_rows`` does.
         """
         if deletes is None:
@@ -165,8 +167,8 @@ class RowReader:
 
     def _read_deleted_values(self, delete: DataFile) -> pa.Table:
         """Return the rows of ``delete``, a file of deleted values, in columns named by their
-        numbers. Without rows their types are null. Raises ``DataError`` for a field within a
-        struct.
+        numbers as text. Without rows their types are null. Raises ``DataError`` for a field within
+        a struct.
         """
         schema = columns_of(self.metadata, delete.equality_ids or [])
         batches = list(self.rows(delete, schema))
@@ -200,19 +202,19 @@ def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.Chu
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> Sequence[pa.Array]:
-    """Return a column as chunks of a type, perhaps none. Raises Arrow's error for values that do
-    not fit it.
+    """Return a column as chunks of the type ``type_``, perhaps none. Raises Arrow's error for
+    values that do not fit the type.
     """
     column = column.cast(type_)
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _deleted_positions(io: FileIO, delete: DataFile, data_file: str) -> Ints:
-    """Return the positions of a data file, from 0, that a delete file names: int64[m], in the
-    file's order; empty if it names none.
+    """Return the positions of a data file, from 0, that a delete file names: int64[m], in the order
+    of the delete file; empty if it names none.
 
-    ``data_file``: its path, as the delete file writes it. Raises ``DataError`` for a delete file of
-    another format than Parquet and Puffin.
+    ``data_file``: the path of the data file, as the delete file writes it. Raises ``DataError`` for
+    a delete file of another format than Parquet and Puffin.
     """
     if delete.file_format == FileFormat.PUFFIN:
         return deletion_vectors.deleted_positions(io, delete.file_path, data_file)

@@ -50,9 +50,8 @@ _PLAIN: dict[type[IcebergType], pa.DataType] = {
 
 def arrow_schema(operator: str, fields: Iterable[NestedField]) -> pa.Schema:
     """Return the Arrow columns of an Iceberg table's ``fields``, in order, all nullable.
-
-    ``operator``: the name in errors. Raises ``PlanError`` for a type that Spark does not have, or
-    not in the same precision.
+    ``operator``: the subject of errors. Raises ``PlanError`` for a type that Spark does not have,
+    or not in the same precision.
     """
     return pa.schema(
         [pa.field(f.name, _arrow_type(operator, f.name, f.field_type)) for f in fields]
@@ -60,8 +59,9 @@ def arrow_schema(operator: str, fields: Iterable[NestedField]) -> pa.Schema:
 
 
 def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
-    """Return the Arrow type of an Iceberg type, at any depth. ``path``: the dotted name of its
-    column. Raises ``PlanError`` for a type that is not read.
+    """Return the Arrow type of an Iceberg type, at any depth. ``operator``: the subject of errors.
+    ``path``: the dotted name of the column or field, for errors. Raises ``PlanError`` for a type
+    that is not read.
     """
     if isinstance(type_, StructType):
         fields = [
@@ -85,17 +85,16 @@ def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
 
 
 def projected(schema: Schema, names: Sequence[str] | None) -> Schema:
-    """Return the columns with these names, all for None, in the table's order; unknown names are
-    left out. Each may be null, because older files may lack it. ``names``: of columns at the top
-    level.
+    """Return the top-level columns with these names, all for None, in the table's order, as a
+    schema. Unknown names are left out. Each column may be null, because older files may lack it.
     """
     fields = [field for field in schema.fields if names is None or field.name in names]
     return Schema(*(field.model_copy(update={"required": False}) for field in fields))
 
 
 def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
-    """Return the columns with these numbers, in their order, as the last schema with them has them;
-    the table may have dropped them.
+    """Return the columns with these numbers as a schema, in the order of ``ids``. Each is as the
+    last schema that has it, even if the table has dropped it since.
 
     Each is named ``_`` and its number, and may be null. Raises ``DataError`` for a number that no
     schema has at its top level, such as that of a field of a struct.
@@ -115,10 +114,11 @@ def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
 
 def refuse_other_types(operator: str, wanted: Schema, present: Schema) -> None:
     """Raise ``ConfigurationError`` if a column has another type than when the query was built.
-    Columns are compared by their ids.
+    Columns are compared by their numbers.
 
-    ``wanted``: the columns as the query was built. ``present``: those of the table now. A column
-    that the table has dropped is no problem: it is null in files without it.
+    ``operator``: the subject of the error. ``wanted``: the columns as the query was built.
+    ``present``: those of the table now. A column that the table has dropped is no problem: it is
+    null in files without it.
     """
     types = {field.field_id: field.field_type for field in present.fields}
     for field in wanted.fields:

@@ -23,9 +23,11 @@ def data_files_of(io: FileIO, path: str) -> frozenset[str]:
 
 
 def deleted_positions(io: FileIO, path: str, data_file: str) -> Ints:
-    """Return the deleted positions, from 0, of a data file that the Puffin file at ``path`` has:
-    int64[m], ascending; empty if it has none of that file. The file must have at most one deletion
-    vector of it.
+    """Return the positions of the rows of ``data_file`` that the Puffin file at ``path`` marks as
+    deleted: int64[m], from 0, ascending. Empty if it has no deletion vector of that file; it must
+    have at most one.
+
+    ``data_file``: the path of the data file, as the Puffin file writes it.
     """
     puffin = _read_puffin(io, path)
     vectors = [

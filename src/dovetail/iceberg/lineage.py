@@ -12,7 +12,9 @@ _FORMAT_MIN = 2
 
 
 def refuse_unnumbered(operator: str, metadata: TableMetadata) -> None:
-    """Raise ``ConfigurationError`` for a table of format version 1: its commits have no numbers."""
+    """Raise ``ConfigurationError`` for a table of format version 1, whose commits have no sequence
+    numbers. ``operator``: the subject of the error.
+    """
     if metadata.format_version < _FORMAT_MIN:
         raise ConfigurationError(
             operator,
@@ -31,9 +33,10 @@ def snapshots_after(
     """Return the snapshots after ``start``, exclusive, up to ``end``, inclusive, the oldest first;
     none if both are the same.
 
-    ``start``: the id of a snapshot that is there; None for all from the table's first one.
-    ``remedy``: the advice of errors, by default that for queries. Raises ``TargetError`` if
-    ``start`` or one after it has expired, or is not on the line of ``end``.
+    ``operator``: the subject of errors. ``start``, ``end``: ids of snapshots; ``start`` None for
+    all from the table's first one. ``remedy``: the advice of errors, None for that to a streaming
+    query. Raises ``TargetError`` if ``start`` or a later one has expired, or if ``start`` does not
+    precede ``end``.
     """
     if start is not None and metadata.snapshot_by_id(start) is None:
         raise _expired_error(operator, start, remedy)
@@ -56,15 +59,15 @@ def snapshots_after(
 
 
 def changes_rows(snapshot: Snapshot) -> bool:
-    """Return True if a snapshot may change rows; one without a summary counts so, too. One that
-    replaces files, as compaction does, has the rows of its parent.
+    """Return True if a snapshot may change rows. A snapshot that only replaces files, as compaction
+    does, has the rows of its parent. A snapshot without a summary counts as changing rows.
     """
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 
 
 def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
-    """Return the error for an expired snapshot. ``id_``: its id. ``remedy``: None for the advice to
-    a streaming query.
+    """Return the error for an expired snapshot, not raised. ``operator``: its subject. ``id_``: the
+    snapshot's id. ``remedy``: the advice, None for that to a streaming query.
     """
     return TargetError(
         operator,

@@ -47,7 +47,9 @@ class LiveFile:
 
     @property
     def delete_paths(self) -> tuple[str, ...]:
-        """The paths of the delete files, which identify them."""
+        """The paths of the delete files that apply to the data file, in their order. They identify
+        the delete files.
+        """
         return tuple(delete.file_path for delete in self.deletes)
 
 
@@ -64,8 +66,8 @@ class ManifestReader:
     """The data files that a Puffin file has deletion vectors of, by its path."""
 
     def live_files(self, snapshot: Snapshot | None) -> dict[str, LiveFile]:
-        """Return the data files of a snapshot by their paths; none for None. Descriptions of files
-        have no statistics.
+        """Return the data files of a snapshot by their paths, each with its delete files; none for
+        None. Descriptions of files have no statistics.
 
         Manifests that the snapshot does not have are forgotten, so neighbouring snapshots should
         follow each other. Errors of the file system pass.
@@ -80,8 +82,8 @@ class ManifestReader:
         """Return the data files of a snapshot that may have rows which fulfil a condition, by their
         paths; none for None. Delete files that cannot concern such rows are left out.
 
-        ``condition``: on columns of ``metadata``'s present schema, by name. Manifests are read
-        anew, and those in memory stay.
+        ``condition``: on columns of ``metadata``'s present schema, by name. Statistics of manifests
+        and files decide. Manifests are read anew, and those in memory stay.
         """
         if snapshot is None:
             return {}
@@ -91,8 +93,9 @@ class ManifestReader:
 
     def _live_files_among(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:
         """Return the data files among ``entries`` by their paths, each with the delete files among
-        them that apply to it. Without data files the result is empty. ``entries``: of one snapshot,
-        without those it has removed.
+        them that apply to it. Without data files the result is empty.
+
+        ``entries``: of one snapshot, without those it has removed.
         """
         is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
@@ -104,8 +107,8 @@ class ManifestReader:
         }
 
     def _entries_of(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Return the entries of a manifest, from memory if they have been read before, without
-        those that it marks as removed.
+        """Return the entries of a manifest without those that it marks as removed, from memory if
+        they have been read before.
         """
         entries = self._entries.get(manifest.manifest_path)
         return manifest.fetch_manifest_entry(self.io) if entries is None else entries
@@ -113,8 +116,9 @@ class ManifestReader:
     def _deletes_by_partition(
         self, entries: Iterable[ManifestEntry]
     ) -> Mapping[Partition | None, list[ManifestEntry]]:
-        """Return delete files by the partition that they apply to; under None those with values for
-        all partitions.
+        """Return the entries of delete files by the partition that they apply to. Under None are
+        deletes by equality of an unpartitioned spec, which apply to all partitions. ``entries``: of
+        delete files alone.
         """
         by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
@@ -129,20 +133,21 @@ class ManifestReader:
     def _deletes_of(
         self, data: ManifestEntry, deletes: Mapping[Partition | None, list[ManifestEntry]]
     ) -> tuple[DataFile, ...]:
-        """Return the delete files that apply to a data file, in order of their paths.
+        """Return the delete files that apply to the data file of the entry ``data``, in order of
+        their paths, without statistics.
 
-        ``deletes``: delete files by their partition, and under None those for all partitions. By
-        Iceberg's rules equality deletes apply to older files, position deletes also to files of
-        the same commit. Source: Iceberg's specification, "Scan Planning".
+        ``deletes``: delete files by their partition, and under None those for all partitions.
         """
         near = [*deletes.get(_partition_of(data.data_file), ()), *deletes.get(None, ())]
         applying = {e.data_file.file_path: e.data_file for e in near if self._applies(e, data)}
         return tuple(without_statistics(applying[path]) for path in sorted(applying))
 
     def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
-        """Return True if a delete file of the right partition applies to a data file. Deletes by
-        equality apply to all files with a lower sequence number. Deletes by position apply to those
-        that they may name, if not newer. A missing sequence number is 0.
+        """Return True if a delete file applies to a data file of the partition that it is for.
+
+        Deletes by equality apply to all files with a lower sequence number. Deletes by position
+        apply to files that they may name, with a lower or the same number. A missing sequence
+        number is 0. Source: Iceberg's specification, "Scan Planning".
         """
         after, before = delete.sequence_number or 0, data.sequence_number or 0
         if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
@@ -150,8 +155,9 @@ class ManifestReader:
         return after >= before and self._may_name(delete.data_file, data.data_file.file_path)
 
     def _may_name(self, delete: DataFile, path: str) -> bool:
-        """Return True if a file of position deletes may name the data file at ``path``. True
-        without bounds of its paths.
+        """Return True if ``delete``, a file of position deletes, may name the data file at
+        ``path``. A Puffin file is asked for its data files. A Parquet file goes by its bounds of
+        paths; without bounds it may name any.
         """
         if delete.file_format == FileFormat.PUFFIN:
             if delete.file_path not in self._referenced:
@@ -184,5 +190,7 @@ def without_statistics(file: DataFile) -> DataFile:
 
 
 def _partition_of(file: DataFile) -> Partition:
-    """Return the partition of a file: the id of the partition spec and the values."""
+    """Return the partition of a file: the id of its partition spec, and the values of the
+    partition's fields.
+    """
     return file.spec_id, file.partition

@@ -55,8 +55,9 @@ class FileRows:
 
 
 def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
-    """Yield the data files of the current snapshot that have live rows with one of the keys. Each
-    comes with all its live rows, in all columns, and a mask of those with a key.
+    """Yield the data files of the current snapshot that have live rows with one of the keys, in no
+    particular order. Each comes with all its live rows, in all columns, and a mask of those with a
+    key.
 
     ``keys``: at least one column of the table, with their names and types. A null equals a null,
     and -0.0 equals 0.0. Without keys, and for a table without snapshots, nothing is read or
@@ -77,7 +78,9 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
 
 
 def all_files(table: Table) -> list[DataFile]:
-    """Return all data files of the present snapshot, without statistics; none if there is none."""
+    """Return all data files of a table's present snapshot, without statistics; empty if there is no
+    snapshot.
+    """
     files = ManifestReader(table.metadata, table.io).live_files(table.current_snapshot())
     return [live.file for live in files.values()]
 
@@ -91,15 +94,16 @@ def commit(
     properties: Mapping[str, str],
     always: bool = False,
 ) -> None:
-    """Add rows and remove data files, and set properties of the table, in one commit; none if there
-    is nothing to do. No snapshot is made if only properties change.
+    """Add rows, remove data files and set properties of the table, all in one commit. Without
+    anything to do there is no commit, and no snapshot if only properties change.
 
     ``rows``: in the table's columns. ``removed``: whole data files of the present snapshot.
-    ``summary``: of the snapshot. ``properties``: those that the table has already are not set.
-    ``always``: make a snapshot also if there is nothing to do.
+    ``summary``: entries of the new snapshot's summary. ``properties``: by name; those that the
+    table has already are not set. ``always``: True to make a snapshot even without rows and files.
 
-    ``table`` must be as it was when ``removed`` was chosen. Raises one of ``CONFLICTS`` if it is no
-    longer so in the catalog. Other errors of pyiceberg pass; the commit may then have happened.
+    ``table`` must be as it was when ``removed`` was chosen. Raises one of ``CONFLICTS`` if the
+    catalog has a later state; nothing has changed then. Other errors of pyiceberg pass; the commit
+    may then have happened.
     """
     new = {name: value for name, value in properties.items() if table.properties.get(name) != value}
     has_snapshot = bool(rows.num_rows or removed or always)
@@ -123,8 +127,8 @@ def commit(
 
 
 def last_batch(metadata: TableMetadata, query: str) -> int:
-    """Return the number of the last micro-batch that a query has committed, -1 for none. Only
-    snapshots that have not expired count.
+    """Return the number of the last micro-batch that the query with the id ``query`` has committed,
+    -1 for none. Only snapshots that have not expired count.
     """
     numbers = [
         int(snapshot.summary[BATCH] or -1)
@@ -135,9 +139,9 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
 
 
 def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
-    """Return the live rows of a file, in the top-level columns of the table with these names, in
-    their order. Unknown names are left out; a file without live rows gives an empty table. Raises
-    ``DataError`` for delete files that cannot be read.
+    """Return the live rows of a data file, in the top-level columns of the table with these names,
+    in their order. Unknown names are left out; a file without live rows gives an empty table.
+    Raises ``DataError`` for delete files that cannot be read.
     """
     fields = {field.name: field for field in table.schema().fields}
     wanted = [fields[name] for name in names if name in fields]
@@ -150,9 +154,11 @@ def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 
 def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
-    """Return a condition that all rows with one of the keys fulfil, by which files are skipped. It
-    restricts key columns of integers or texts without nulls. If there are none, it is always true.
-    ``keys``: at least one.
+    """Return a condition that all rows with one of the keys fulfil, by which files are skipped.
+
+    It restricts key columns of integers or texts without nulls: to their values, or to their range
+    if they are more than ``_LISTED_MAX``. Without such columns it is always true. ``keys``: at
+    least one.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):

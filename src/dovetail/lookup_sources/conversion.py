@@ -31,8 +31,9 @@ def rows_as_table(
 ) -> pa.Table:
     """Return rows as a table of ``schema``, in their order.
 
-    ``rows``: the values of each row, in the order of the schema; there may be none. ``key``: the
-    columns that must not be null; those that the schema lacks do not count.
+    ``title``: the source in errors. ``rows``: the values of each row, in the order of the schema;
+    there may be none. ``key``: the columns that must not be null; those that the schema lacks do
+    not count.
 
     ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
     and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
@@ -51,11 +52,11 @@ def rows_as_table(
 def texts_as_table(
     title: str, columns: Sequence[Sequence[bytes | None]], schema: pa.Schema
 ) -> pa.Table:
-    """Return rows of a store that only has bytes as a table of ``schema``.
+    """Return rows of a store that only has bytes as a table of ``schema``, in their order.
 
-    ``columns``: the values of each column, in the order of the schema, None for null; no columns
-    without rows. Raises ``DataError`` if a value is not the text of a value of its column's type,
-    and for nested types.
+    ``title``: the source in errors. ``columns``: the values of each column, in the order of the
+    schema, None for null; empty without rows. Raises ``DataError`` if a value is not the text of a
+    value of its column's type, and for nested types.
     """
     if not columns:
         columns = [()] * len(schema)
@@ -70,8 +71,9 @@ def cast_table(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of ``table``, which is from a store with types, with the names and types
     of ``schema``. Columns are taken by their position, so their number must be the same.
 
-    Raises ``DataError`` if a type is of another kind, if a float is wider than declared, or if a
-    value does not fit. Whole numbers may become any numbers, and decimals exact ones.
+    ``title``: the source in errors. Raises ``DataError`` if a type is of another kind, if a float
+    is wider than declared, or if a value does not fit. Whole numbers may become any numbers, and
+    decimals exact ones.
     """
     arrays = [
         _convert_column(title, field, lambda c=c, t=field.type: _cast_array(c, t, narrows=False))  # type: ignore[misc]
@@ -81,8 +83,8 @@ def cast_table(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the table unchanged. Raises ``DataError`` if one of the columns ``key`` has nulls;
-    columns that the table lacks do not count.
+    """Return the table unchanged if none of the columns ``key`` has nulls, else raise
+    ``DataError``. Columns that the table lacks do not count. ``title``: the source in errors.
     """
     for name in key:
         if name in table.schema.names and table.column(name).null_count:
@@ -95,8 +97,9 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
 
 
 def refuse_mixed_constants(title: str, filters: Filters) -> None:
-    """Raise ``PlanError`` for a filter whose constants are not of one type, or beyond 64 bits. No
-    column of a store with types has all of them.
+    """Raise ``PlanError`` for a filter whose constants are not of one type, or are whole numbers
+    beyond 64 bits. No column of a store with types has all of them. ``title``: the source in
+    errors.
     """
     for name, constants in filters:
         if not _have_common_type(constants):
@@ -117,11 +120,13 @@ def _have_common_type(constants: Sequence[Any]) -> bool:
 
 
 def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str, pa.Array]:
-    """Return the constants of each filter in the type of its column, null for None.
+    """Return the constants of each filter as an array of the type of its column, null for None, by
+    column.
 
-    ``stored``: the columns of the store. Texts may be read as numbers or times, but only texts are
-    constants of a text column, and only booleans of a boolean one. Raises ``DataError`` for a
-    column that the store lacks, and for constants that are not of its type.
+    ``title``: the source in errors. ``stored``: the columns of the store. Texts may be read as
+    numbers or times, but only texts are constants of a text column, and only booleans of a boolean
+    one. Raises ``DataError`` for a column that the store lacks, and for constants that are not of
+    its type.
     """
     arrays = {}
     for name, constants in filters:
@@ -144,8 +149,9 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
 
 
 def changed_store_error(title: str, problem: object) -> DataError:
-    """Return, not raise, the error for a store that no longer has the declared columns.
-    ``problem``: the store's own error or text, of which the first line is shown.
+    """Return, not raise, the ``DataError`` for a store that no longer has the declared columns.
+    ``title``: the source in errors. ``problem``: the store's own error or text, of which the first
+    line is shown.
     """
     return DataError(
         title,
@@ -155,8 +161,9 @@ def changed_store_error(title: str, problem: object) -> DataError:
 
 
 def _convert_column(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
-    """Return the column that ``make`` makes. Raises ``DataError`` if the values do not fit the
-    field: ``make`` then raises Arrow's error, ``TypeError``, ``ValueError`` or ``OverflowError``.
+    """Return the column that ``make`` makes for ``field``. If the values do not fit the field,
+    ``make`` raises Arrow's error, ``TypeError``, ``ValueError`` or ``OverflowError``, which becomes
+    ``DataError``.
     """
     try:
         return make()
@@ -170,9 +177,11 @@ def _convert_column(title: str, field: pa.Field, make: Callable[[], pa.Array]) -
 
 
 def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
-    """Return the values of the type ``declared`` that bytes are the texts of; null for None. A
-    binary column has the bytes themselves. Raises an Arrow exception for other texts and for nested
-    types.
+    """Return the values of the type ``declared`` that the bytes are texts of; null for None. For a
+    binary type these are the bytes themselves.
+
+    Raises an Arrow exception for other texts, for nested types, and for a number that is too large
+    for a float.
     """
     array = pa.array(values, pa.binary())
     if _is_binary(declared):
@@ -225,7 +234,7 @@ def _with_one_number_type(values: list[Any]) -> list[Any]:
 
 
 def _has_floats(type_: pa.DataType) -> bool:
-    """Return True for floats, and for lists and structs with floats at any depth."""
+    """Return True for a float type, and for a list or struct with floats at any depth."""
     if pa.types.is_list(type_) or pa.types.is_struct(type_):
         return any(_has_floats(type_.field(index).type) for index in range(type_.num_fields))
     return bool(pa.types.is_floating(type_))
@@ -233,8 +242,7 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 def _with_floats(value: Any, declared: pa.DataType) -> Any:
     """Return a value with the nearest floats in place of decimals where ``declared`` has floats, at
-    any depth of lists and structs. Arrow's own cast is off by a digit: 0.3 becomes
-    0.30000000000000004.
+    any depth of lists and structs. All else stays as it is.
 
     Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
     """
@@ -255,10 +263,11 @@ def _with_floats(value: Any, declared: pa.DataType) -> Any:
 
 
 def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
-    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if it is of another kind,
-    or if a value does not fit without loss.
+    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if the array is of another
+    kind, or if a value does not fit without loss.
 
-    ``narrows``: True if floats may be wider than the declared type, and decimals may become floats.
+    ``narrows``: True if floats may be wider than the declared type, and decimals may become floats;
+    these are rounded.
     """
     if not _is_castable(array.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {array.type}")
@@ -272,8 +281,9 @@ def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.
 
 
 def _refuse_infinite(floats: pa.Array, may_be: pa.Array) -> None:
-    """Raise ``pa.ArrowInvalid`` for a float that is infinite and not so in the store: its number is
-    too large. ``may_be``: for each float, whether the store has infinity or no number there.
+    """Raise ``pa.ArrowInvalid`` for an infinite float whose number in the store is finite, and so
+    too large. ``may_be``: a boolean for each float, True if the store has infinity or no number
+    there.
     """
     if pc.any(pc.and_not(pc.is_inf(floats), may_be)).as_py():
         raise pa.ArrowInvalid(f"a number is too large for {floats.type}")
@@ -281,11 +291,11 @@ def _refuse_infinite(floats: pa.Array, may_be: pa.Array) -> None:
 
 def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -> bool:
     """Return True if values of the type ``stored`` may have the declared type; the cast checks each
-    value. Whole numbers may become any number, decimals exact ones, and floats wider ones. All else
-    stays of its kind, a null fits all.
+    value.
 
-    A struct, list or map goes by its fields, in order. ``narrows``: True if floats may become
-    narrower ones, and decimals floats.
+    Whole numbers may become any number, decimals exact ones, and floats wider ones. All else stays
+    of its kind, and the null type fits all. A struct, list or map goes by its fields, in order.
+    ``narrows``: True if floats may become narrower ones, and decimals floats.
     """
     types = pa.types
     if types.is_null(stored) or stored == declared:

@@ -64,8 +64,8 @@ class DbapiLookup(DeclaredSource):
         return f"{self.driver} {self.table}"
 
     def open(self, schema: pa.Schema) -> DbapiReader:
-        """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup. Raises ``ConfigurationError`` if the driver is missing.
+        """Return a reader whose rows have the columns of ``schema``. The reader connects at its
+        first lookup. Raises ``ConfigurationError`` if the driver is missing or not by PEP 249.
         """
         return DbapiReader(self, schema)
 
@@ -85,13 +85,15 @@ class DbapiReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        one's key. A query asks for ``keys_max`` keys. ``keys``: distinct, without nulls, perhaps
-        none. The schema must have the columns ``by``.
+        row's key. Each query asks for at most ``keys_max`` keys.
 
+        ``keys``: distinct, without nulls, perhaps none. The schema must have the columns ``by``.
         The rows found are compared with the keys again, since the database may compare more
-        loosely. All keys count as fit. Raises ``DataError`` for rows or keys of unsuitable types
-        and nulls in the primary key, ``ConfigurationError`` if no attempt succeeds. A missing
-        column is either, by the class of the driver's error.
+        loosely. No key is unfit.
+
+        Raises ``DataError`` for rows or keys of unsuitable types and nulls in the primary key,
+        ``ConfigurationError`` if no attempt succeeds. A missing column is either, by the class of
+        the driver's error.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
@@ -117,13 +119,13 @@ class DbapiReader:
                 connection.close()
 
     def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Connect if need be, and look up ``keys`` by the columns ``by`` once. Return the
-        database's rows, as tuples in the order of the schema.
+        """Look up ``keys`` by the columns ``by`` once, connecting if need be. Return the database's
+        rows, as tuples in the order of the schema.
 
         Raises ``OSError`` if another attempt may help: the driver's ``OperationalError`` or
-        ``InterfaceError``, or any error of connecting. Its other errors become ``DataError``; any
-        error closes the connection. The errors raised have none of the driver's in their chain,
-        which may show connection arguments.
+        ``InterfaceError``, or any error of connecting. The driver's other errors become
+        ``DataError``. Any error of a query closes the connection. The errors raised have none of
+        the driver's in their chain, which may show connection arguments.
         """
         try:
             if self._connection is None:
@@ -142,7 +144,8 @@ class DbapiReader:
 
     def _end_transaction(self) -> None:
         """End a transaction that the driver may have begun, so that the next lookup sees all
-        commits made since. Close the connection unless it is kept open.
+        commits made since. Close the connection instead if it is not kept open. Errors of the
+        driver are ignored.
         """
         if not self._source.keep_open:
             self.close()
@@ -152,8 +155,8 @@ class DbapiReader:
             self._connection.rollback()
 
     def _error_to_raise(self, error: Exception) -> Exception:
-        """Return the error to raise for one of the driver's: ``OSError`` if another attempt may
-        help, else ``DataError``.
+        """Return the error to raise for ``error``, one of the driver's: ``OSError`` if another
+        attempt may help (``OperationalError``, ``InterfaceError``), else ``DataError``.
         """
         title, driver = self._source.title, self._driver
         # Not all drivers have InterfaceError.
@@ -172,9 +175,11 @@ class DbapiReader:
         )
 
     def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all keys, by as many queries as ``keys_max`` takes. They may include
-        rows of other keys, if the database compares loosely. Without keys one query still checks
-        that the columns exist. Errors of the driver pass.
+        """Return the rows of all keys in the columns ``by``, as tuples in the order of the schema.
+        There are as many queries as ``keys_max`` takes.
+
+        Rows of other keys may be among them, if the database compares loosely. Without keys one
+        query still checks that the columns exist. Errors of the driver pass.
         """
         step = max(1, self._source.keys_max // max(1, len(by)))
         rows: list[Sequence[Any]] = []
@@ -187,13 +192,16 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """Return a query for the rows that have one of the keys in the columns ``by``, and its
-        parameters: a mapping for styles with names, else a tuple. Without keys the query finds no
-        rows. The filters' conditions are in it.
+        """Return a query for the rows that have one of the keys in the columns ``by`` and pass the
+        source's filters, and its parameters.
+
+        The parameters are a mapping for a ``paramstyle`` with names, else a tuple. Without keys the
+        query finds no rows.
         """
         parameters: list[Any] = []
 
         def add_parameter(value: Any) -> str:
+            """Add ``value`` to the parameters and return its placeholder."""
             parameters.append(value)
             return self._mark(len(parameters))
 
@@ -206,11 +214,11 @@ class DbapiReader:
         return query, tuple(parameters)
 
     def _key_condition(self, by: Sequence[str], keys: pa.Table, add_parameter: Callable[[Any], str]) -> str:
-        """Return the condition that a row has one of the keys, in a form that uses indexes; a false
-        one without keys.
+        """Return the SQL condition that a row has one of the keys in the columns ``by``, in a form
+        that uses indexes; ``1 = 0`` without keys.
 
-        ``add_parameter``: adds a parameter and returns its placeholder; it is called in the order of the
-        placeholders.
+        ``add_parameter``: adds a value and returns its placeholder. It is called in the order in
+        which the placeholders stand.
         """
         names = [self._quoted_name(name) for name in by]
         values = [column.to_pylist() for column in keys.columns]
@@ -226,8 +234,8 @@ class DbapiReader:
 
     def _filter_conditions(self, add_parameter: Callable[[Any], str]) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, at least one, null included. ``add_parameter``: adds a parameter and returns its
-        placeholder.
+        constants, or is null if None is one of them. ``add_parameter``: adds a value and returns
+        its placeholder.
         """
         for column, constants in self._source.filters:
             name, not_null = self._quoted_name(column), [c for c in constants if c is not None]
@@ -237,8 +245,8 @@ class DbapiReader:
             yield f"({' OR '.join(parts)})"
 
     def _quoted_name(self, name: str) -> str:
-        """Return one name in quotes, without a dot as separator. ``%`` is doubled if parameters
-        begin with it.
+        """Return a name in quotes for SQL, in the source's kind of quotes. A dot in it separates
+        nothing. ``%`` is doubled if placeholders begin with it.
         """
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
@@ -246,8 +254,9 @@ class DbapiReader:
 
 
 def _import_driver(title: str, name: str) -> Any:
-    """Return the driver's module ``name``. Raises ``ConfigurationError`` if it cannot be imported
-    or lacks a name of ``_NEEDED_NAMES``. Also if its ``paramstyle`` is not one of PEP 249.
+    """Return the driver's module, of the import name ``name``. ``title``: the source in errors.
+    Raises ``ConfigurationError`` if it cannot be imported or lacks a name of ``_NEEDED_NAMES``, or
+    if its ``paramstyle`` is not one of PEP 249.
     """
     try:
         module = importlib.import_module(name)

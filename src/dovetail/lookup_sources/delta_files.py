@@ -41,8 +41,8 @@ class DeltaFilesLookup(DeclaredSource):
         return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:
-        """Return a reader whose rows have the columns of ``schema``. It reads the table's log at
-        its first lookup, which raises ``ConfigurationError`` without deltalake.
+        """Return a reader whose rows have the columns of ``schema``. The reader's first lookup
+        reads the table's log, and raises ``ConfigurationError`` without deltalake.
         """
         return DeltaFilesReader(self, schema)
 
@@ -86,9 +86,9 @@ class DeltaFilesReader:
         possibly with other rows. They have the declared columns and types.
 
         ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
-        attempt may help, which is for any error of Delta. Raises ``DataError`` for a missing
-        column, another type, a constant of another type, or a null in a primary key. Raises
-        ``ConfigurationError`` without deltalake.
+        attempt may help, which is for any error of the package deltalake or of a data file. Raises
+        ``DataError`` for a missing column, another type, a constant of another type, or a null in a
+        primary key. Raises ``ConfigurationError`` without deltalake.
         """
         title = self._source.title
         deltalake = _import_deltalake(title)
@@ -118,8 +118,9 @@ class DeltaFilesReader:
         """Return the rows in which each column of ``by`` has a value of one of the keys, and that
         pass the source's filters. There must be a key, and a constant in each filter.
 
-        With several columns these may be more rows than asked for. They have the schema's columns
-        in order, with the types of the store. Raises deltalake's errors, and others for data files.
+        With several columns these may be more rows than asked for, since their values are not
+        paired. They have the schema's columns in order, with the types of the store. Raises
+        deltalake's errors, and others for data files. ``deltalake``: the package.
         """
         wanted = [
             self._value_condition(name, column.to_pylist())
@@ -133,8 +134,8 @@ class DeltaFilesReader:
         )
 
     def _value_condition(self, name: str, values: Sequence[Any]) -> str:
-        """Return the SQL condition that a column has one of the values, null included. There must
-        be a value.
+        """Return the SQL condition that the column ``name`` has one of the values, or is null if
+        None is one of them. There must be a value.
         """
         literals = [_sql_literal(v) for v in values if v is not None]
         parts = [f"{_quoted_name(name)} IS NULL"] if None in values else []
@@ -144,7 +145,7 @@ class DeltaFilesReader:
 
 
 def _arrow_columns(table: Any) -> pa.Schema:
-    """Return the columns of a table of the package deltalake, with Arrow's types."""
+    """Return the columns of a deltalake table, with Arrow's types, in order."""
     return pa.schema(table.schema().to_arrow())
 
 
@@ -159,7 +160,9 @@ def _sql_literal(value: Any) -> str:
 
 
 def _import_deltalake(title: str) -> Any:
-    """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed."""
+    """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed.
+    ``title``: the source in errors.
+    """
     return package(title, "deltalake", "deltalake", "deltalake.exceptions")
 
 

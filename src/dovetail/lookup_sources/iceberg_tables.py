@@ -45,8 +45,8 @@ class IcebergLookup(DeclaredSource):
         return f"iceberg table {self.address.table}"
 
     def open(self, schema: pa.Schema) -> IcebergReader:
-        """Return a reader whose rows have the columns of ``schema``. It opens the catalog at its
-        first lookup. Raises ``ConfigurationError`` on a worker without pyiceberg.
+        """Return a reader whose rows have the columns of ``schema``. The reader opens the catalog
+        at its first lookup. Raises ``ConfigurationError`` on a worker without pyiceberg.
         """
         refuse_without_pyiceberg(self.title)
         return IcebergReader(self, schema)
@@ -90,7 +90,7 @@ class IcebergReader:
         ``keys``: one column for each of ``by``, without nulls.
 
         Raises ``OSError`` if another attempt may help. Raises ``DataError`` for a missing column,
-        another type, a constant of another type, or a null in a primary key. Raises ``PlanError``
+        another type, a constant of another type, or a null in the primary key. Raises ``PlanError``
         for a type that Spark lacks.
         """
         from dovetail.iceberg.columns import arrow_schema
@@ -123,8 +123,8 @@ class IcebergReader:
         return without_null_keys(title, rows, self._source.key), unfit
 
     def _open_table(self) -> Table:
-        """Return the table as it is now, asking the catalog again. Raises ``OSError`` if another
-        attempt may help, which is for all errors of the catalog, a missing table too.
+        """Return the table as it is now, asking the catalog again. Raises ``OSError`` for all
+        errors of the catalog, a missing table too, since another attempt may help.
         """
         try:
             self._table = self._source.address.open(self._source.title, self._table)
@@ -137,8 +137,8 @@ class IcebergReader:
         """Return the rows whose columns have one of their ``constants``, in the declared columns
         and types. A null in a column equals a null among its constants.
 
-        ``rows``: all columns of the table. ``constants``: those of the source's filters, in the
-        types of their columns. Raises ``DataError`` for a type or value that does not fit.
+        ``rows``: all columns of the table. ``constants``: those of the source's filters by column,
+        in the types of their columns. Raises ``DataError`` for a type or value that does not fit.
         """
         for name, values in constants.items():
             rows = rows.filter(pc.is_in(rows[name].cast(values.type), values))

@@ -57,7 +57,7 @@ def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
     is not there or has a null.
 
     ``distinct``: distinct keys without nulls. Both tables have the same columns, in order and type;
-    names do not count.
+    names do not count. -0.0 is 0.0, and a NaN equals a NaN.
     """
     (first, second), count, _ = number_keys([distinct, keys])
     position_by_group = np.full(count + 1, NO_GROUP)
@@ -67,8 +67,8 @@ def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
 
 
 def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
-    """Find the keys, whole numbers or decimals without nulls, that are whole and from ``low`` to
-    ``high``, both included: bool[n].
+    """Find the keys that are whole and from ``low`` to ``high``, both included: bool[n]. ``keys``:
+    whole numbers or decimals, without nulls. Whole numbers must fit int64.
     """
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
@@ -83,8 +83,8 @@ def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
 
 
 def find_calendar_keys(keys: pa.Array) -> Mask:
-    """Find the keys within the years 1 to 9999, both included: bool[n]. ``keys``: date32 or
-    timestamps in microseconds, without nulls.
+    """Find the keys within the years 1 to 9999, both included, which Python's dates have: bool[n].
+    ``keys``: date32 or timestamps in microseconds, without nulls.
     """
     if pa.types.is_timestamp(keys.type):
         return find_whole_keys(
@@ -94,10 +94,12 @@ def find_calendar_keys(keys: pa.Array) -> Mask:
 
 
 def find_too_large_keys(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
-    """Find the keys with a whole number outside the range of its column in the store: bool[n].
+    """Find the keys with a whole number outside the range of its column in the store: bool[n]. Keys
+    of other types all fit.
 
-    ``by``: the columns of ``keys`` in order, by their names in ``stored``. There whole numbers must
-    be signed whole numbers, as ``refuse_other_kinds`` checks. Keys of other types all fit.
+    ``by``: the columns of ``keys`` in order, by their names in ``stored``. ``stored``: the store's
+    columns. A key of whole numbers must have a column of signed whole numbers there, as
+    ``refuse_other_kinds`` checks.
     """
     large = np.zeros(keys.num_rows, np.bool_)
     for name, column in zip(by, keys.columns, strict=True):
@@ -117,8 +119,9 @@ def refuse_types(
     """Raise ``DataError`` for keys of a type that a store does not compare exactly, even if there
     is no key.
 
-    ``by``: the columns of ``keys`` in order. ``kinds``: tests of an Arrow type, one of which each
-    column must pass. ``remedy``: the types that pass, in words.
+    ``title``: the source in errors. ``by``: the names of the columns of ``keys``, in order.
+    ``kinds``: tests of an Arrow type, one of which each column must pass. ``remedy``: the advice of
+    the error, which names the types that pass.
     """
     for name, column in zip(by, keys.columns, strict=True):
         if not any(kind(column.type) for kind in kinds):
@@ -131,7 +134,8 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
     """Raise ``DataError`` unless each key column and its column in the store are both whole
     numbers, both booleans or both texts. Other types are not compared to the letter.
 
-    ``by``: the columns of ``keys`` in order, by their names in ``stored``, which must have them.
+    ``title``: the source in errors. ``by``: the columns of ``keys`` in order, by their names in
+    ``stored``. ``stored``: the store's columns, among them all of ``by``.
     """
     kinds = (pa.types.is_integer, pa.types.is_boolean, is_text)
     for name, column in zip(by, keys.columns, strict=True):
@@ -146,8 +150,8 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
 
 
 def find_all_true(*conditions: Any) -> Mask:
-    """Find the rows in which all of some boolean columns without nulls are true: bool[n]. There
-    must be a column.
+    """Find the rows in which all of some boolean Arrow columns are true: bool[n]. There must be a
+    column, and none may have nulls.
     """
     mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
     return mask
@@ -156,7 +160,8 @@ def find_all_true(*conditions: Any) -> Mask:
 def refuse_twice(title: str, what: str, numbers: Ints) -> None:
     """Raise ``DataError`` if a number occurs twice: a lookup found two rows with one key.
 
-    ``numbers``: the number of each row's key, int64[rows]. ``what``: the key, in words.
+    ``title``: the source in errors. ``what``: the key in words, such as ``its primary key``.
+    ``numbers``: the number of each row's key, int64[rows].
     """
     if len(np.unique(numbers)) < len(numbers):
         raise DataError(

@@ -48,8 +48,8 @@ class PostgresLookup(DeclaredSource):
         return f"postgres {self.table}"
 
     def open(self, schema: pa.Schema) -> PostgresReader:
-        """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup. Raises ``ConfigurationError`` without psycopg.
+        """Return a reader whose rows have the columns of ``schema``. The reader connects at its
+        first lookup. Raises ``ConfigurationError`` without psycopg.
         """
         return PostgresReader(self, schema)
 
@@ -89,11 +89,11 @@ class PostgresReader:
             connection.close()
 
     def _look_up_once(self, keys: pa.Table) -> Found:
-        """Look up the columns of ``keys`` once, in a transaction of its own, connecting if need be.
-        Raises ``OSError`` if another attempt may help, else ``DataError``. Any error closes the
-        connection.
+        """Look up ``keys`` once, in a transaction of its own, connecting if need be. ``keys``:
+        columns by their names in the store.
 
-        The errors raised have none of psycopg's in their chain, which may show the DSN.
+        Raises ``OSError`` if another attempt may help, else ``DataError``. Any error closes the
+        connection. The errors raised have none of psycopg's in their chain, which may show the DSN.
         """
         try:
             self._connect()
@@ -111,8 +111,9 @@ class PostgresReader:
         raise failure
 
     def _error_to_raise(self, error: Exception) -> Exception:
-        """Return the error to raise for one of psycopg's, without the connection's secrets:
-        ``OSError`` if another attempt may help, else ``DataError``.
+        """Return the error to raise for ``error``, one of psycopg's, without the connection's
+        secrets. It is ``OSError`` if another attempt may help (``OperationalError``,
+        ``InterfaceError``), else ``DataError``.
         """
         errors, title = self._psycopg.errors, self._source.title
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
@@ -144,8 +145,8 @@ class PostgresReader:
         )
 
     def _server_encoding(self) -> str:
-        """Return PostgreSQL's name of the server's encoding, which limits the texts that it can
-        have. An unknown one and ``SQL_ASCII`` count as UTF8.
+        """Return PostgreSQL's name of the server's encoding, which limits the texts that the server
+        can have. ``UTF8`` stands for an unknown encoding and for ``SQL_ASCII``.
         """
         encoding = self._connection.info.parameter_status("server_encoding")
         return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
@@ -177,8 +178,8 @@ class PostgresReader:
         return Found(table, np.flatnonzero(fine)[key_index], ~fine)
 
     def _store_columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
-        """Return all present columns of the store by name, checked against the types of the keys
-        and the schema. Columns of the primary key must be comparable, too.
+        """Return all present columns of the store by name, checked against the columns ``keys`` and
+        the schema. Columns of ``keys`` and of the primary key must be comparable, too.
 
         Raises ``DataError`` for a column that is missing, or that ``refuse_column`` refuses. A
         missing table raises psycopg's ``UndefinedTable``.
@@ -195,14 +196,15 @@ class PostgresReader:
         return columns
 
     def _table_identifier(self) -> Any:
-        """Return the table's name, quoted, with its schema if given."""
+        """Return psycopg's identifier of the table: its name, quoted, with its schema if given."""
         return self._psycopg.sql.Identifier(*self._source.table.split("."))
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
-        """Return the query that joins the keys, sent as one array for each column of ``by``, with
-        the table. Its rows begin with the key's number, from 1; then come the schema's columns in
-        order. Rows that the filters exclude are left out. ``columns``: as ``_store_columns``
-        returns them.
+        """Return psycopg's query for the rows that equal a key in the columns ``by`` and pass the
+        filters. The keys are sent as one array for each of ``by``.
+
+        Each row begins with the number of its key, from 1; then come the schema's columns in order.
+        ``columns``: as ``_store_columns`` returns them.
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
@@ -234,8 +236,10 @@ class PostgresReader:
 
     def _parameters(self, keys: pa.Table, columns: Mapping[str, StoreColumn]) -> list[Any]:
         """Return the parameters of the query: a list of values for each key column, then one for
-        each filter with constants that are not null. ``keys``: all must fit their columns.
-        ``columns``: as ``_store_columns`` returns them.
+        each filter with constants that are not null.
+
+        ``keys``: columns by their names in the store, all of which must fit. ``columns``: as
+        ``_store_columns`` returns them.
         """
         travelling = (
             column.cast(key_column_type(columns[name]).arrow or column.type)
@@ -246,8 +250,10 @@ class PostgresReader:
 
 
 def _constants_condition(sql: Any, column: str, constants: Sequence[Any]) -> Any:
-    """Return the SQL condition that a column has one of the constants, at least one, null included.
-    Those that are not null are one parameter. ``sql``: the module ``psycopg.sql``.
+    """Return psycopg's condition that a column has one of the constants, or is null if None is one
+    of them. There must be one.
+
+    Constants that are not null are one parameter, a list. ``sql``: the module ``psycopg.sql``.
     """
     name = sql.Identifier(column)
     parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []

@@ -26,7 +26,8 @@ def psycopg_for(title: str) -> Any:
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
     """Raise ``PlanError`` if ``dsn`` is no connection string, or ``table`` is not of the form
-    ``table`` or ``schema.table``. Needs psycopg. A name with a dot in it cannot be given.
+    ``table`` or ``schema.table``. A name with a dot in it cannot be given. ``title``: the source's
+    or sink's name in errors. Needs psycopg.
     """
     if connection_parameters(dsn) is None:
         raise PlanError(
@@ -52,12 +53,11 @@ def connection_parameters(dsn: str) -> dict[str, Any] | None:
 
 def connect(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
     """Return a new connection to ``dsn``, which ``refuse_names`` has accepted. Each statement is a
-    transaction, unless one is begun. A lost connection is noticed after about ``timeout_s``, at
-    least 2 s.
+    transaction, unless one is begun.
 
-    Connecting takes no longer either. Settings of keep-alives in ``dsn`` come first. ``name``: the
-    application's name on the server. Raises psycopg's error, which may show ``dsn``, without a
-    connection.
+    Connecting takes at most ``timeout_s``, but at least 2 s. A lost connection is noticed after
+    about that time; settings of keep-alives in ``dsn`` override this. ``name``: the application's
+    name on the server. Raises psycopg's error, which may show ``dsn``, if no connection is made.
     """
     import psycopg
 
@@ -77,12 +77,13 @@ def connect(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
 
 @contextmanager
 def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
-    """Cut the connection if the block takes a second longer than ``timeout_s``. It is closed
-    afterwards.
+    """Cut the connection if the block takes a second longer than ``timeout_s``. The connection is
+    closed afterwards, if it was cut.
 
-    The block must let the server stop a query after ``timeout_s`` by itself. If it does not, the
-    server or the network hangs. Any error of psycopg in the block becomes its ``OperationalError``
-    then. A block that ends without one raises nothing.
+    The block must let the server stop a query after ``timeout_s`` by itself. If that does not
+    happen, the server or the network hangs. Any error of psycopg in the block becomes its
+    ``OperationalError`` once the connection was cut. A block that ends without an error raises
+    nothing.
     """
     import psycopg
 
@@ -91,6 +92,7 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
     late = threading.Event()
 
     def cut() -> None:
+        """Cancel the query if psycopg can, and shut the connection's socket down."""
         late.set()
         with suppress(Exception):
             if psycopg.capabilities.has_cancel_safe():
@@ -115,8 +117,8 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
 
 
 def without_secrets(dsn: str, message: str) -> str:
-    """Return a message in which ``…`` replaces texts in double quotes, and the values of the
-    connection string ``dsn``, where they are whole words.
+    """Return ``message`` with ``…`` in place of texts in double quotes, and of the values of the
+    connection string ``dsn`` where they are whole words.
 
     A password that was not escaped may be parsed as the host, so an error may show it.
     """

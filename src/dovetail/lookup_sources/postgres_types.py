@@ -96,8 +96,9 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
     """Raise ``DataError`` for a ``double precision`` column that is declared a single float. Other
     types that do not fit are found in their values, by ``rows_as_table``.
 
-    ``declared``: the Arrow type of the column in the schema, or of its keys. ``key``: True to
-    refuse also columns whose values are not compared exactly with keys of that type.
+    ``title``: the source in errors. ``declared``: the Arrow type of the column in the schema, or of
+    its keys. ``key``: True to refuse also columns whose values are not compared exactly with keys
+    of that type.
     """
     if key and column.type not in _comparable_types(declared):
         raise DataError(
@@ -117,7 +118,7 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
 
 def _comparable_types(declared: pa.DataType) -> Sequence[str]:
     """Return the names of PostgreSQL's types whose values are compared exactly with keys of the
-    declared type; none for types that are no keys.
+    declared Arrow type. Empty for types that are no keys, such as lists.
     """
     types = pa.types
     if types.is_integer(declared) or types.is_decimal(declared):
@@ -133,8 +134,9 @@ def _comparable_types(declared: pa.DataType) -> Sequence[str]:
 
 
 def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
-    """Return the SQL that reads a column as the declared type, with ``{}`` for the column. It casts
-    texts and single floats that are read as doubles; else it is the column itself.
+    """Return the SQL that reads a column as the declared type, with ``{}`` for the column. Text
+    types declared as strings and single floats declared as doubles are cast; else the SQL is ``{}``
+    alone.
     """
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
@@ -145,8 +147,10 @@ def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
 
 def equality_condition(column: StoreColumn) -> str:
     """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, in a form
-    that uses the column's index. The key has the type of ``key_column_type``. The text is for
-    ``psycopg.sql``, so braces and ``%`` in names of types are doubled.
+    that uses the column's index.
+
+    The key has the type of ``key_column_type``. The result is a format for ``psycopg.sql``, so
+    braces and ``%`` in names of types are doubled.
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
@@ -156,10 +160,10 @@ def equality_condition(column: StoreColumn) -> str:
 
 
 def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the keys, none of them null, that the column could have: bool[n].
+    """Find the keys that the column could have: bool[n]. ``keys``: without nulls.
 
     ``column``: one that ``refuse_column`` accepts as a key of the type of ``keys``. ``encoding``:
-    the store's encoding, by Python's name. Floats, booleans and bytes all fit.
+    the connection's encoding, by Python's name. Floats, booleans and bytes all fit.
     """
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
@@ -174,16 +178,16 @@ def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Ma
 
 
 def digits_of(column: StoreColumn) -> tuple[int, int]:
-    """Return the precision and the scale, which may be negative, of a ``numeric`` column that has
-    them: its ``modifier`` is not -1.
+    """Return the precision and the scale of a ``numeric`` column that declares them, so its
+    ``modifier`` is not -1. The scale may be negative.
     """
     coded = column.modifier - _HEADER
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
 def _find_possible_numbers(column: StoreColumn, keys: pa.Array) -> Mask:
-    """Find the keys, whole numbers or decimals without nulls, that fit a column's precision and
-    scale: bool[n]. A column without these fits all.
+    """Find the keys that fit a ``numeric`` column's precision and scale: bool[n]. A column without
+    these fits all. ``keys``: whole numbers or decimals, without nulls.
     """
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
@@ -200,10 +204,10 @@ def _find_possible_numbers(column: StoreColumn, keys: pa.Array) -> Mask:
 
 def _find_possible_texts(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
     """Find the keys that a column could have by its type, length and encoding: bool[n]. ``keys``:
-    texts without nulls.
+    texts without nulls. ``encoding``: Python's name of it.
 
-    A UUID or the label of an enum must be written as PostgreSQL writes it. No other text with a NUL
-    fits, and none that ends in a blank fits ``bpchar``.
+    A UUID or the label of an enum must be written as PostgreSQL writes it. Other texts must have no
+    NUL, and for ``bpchar`` no blank at the end.
     """
     if column.type == "uuid":
         return find_all_true(pc.match_substring_regex(keys, _UUID))

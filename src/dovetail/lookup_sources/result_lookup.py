@@ -57,7 +57,7 @@ class ChainLookup:
 
     def open(self, schema: pa.Schema) -> Reader:
         """Return a reader whose rows have the columns of ``schema``, which are columns of the
-        result. It uses this process's readers of both sides.
+        result. The reader uses this process's readers of both sides, and opens them as needed.
         """
         return ChainReader(self, schema)
 
@@ -72,10 +72,10 @@ class ChainReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, with the
-        position of each one's key. The sides are read one after the other, not at one moment.
+        position of each row's key. The sides are read one after the other, not at one moment.
 
-        A key is unfit if the side that is read first cannot have it. ``keys``: distinct, without
-        nulls; without keys each side is asked for no key, so it must be reachable. An index of one
+        ``keys``: distinct, without nulls; without keys each side is asked for no key, so it must be
+        reachable. A key is unfit if the side that is read first cannot have it. An index of one
         side must cover its columns among ``by``, and the schema must have all of ``by``. Raises
         what the sides' readers raise.
         """
@@ -93,14 +93,14 @@ class ChainReader:
         return Found(rows.filter(pa.array(answers)), key[answers], first.unfit[distinct_index])
 
     def close(self) -> None:
-        """Do nothing: the readers of both sides stay open for all that this process looks up in
-        them.
-        """
+        """Do nothing: the readers of both sides stay open for all lookups of this process."""
 
     def _first_side(self, by: Sequence[str]) -> tuple[int, list[str]]:
         """Return the number of the side to look up first, and the columns of ``by`` that belong to
-        it, under the result's names. The side is 0, the left one, if both can be. Raises
-        ``AssertionError`` if no index of a side covers them.
+        that side, under the result's names.
+
+        The side is 0, the left one, if both can be first. Raises ``AssertionError`` if no index of
+        a side covers its columns among ``by``.
         """
         source = self._source
         for side in (0, 1):
@@ -113,9 +113,9 @@ class ChainReader:
         """Return the rows of a side whose columns ``by`` have one of ``keys``, with the columns
         that the join and the result need.
 
-        ``side``: 0 left, 1 right. ``by``: names of the side. ``keys``: distinct, in the order of
-        ``by``. Without keys the store is only asked if ``checks``, to see that it can be read.
-        Raises what the side's reader raises.
+        ``side``: 0 left, 1 right. ``by``: columns of the side, under its own names. ``keys``:
+        distinct, in the order of ``by``. ``checks``: True to ask the store even without keys, to
+        see that it can be read. Raises what the side's reader raises.
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
@@ -156,13 +156,15 @@ class ChainReader:
 
 def _number_distinct_keys(keys: pa.Table) -> tuple[Ints, pa.Table]:
     """Return each row's number among the distinct keys, int64[rows], and these keys in the order of
-    the numbers. A key with a null has the number ``NO_GROUP`` and is not among them.
+    the numbers, from 0. A key with a null has the number ``NO_GROUP`` and is not among them.
     """
     (group,), _, columns = number_keys([keys])
     return group, pa.table(columns, names=keys.schema.names)
 
 
 def _as_new_rows(group: Ints) -> SideRows:
-    """Return rows that all count as new, without tombstones and times."""
+    """Return the rows of the keys numbered in ``group``, int64[rows], as ``delta_join`` takes them:
+    all new, without tombstones and times.
+    """
     fresh = np.ones(len(group), np.bool_)
     return SideRows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

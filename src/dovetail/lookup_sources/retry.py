@@ -39,9 +39,9 @@ def call_with_retries(
 ) -> T:
     """Return the result of ``action``, which is called again after errors of the types ``passing``.
 
-    ``store``: its name, and the number and length of waits, which double up to 5 s. Raises
-    ``ConfigurationError`` if the last of 1 + ``retries`` attempts fails so. Other errors pass at
-    once.
+    ``store``: its name, the number of further attempts, and the wait before each, which doubles up
+    to 5 s. Raises ``ConfigurationError`` if the last of 1 + ``retries`` attempts fails with such an
+    error. All other errors are raised at once.
     """
     for tried in range(store.retries):
         with suppress(*passing):

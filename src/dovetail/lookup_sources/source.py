@@ -155,15 +155,16 @@ Indexes: TypeAlias = Annotated[
 
 
 class Reader(Protocol):
-    """An open source, used by one thread of one process."""
+    """An open lookup source, used by one thread of one process."""
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, as the store has them at one
         moment.
 
         ``keys``: one column for each of ``by``, in this order, with distinct rows without nulls;
-        names do not count. There may be no key: the store is then only asked whether it can be
-        read. The rows have the columns of the schema that the reader was opened with, in any order.
+        names do not count. Without keys the store is only asked whether it can be read, and no row
+        is returned. The rows found have the columns of the schema that the reader was opened with,
+        in any order.
 
         A row has a key if the changelog would give it that key, to the letter. A store that
         compares more loosely, for instance without case, must not return rows of other keys.
@@ -365,8 +366,9 @@ def declared_fields(
     """Return the fields of ``DeclaredSource`` by name, from the arguments of a source, without
     ``wait_s``.
 
-    ``operator``: the source's title in errors. ``where``: constants by column, which become
-    filters; None for none. Raises ``PlanError`` without a key column, and for an empty list of
+    ``operator``: the source's title in errors. ``key``: one column or several. ``where``: for each
+    column one constant or a list of them, which become filters; None for none. The others are the
+    fields of the same name. Raises ``PlanError`` without a key column, and for an empty list of
     constants; nothing else is checked.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -390,8 +392,8 @@ def declared_fields(
 
 
 def _constants_of(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
-    """Return the constants of a filter as a tuple: a single one (None too), or those of a list,
-    which may be empty.
+    """Return the constants of a filter as a tuple: a single one (None too) as one element, those of
+    a list in its order. An empty list gives an empty tuple.
     """
     if value is None or isinstance(value, (str, int, float)):
         return (value,)
@@ -399,11 +401,11 @@ def _constants_of(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
 
 
 def index_for(source: LookupSource, columns: Sequence[str]) -> Index | None:
-    """Return the index that serves a lookup by ``columns``, or None if there is none.
+    """Return the index of a source that serves a lookup by ``columns``, or None if there is none.
 
-    All columns of an index must be in ``columns``, in any order; there may be others. Unique
-    indexes come first, then those with most columns, then those declared first. The primary key is
-    the first one, as an index named ``PRIMARY KEY``.
+    All columns of the index must be in ``columns``, in any order; there may be others. Unique
+    indexes are preferred, then those with most columns, then those declared first. The primary key
+    counts as the first index of all, unique and named ``PRIMARY KEY``.
     """
     indexes = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
     usable = [item for item in indexes if set(item.columns) <= set(columns)]
@@ -411,7 +413,9 @@ def index_for(source: LookupSource, columns: Sequence[str]) -> Index | None:
 
 
 def summary_of_source(source: LookupSource) -> str:
-    """Return a lookup source in words for ``explain``: its key, its indexes, its filters."""
+    """Return a lookup source in words for ``explain``: its title, its key, its indexes, its
+    filters. Constants of filters are shown.
+    """
     parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
     parts += [item.summary for item in source.indexes]
     parts += [f"WHERE {column} IN {list(values)!r}" for column, values in source.filters]

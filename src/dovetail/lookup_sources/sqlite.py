@@ -40,8 +40,8 @@ class SqliteLookup(DeclaredSource):
         return f"sqlite {self.table}"
 
     def open(self, schema: pa.Schema) -> SqliteReader:
-        """Return a reader whose rows have the columns of ``schema``. It opens the file at its first
-        lookup.
+        """Return a reader whose rows have the columns of ``schema``. The reader opens the file at
+        its first lookup.
         """
         return SqliteReader(self, schema)
 
@@ -59,10 +59,10 @@ class SqliteReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        one's key, in one transaction. A NaN is an unfit key.
+        row's key, in one transaction. A key with a NaN is unfit.
 
-        Each query has as many keys as SQLite takes parameters. ``keys``: distinct, without nulls;
-        without keys a query checks that the file has the table with its columns.
+        ``keys``: distinct, without nulls; without keys a query checks that the file has the table
+        with its columns. Each query has as many keys as SQLite takes parameters.
 
         Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes. Also for
         rows that do not fit the schema, nulls in the primary key, and a missing table or column.
@@ -88,8 +88,8 @@ class SqliteReader:
             connection.close()
 
     def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
-        """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each has
-        the number of its key, from 0, in front, then the schema's columns.
+        """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each row
+        has the number of its key, from 0, in front, then the schema's columns.
 
         Raises ``sqlite3.OperationalError`` if another attempt may help, and ``OSError`` for a file
         that is no database or a damaged one. Raises ``DataError`` for a missing table or column.
@@ -117,7 +117,7 @@ class SqliteReader:
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
         """Return the rows of some keys, each as a tuple with the number of its key in front, in no
-        particular order. The first key has the number ``start``.
+        particular order. ``start``: the number of the first key.
 
         A key without rows is not in the result; one with several rows is there several times.
         ``keys``: without nulls, at most as many as SQLite takes parameters. SQLite raises
@@ -131,8 +131,9 @@ class SqliteReader:
         return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
-        """Return the open connection to the file at the path, read only, opening it on first use. A
-        file that was replaced is opened anew. A missing file raises SQLite's ``OperationalError``.
+        """Return the open connection to the file, read only, opening it on first use. If another
+        file has replaced the one at the path, open that one. A missing file raises SQLite's
+        ``OperationalError``.
         """
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
@@ -151,9 +152,11 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
-        """Return a query for the rows of ``count`` keys, which are numbered from ``start``. Its
-        rows have the key's number, then the schema's columns. Parameters are the keys, row by row,
-        then the filters' constants that are not None. Without keys it finds no rows.
+        """Return a query for the rows of ``count`` keys in the columns ``by``. Its rows have the
+        key's number, then the schema's columns. Without keys it finds no rows.
+
+        ``start``: the number of the first key. The parameters are the keys, row by row, then the
+        filters' constants that are not None.
         """
         names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
@@ -174,7 +177,7 @@ class SqliteReader:
 
     def _filter_conditions(self) -> Iterator[str]:
         """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, at least one, null included. Each constant that is not null is a parameter.
+        constants, or is null if None is one of them. Each constant that is not None is a parameter.
         """
         for column, constants in self._source.filters:
             name = f"t.{_quoted_name(column)}"

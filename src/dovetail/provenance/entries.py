@@ -265,11 +265,11 @@ def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str 
 
 
 def stores_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> Iterator[str]:
-    """Yield the names of a stage's stores with the rows of an input or a node that have all columns
-    of ``match``, in the order of the stage.
+    """Yield the names of a stage's stores with the rows of an input or a node, in the order of the
+    stage. Each of them has all columns of ``match``; its values do not count.
 
     ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, such as
-    ``"rows"``. The values of ``match`` do not count.
+    ``"rows"``.
     """
     for store_name, store in stage.fragment.stores.items():
         columns = {field.name for field in store.fields}

@@ -216,8 +216,8 @@ def _text_for_json(value: Any) -> str:
 
 def readable_text(value: Any) -> str:
     """Return a value as text for people: a time in ISO 8601, with ``Z`` for UTC, anything else as
-    Python's ``str``. A time without a zone counts as UTC. A time on the first day of 1970 is
-    written as its microseconds.
+    Python's ``str``. A time on the first day of 1970 is written as its microseconds. A time without
+    a zone is written without one.
     """
     if not isinstance(value, datetime):
         return str(value)

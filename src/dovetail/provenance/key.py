@@ -51,8 +51,8 @@ def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
 
 
 def _key_in_words(key: Any) -> str:
-    """Return a key for an error, in one line: the values of a tuple, list or mapping of at most 80
-    characters, else the type of value that it is.
+    """Return a key, or a value of one, for an error in one line: the ``repr`` of a tuple, list or
+    mapping of at most 80 characters. Anything else is as ``shown_value`` returns it.
     """
     text = repr(key)
     short = isinstance(key, (tuple, list, Mapping)) and len(text) <= 80 and "\n" not in text

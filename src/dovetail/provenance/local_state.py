@@ -57,7 +57,7 @@ class LocalState:
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
-        """Return the manifest of a bucket of a stage; None before its first micro-batch with rows.
+        """Return the manifest of a bucket of a stage; None before the bucket's first micro-batch.
         ``bucket``: its number, from 0.
         """
         return manifests.read(self._local.by_stage[stage].blobs[bucket])

@@ -113,8 +113,8 @@ def in_microseconds(rows: pa.Table) -> pa.Table:
 
 def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
     """Return the rows whose columns equal the values of ``match``, in order; all for an empty
-    ``match``. Null equals null, NaN equals NaN, and -0.0 equals 0.0. Raises ``KeyError`` for an
-    unknown column.
+    ``match``. Null equals null, NaN equals NaN, and -0.0 equals 0.0. If there are rows, an unknown
+    column raises ``KeyError``.
     """
     if not match or not len(rows):
         return rows

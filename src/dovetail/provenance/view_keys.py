@@ -56,5 +56,5 @@ def has_other_constant(view: View, columns: Mapping[str, Any]) -> bool:
 
 
 def condition_of(view: View) -> str:
-    """Return the view's condition as text, such as ``amount > 0``; empty without one."""
+    """Return the view's condition as text; empty without one."""
     return "" if view.condition is None else item_as_text(view.condition)

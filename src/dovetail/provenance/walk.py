@@ -324,8 +324,8 @@ class Walk(StreamResults):
         """Explain the group with this key by its records, of which the first ``members`` are named.
 
         ``rows``: its stored row of aggregates, None or empty for none. ``records``: those of the
-        group. The presence is ``"none"`` if no record came in time, else ``"row"`` at the time of
-        the latest record.
+        group. The presence is ``"none"`` if no record came in time. Otherwise it is ``"row"``, at
+        the largest event time of the records.
         """
         taken = records.taken
         if not taken:

@@ -54,9 +54,9 @@ class MongodbLookup(DeclaredSource):
         return f"mongodb {self.collection}"
 
     def open(self, schema: pa.Schema) -> MongodbReader:
-        """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup. Raises ``ConfigurationError`` without pymongo, ``PlanError`` for a column that is no
-        field's name.
+        """Return a reader whose rows have the columns of ``schema``. The reader connects at its
+        first lookup. Raises ``ConfigurationError`` without pymongo, and ``PlanError`` for a column
+        with a dot or a leading ``$``, which names no field.
         """
         return MongodbReader(self, schema)
 
@@ -73,15 +73,15 @@ class MongodbReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        one's key. A key that MongoDB cannot store exactly is unfit and not asked for.
+        row's key. A key that MongoDB cannot store exactly is unfit and not asked for.
 
-        The documents found are compared with the keys again, since a collection may have a
-        collation of its own. ``keys``: distinct, without nulls, perhaps none. The schema must have
-        the columns ``by`` and the primary key.
+        ``keys``: distinct, without nulls, perhaps none. The schema must have the columns ``by`` and
+        the primary key. The documents found are compared with the keys again, since a collection
+        may have a collation of its own.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys or
-        values of unsuitable types, a null in the primary key, missing rights, and a missing
-        collection as it connects.
+        values of unsuitable types, a null in the primary key, and missing rights. Also for a
+        collection that is missing when the reader connects.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_decimal)
@@ -108,12 +108,12 @@ class MongodbReader:
             client.close()
 
     def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows, possibly with
-        others that a collation takes for equal. Raises ``OSError`` if another attempt may help,
-        also for two documents with one primary key. Raises ``DataError`` for other errors.
+        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows of the schema,
+        possibly with others that a collation takes for equal.
 
-        The errors raised have none of pymongo's in their chain, which may show the connection
-        string.
+        Raises ``OSError`` if another attempt may help, also for two documents with one primary key.
+        Raises ``DataError`` for other errors. The errors raised have none of pymongo's in their
+        chain, which may show the connection string.
         """
         import bson.errors
 
@@ -131,8 +131,8 @@ class MongodbReader:
         return table
 
     def _error_to_raise(self, error: Exception) -> Exception:
-        """Return the error to raise for one of pymongo's: ``OSError`` if another attempt may help
-        (a lost connection, a time-out), else ``DataError``.
+        """Return the error to raise for ``error``, one of pymongo's: ``OSError`` if another attempt
+        may help (a lost connection, a time-out), else ``DataError``.
         """
         passing = isinstance(error, self._pymongo.errors.ConnectionFailure)
         if passing or getattr(error, "timeout", False):
@@ -144,9 +144,11 @@ class MongodbReader:
         )
 
     def _find_documents(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
-        """Yield the documents of the keys, by as many queries as it takes, with the schema's
-        fields. Without keys none is sent, but the collection must exist. Raises ``DataError`` for a
-        missing one; errors of pymongo pass.
+        """Yield the documents of the keys in the fields ``by``, with the schema's fields, by as
+        many queries as it takes. A field that a document lacks is missing.
+
+        Without keys no query is sent, but the collection must exist. Raises ``DataError`` for a
+        missing collection; errors of pymongo pass.
         """
         collection = self._open_collection()
         names = self._schema.names
@@ -161,8 +163,8 @@ class MongodbReader:
             yield from collection.find({"$and": conditions}, projection)
 
     def _open_collection(self) -> Any:
-        """Return the collection, connecting if need be. Raises ``DataError`` if there is none as it
-        connects; once it has connected, it is not checked.
+        """Return pymongo's collection, connecting if need be. Raises ``DataError`` if the
+        collection is missing when the reader connects; later it is not checked.
         """
         database, _, name = self._source.collection.partition(".")
         if self._client is None:
@@ -177,8 +179,9 @@ class MongodbReader:
         return self._client[database].get_collection(name, codec_options=_codec_options())
 
     def _filter_conditions(self) -> Iterator[dict[str, Any]]:
-        """Yield a condition for each of the source's filters: its field has one of the constants;
-        for null it may be missing. An array does not count as one of its elements.
+        """Yield a condition of MongoDB for each of the source's filters: its field has one of the
+        constants. For the constant None the field may also be missing. An array does not count as
+        one of its elements.
         """
         for name, constants in self._source.filters:
             # An array would meet a constant that is one of its elements.
@@ -186,8 +189,10 @@ class MongodbReader:
 
 
 def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
-    """Return the values of a document in the order of the schema, None for a field that it lacks. A
-    moment at midnight is a date where dates are declared; ``document`` is changed so, too.
+    """Return the values of a document in the order of the schema, None for a field that it lacks.
+
+    A moment at midnight becomes a date where the schema has a date; ``document`` itself is changed
+    so, too.
     """
     for name, type_ in zip(schema.names, schema.types, strict=True):
         value = document.get(name)
@@ -197,8 +202,8 @@ def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, 
 
 
 def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
-    """Return the condition that a document has one of the keys in the fields ``by``, in a form that
-    uses indexes. There must be a key, and each must pass ``_find_storable_keys``.
+    """Return MongoDB's condition that a document has one of the keys in the fields ``by``, in a
+    form that uses indexes. There must be a key, and each must pass ``_find_storable_keys``.
     """
     columns = [[_stored_values(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:
@@ -212,11 +217,12 @@ def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
 
 
 def _stored_values(value: Any) -> list[Any]:
-    """Return the one or two values that a document may have for a key, as pymongo writes them.
+    """Return the one or two values that a document may have for a key's value, as pymongo writes
+    them.
 
-    A text also stands for the object id or the UUID that is read as this text. ``value``: a key
-    that passes ``_find_storable_keys``; a decimal that does not fit raises Python's
-    ``DecimalException``.
+    A text of 24 hexadecimal digits also stands for that object id, a UUID as text also for the
+    UUID. ``value``: of a key that passes ``_find_storable_keys``; a decimal that does not fit
+    raises Python's ``DecimalException``.
     """
     import bson
 
@@ -248,7 +254,7 @@ def _find_storable_keys(keys: pa.Array) -> Mask:
 
 
 def _is_decimal128(key: Decimal) -> bool:
-    """Return True if MongoDB's decimals have the number ``key`` without rounding."""
+    """Return True if MongoDB's decimals, of 34 digits, have the number ``key`` without rounding."""
     import bson
 
     try:
@@ -259,11 +265,14 @@ def _is_decimal128(key: Decimal) -> bool:
 
 
 def _codec_options() -> Any:
-    """Return how documents are read: moments in UTC, and values of BSON's own types as Python's."""
+    """Return pymongo's options by which documents are read: moments in UTC, object ids as texts,
+    UUIDs as texts, decimals as Python's.
+    """
     import bson
     from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 
     def decoder(type_: type, read: Any) -> Any:
+        """Return a decoder that turns values of ``type_`` into the result of ``read``."""
         members = {"bson_type": type_, "transform_bson": lambda _, value: read(value)}
         return type("Decoder", (TypeDecoder,), members)()
 
@@ -276,7 +285,9 @@ def _codec_options() -> Any:
 
 
 def _refuse_fields(title: str, names: Iterable[str]) -> None:
-    """Raise ``PlanError`` for a name that is a path or an operator in MongoDB's queries."""
+    """Raise ``PlanError`` for a name with a dot or a leading ``$``: a path or an operator in
+    MongoDB's queries. ``title``: the source in errors.
+    """
     for name in names:
         if "." in name or name.startswith("$"):
             raise PlanError(
@@ -287,7 +298,9 @@ def _refuse_fields(title: str, names: Iterable[str]) -> None:
 
 
 def _import_pymongo(title: str) -> Any:
-    """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed."""
+    """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed.
+    ``title``: the source in errors.
+    """
     return package(title, "mongodb", "pymongo", "pymongo.errors")
 
 

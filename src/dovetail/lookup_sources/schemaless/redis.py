@@ -69,7 +69,7 @@ class RedisReader:
 
         Also return the position of each row's key among ``keys``, and a mask of the unfit keys. A
         key is unfit if another one could have the same name in Redis. ``keys``: distinct, without
-        nulls, perhaps none.
+        nulls, perhaps none; then only the connection is checked.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys that are
         no whole numbers or texts, for values that do not fit, and for rows of another form.
@@ -106,10 +106,11 @@ class RedisReader:
             client.close()
 
     def _look_up_once(self, names: Sequence[bytes]) -> list[Any]:
-        """Return the reply for each of Redis' keys ``names``, in order, or None if it is not there.
-        Raises ``OSError`` if another attempt may help, else ``DataError``.
+        """Return the reply for each of Redis' keys ``names``, in order: a list of values or bytes,
+        None if the key is not there. See ``_fetch_replies``.
 
-        The errors raised have none of the client's in their chain, which may show the URL.
+        Raises ``OSError`` if another attempt may help, else ``DataError``. The errors raised have
+        none of the client's in their chain, which may show the URL.
         """
         errors = self._redis.exceptions
         try:
@@ -127,8 +128,8 @@ class RedisReader:
             ) from None
 
     def _new_client(self) -> Any:
-        """Return a new client for the source's URL. It connects at its first command, and does not
-        retry by itself.
+        """Return a new client for the source's URL, whose replies are bytes. The client connects at
+        its first command, and does not retry by itself.
         """
         wait_s = self._source.timeout_s
         client = self._redis.Redis.from_url(
@@ -141,10 +142,11 @@ class RedisReader:
         return client
 
     def _fetch_replies(self, names: Sequence[bytes]) -> list[Any]:
-        """Return the reply for each of ``names``, in order: a list of values for a hash, bytes for
-        a JSON text, None for a missing key. The values are those of the columns that are read, None
-        for a missing field. Without names only check the connection. The client must be there; its
-        errors pass.
+        """Return the reply for each of Redis' keys ``names``, in order: a list of values for a
+        hash, bytes for a JSON text, None for a missing key.
+
+        The values of a hash are those of the columns that are read, None for a missing field.
+        Without names only check the connection. The client must be there; its errors pass.
         """
         if not names:
             self._client.ping()
@@ -173,8 +175,8 @@ class RedisReader:
 
     def _replies_as_table(self, replies: Sequence[Any]) -> pa.Table:
         """Return the replies, none of them None, as rows of the columns that are read, in order. A
-        field that is missing is null. Raises ``DataError`` for values that do not fit, and for a
-        text that is no JSON object.
+        field that is missing is null. Raises ``DataError`` for values that do not fit, and for
+        bytes that are no JSON object.
         """
         title, schema = self._source.title, self._values
         if self._source.form == "hash":
@@ -188,7 +190,9 @@ class RedisReader:
 
 
 def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
-    """Return the JSON object in ``text``. Raises ``DataError`` for anything else."""
+    """Return the JSON object in ``text``, by ``decoder``. Raises ``DataError`` for anything else.
+    ``title``: the source in errors.
+    """
     try:
         value = decoder.decode(text.decode())
     except ValueError as error:
@@ -199,8 +203,9 @@ def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str
 
 
 def _redis_keys(pattern: str, primary: pa.Table) -> list[bytes]:
-    """Return the key in Redis of each primary key, in order, by the pattern. ``primary``: the key's
-    columns by their names, without nulls.
+    """Return the key in Redis of each row of ``primary``, in order, made by the pattern.
+    ``pattern``: a text with columns in braces, such as ``orders:{id}``. ``primary``: the columns of
+    the primary keys by their names, without nulls.
     """
     parts: list[Any] = []
     for literal, name, *_ in Formatter().parse(pattern):
@@ -212,7 +217,7 @@ def _redis_keys(pattern: str, primary: pa.Table) -> list[bytes]:
 
 
 def _find_unshared_keys(source: RedisLookup, keys: pa.Table) -> Mask:
-    """Find the keys that no other primary key shares its key in Redis with: bool[n].
+    """Find the keys whose key in Redis no other primary key has: bool[n].
 
     A text followed by another column must not contain the first letter of the text between them.
     With the pattern ``{a}:{b}`` both ``("x:y", "z")`` and ``("x", "y:z")`` would be ``x:y:z``.
@@ -226,19 +231,19 @@ def _find_unshared_keys(source: RedisLookup, keys: pa.Table) -> Mask:
 
 
 def _separators(pattern: str) -> list[tuple[str, str]]:
-    """Return each column of a pattern but the last, with the text between it and the next; that may
-    be empty unless ``_columns_of_pattern`` has checked the pattern.
+    """Return each column of a pattern but the last, with the text between it and the next column.
+    The text may be empty unless ``_columns_of_pattern`` has checked the pattern.
     """
     parts = [part for part in Formatter().parse(pattern) if part[1] is not None]
     return [(str(part[1]), after[0]) for part, after in pairwise(parts)]
 
 
 def _columns_of_pattern(title: str, pattern: str) -> list[str]:
-    """Return the columns that a pattern names, in order.
+    """Return the columns that a pattern names in braces, in order. ``title``: the source in errors.
 
-    Raises ``PlanError`` if it cannot be read, names none, names one twice or has formats in braces.
-    Also if no text parts two columns, or one that begins with a letter, a digit, ``+``, ``-`` or a
-    dot.
+    Raises ``PlanError`` if the pattern cannot be read, names no column or one twice, or has formats
+    in braces. Raises it, too, if no text stands between two columns, or one that begins with a
+    letter, a digit, ``+``, ``-`` or a dot.
     """
     try:
         parts = list(Formatter().parse(pattern))
