@@ -33,20 +33,28 @@ _ANSWERS_MAX = 2
 
 
 def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlette:
-    """Return the application with the page ``shown``, its events and its searches. Requests without
-    the token are refused; None allows all. Once ``stopping`` is set, the events end.
+    """Return the application that answers requests for the page ``shown``: its HTML, its events and
+    its searches.
+
+    ``stopping``: once it is set, streams of events end. ``token``: the secret that each request
+    must have, else the answer is 403; None allows all.
     """
     searching = anyio.CapacityLimiter(_ANSWERS_MAX)
 
     async def page(_request: Request) -> Response:
+        """Answer with the page's HTML."""
         return HTMLResponse(shown.html)
 
     async def events(request: Request) -> Response:
+        """Answer with the stream of the query's figures and states, as server-sent events."""
         headers = {"Cache-Control": "no-store"}
         lines = _events(shown.figures, request, stopping)
         return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
     async def answer(read: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
+        """Answer with what ``read`` returns for the arguments, as JSON, read in a thread. An
+        exception becomes the JSON field ``error``.
+        """
         try:
             content = await anyio.to_thread.run_sync(read, *arguments, limiter=searching)
         except Exception as error:
@@ -55,19 +63,27 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
     async def tables(_request: Request) -> Response:
+        """Answer with the tables that can be searched."""
         return await answer(shown.search.tables)
 
     async def rows(request: Request) -> Response:
+        """Answer with the rows of the parameter ``table`` for one key, a text in ``key`` for each
+        of its columns.
+        """
         asked = request.query_params
         return await answer(shown.search.rows, asked.get("table", ""), asked.getlist("key"))
 
     async def why(request: Request) -> Response:
+        """Answer with the explanation of the row of ``result`` with the key ``key``; with an error
+        if the topology is not known.
+        """
         if shown.reasons is None:
             return JSONResponse({"error": "A reason needs the topology."})
         asked = request.query_params
         return await answer(shown.reasons.why, asked.get("result", ""), asked.getlist("key"))
 
     async def letters(_request: Request) -> Response:
+        """Answer with the latest dead letters; with none if the query has no folder of them."""
         return await answer(latest_letters, shown.letters or "")
 
     routes = {
@@ -86,11 +102,12 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
 def _with_token_check(
     endpoint: Callable[[Request], Awaitable[Response]], token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that answers 403 unless a request has ``token`` as its parameter
-    ``token``. Without a token it answers all.
+    """Return an endpoint that answers as ``endpoint`` if a request has ``token`` as its parameter
+    ``token``, else with 403. If ``token`` is None, all requests are answered.
     """
 
     async def answer_with_token(request: Request) -> Response:
+        """Answer as ``endpoint`` for the right token, else with 403."""
         token_given = request.query_params.get("token", "")
         if token is None or secrets.compare_digest(token_given.encode(), token.encode()):
             return await endpoint(request)
@@ -101,7 +118,10 @@ def _with_token_check(
 
 async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
     """Yield server-sent events: the figures of all micro-batches and the query's state, then each
-    change. End when ``stopping`` is set or the reader has gone.
+    change, looked for once a second.
+
+    A micro-batch is an event ``batch``, a state an event ``state``. The events end when
+    ``stopping`` is set or the browser has gone.
     """
     last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():

@@ -40,12 +40,14 @@ def page_html(
     letters: bool = False,
     sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str:
-    """Return the page of a query with this name and these results.
+    """Return the page of a query as HTML. ``name``: the query's name. ``results``: the nodes of its
+    results; empty if the topology is not known.
 
     ``stages``: the titles of its stages, which stand in place of the picture if there are no
     results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
-    dead letters can be shown. ``sinks``: the targets of results. Raises ``ConfigurationError`` for
-    results if grandalf, which places the picture's boxes, is not installed.
+    dead letters can be shown. ``sinks``: the titles of each result's sinks. Raises
+    ``ConfigurationError`` for results if grandalf, which places the picture's boxes, is not
+    installed.
     """
     graph = topology_graph(*results, sinks=sinks) if results else _EMPTY
     picture = svg(graph, rates=figures) if results else _stage_list(stages)
@@ -72,7 +74,9 @@ def page_html(
 
 
 def _stage_list(stages: Sequence[str]) -> str:
-    """Return the stages as text in a list, with a sentence on what is missing."""
+    """Return the titles of stages as an HTML list, followed by a sentence on why there is no
+    picture.
+    """
     lines = "".join(f"<li>{escape(title)}</li>" for title in stages)
     return (
         f"<ol>{lines}</ol>"
@@ -82,14 +86,16 @@ def _stage_list(stages: Sequence[str]) -> str:
 
 
 def _page_file(name: str) -> str:
-    """Return the text of the page's file of this name."""
+    """Return the text of the package's file ``name``, such as ``style.css``."""
     return files("dovetail.page").joinpath(name).read_text("utf-8")
 
 
 def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
-    """Return for each edge of the graph with a figure: that figure, and the names of both ends.
-    ``source`` is the input at its start, None if no input is there; ``before`` is the stage there,
-    None if none is.
+    """Return JSON data for each edge of the graph that has a figure: the figure's stage and input,
+    and the names of both ends in words.
+
+    ``source`` is the input at the edge's start, None if no input is there. ``before`` is the number
+    of the stage there, None if there is none.
     """
     nodes = {node.id: node for node in graph.nodes}
     return [

@@ -21,10 +21,10 @@ class Figures(Protocol):
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
-        ``batch_number`` as JSON texts.
+        ``batch_number`` as JSON texts, in order.
 
-        ``batch_number``: exclusive; a number that a former call has returned, 0 for all. The texts
-        are in order, empty without new micro-batches, and at most the latest 500.
+        ``batch_number``: exclusive; a number that a former call has returned, 0 for all. Without
+        new micro-batches the list is empty. It has at most the latest 500.
         """
 
     def state(self) -> str:
@@ -45,10 +45,11 @@ class LiveFigures:
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
-        ``batch_number`` as JSON texts.
+        ``batch_number`` as JSON texts, in order.
 
-        ``batch_number``: exclusive; 0 for all. The texts are in order, at most 500, the latest
-        ones.
+        ``batch_number``: exclusive; 0 for all. Numbers count from 1, from the first micro-batch
+        that Spark still had at the first call. The list is empty without new ones, and has at most
+        the latest 500.
         """
         with self._lock:
             for progress in self._follower.new_batches():
@@ -57,8 +58,8 @@ class LiveFigures:
             return self._count, [text for at, text in self._batches if at > batch_number]
 
     def state(self) -> str:
-        """Return JSON with ``words`` (running, ended or failed), ``active`` and ``failure``, the
-        first line of its error or null.
+        """Return JSON with ``words`` (``running``, ``ended`` or ``failed``), ``active`` and
+        ``failure``. The failure is the first line of the query's error, null without one.
         """
         failure, active = self._query.exception(), bool(self._query.isActive)
         first = None if failure is None else str(failure).strip().splitlines()[0]
@@ -90,7 +91,7 @@ class RecordedFigures:
 
     def state(self) -> str:
         """Return JSON with ``words``: the last micro-batch that the checkpoint has committed, or
-        none. ``active`` and ``failure`` are null, since they are not known. Errors of
+        that there is none. ``active`` and ``failure`` are null, since they are not known. Errors of
         ``last_batch`` pass.
         """
         batch = self._last_batch()

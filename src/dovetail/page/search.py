@@ -35,11 +35,11 @@ class StateSearch:
     """The session that reads what is not on a local disk; None for the active one."""
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables that can be searched, those stored by a key of their own, as JSON data:
-        their names, key columns and contents. The list is empty if there are none.
+        """Return the tables that can be searched as JSON data: name, key columns and content of
+        each. These are the stored tables with a key of their own; the list may be empty.
 
-        Raises ``CheckpointError`` if the folder is no checkpoint, ``ConfigurationError`` if Spark
-        cannot read it. ``rows`` does so, too.
+        Raises ``CheckpointError`` if the folder is no checkpoint, and ``ConfigurationError`` if
+        Spark cannot read it.
         """
         stored = with_latest_state(
             "search", self.checkpoint, lambda _, stored: stored, self.session
@@ -53,14 +53,18 @@ class StateSearch:
 
     def rows(self, table: str, key: Sequence[str]) -> dict[str, Any]:
         """Return the rows of a key as JSON data: a header, at most ``_ROWS_MAX`` rows of cells as
-        text, the number of all rows, and the micro-batch. A key without a row has an empty list of
-        rows.
+        text, the number of all rows, and the last committed micro-batch. A key without a row has an
+        empty list of rows.
 
-        ``key``: a text for each of its columns. Raises ``PlanError`` for texts that are no key, and
-        ``ConfigurationError`` for a table that is not stored or has no rows by key.
+        ``table``: a name that ``tables`` returns. ``key``: a text for each of the key's columns, in
+        order. Raises ``PlanError`` for texts that are no key. Raises ``ConfigurationError`` for a
+        table that is not stored or has no rows by key, and the errors of ``tables``.
         """
 
         def find_rows(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
+            """Return the rows of the key, and the number of the last committed micro-batch, None
+            for none.
+            """
             asked = key_of_column_texts("search", stored.named(table).store, key)
             return lookups.rows(stored, table, [asked], None), stored.batch
 
@@ -81,9 +85,10 @@ class RowReasons:
     def why(self, result: str, key: Sequence[str]) -> dict[str, Any]:
         """Return the explanation of a row as JSON data: the tree of the rows that make it.
 
-        ``result``: the name of one of ``results``. ``key``: a text for each of its columns, in
-        order. Raises ``ConfigurationError`` for an unknown result, ``PlanError`` for texts that are
-        no key or as many as its columns. Further errors are those of ``explain_stored_row``.
+        ``result``: the name of one of ``results``; of several, the first counts. ``key``: a text
+        for each of its columns, in order. Raises ``ConfigurationError`` for an unknown result.
+        Raises ``PlanError`` for texts of another number or another type than the key's columns.
+        Further errors are those of ``explain_stored_row``.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:
@@ -104,8 +109,9 @@ def latest_letters(folder: str) -> dict[str, Any]:
     """Return at most ``_LETTERS_MAX`` dead letters in a local folder of Parquet files, as JSON
     data: a header and cells as text. Both are empty if there are none, or no such folder.
 
-    Folders of micro-batches (``_batch=<number>``) are read from the last one on. Their letters are
-    in the order of files and, in each file, the latest first.
+    ``folder``: its path, with or without ``file:``. Folders of micro-batches in it
+    (``_batch=<number>``) are read from the last one on. Their letters are in the order of files
+    and, in each file, the latest first.
     """
     directory = Path(folder.removeprefix("file:"))
     batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
@@ -131,8 +137,8 @@ def latest_letters(folder: str) -> dict[str, Any]:
 
 
 def error_in_words(error: Exception) -> str:
-    """Return an error as text for people who look at the page: problem and remedy of an error of
-    this library, else its one line.
+    """Return an error as one line for people who look at the page: problem and remedy of an error
+    of this library, else the error's type and first line as ``line_of`` gives them.
     """
     if isinstance(error, DovetailError):
         return f"{error.problem}. {error.remedy}."

@@ -166,16 +166,18 @@ def serve_checkpoint(
     """Serve the page of a query that runs elsewhere or has ended, from its checkpoint, at ``host``
     and ``port``.
 
-    ``results``: those of its topology; empty if it is not known. ``record``: a file of its figures,
-    None for none. ``session``: the session that reads a checkpoint on another file system and
-    evaluates the topology's expressions. ``token``: the secret of each request, None for a random
-    one where others reach the page.
+    ``results``: those of its topology; empty if it is not known. ``record``: a file that
+    ``dt.metrics.record`` wrote of its figures, None for none. ``session``: the session that reads a
+    checkpoint on another file system and evaluates the topology's expressions; without one no
+    reasons are shown. ``token``: the secret of each request, None for a random one where others
+    reach the page.
 
     Raises ``CheckpointError`` for another folder, and for results of another query. Raises
     ``ConfigurationError`` for a file that is no record, and as ``page_of`` does.
     """
 
     def latest_stores() -> CheckpointStores:
+        """Return the checkpoint's stores at its last committed micro-batch."""
         return with_latest_state("serve", checkpoint, lambda _, stored: stored, session)
 
     stored = latest_stores()
@@ -198,9 +200,11 @@ def serve_checkpoint(
 
 
 def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
-    """Start the server of the page ``shown`` and return it. On a host that others reach it gets a
-    random token unless one is given. Raises ``ConfigurationError`` if a package is not installed,
-    or if the address cannot be bound.
+    """Start the server of the page ``shown`` at ``host`` and ``port``, and return it.
+
+    ``token``: the secret of each request. None gives a random one if others than this machine reach
+    ``host``, else none. Raises ``ConfigurationError`` if a package is not installed, or if the
+    address cannot be bound.
     """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)
@@ -220,5 +224,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_family(host: str) -> socket.AddressFamily:
-    """Return the kind of an address: IPv6 if ``host`` has colons, else IPv4."""
+    """Return the family of the address ``host``: IPv6 if it has colons, else IPv4, also for names.
+    """
     return socket.AF_INET6 if ":" in host else socket.AF_INET

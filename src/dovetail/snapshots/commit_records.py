@@ -69,7 +69,7 @@ class CommitRecords:
     """The last node of the plan."""
 
     def record_as_json(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
-        """Return the record of a commit as JSON text.
+        """Return the record of a commit as JSON text, in the form that the module describes.
 
         ``versions``: the version of each source of the plan, by table id. ``base``: the target
         version that the commit continues; for none, -1 of a Delta target and 0 of an Iceberg one.
@@ -114,8 +114,8 @@ class CommitRecords:
             )
 
     def foreign_change_error(self, change: str) -> TargetError:
-        """Return the error for a commit of another writer. ``change``: the beginning of its
-        message, such as ``version 3 is a DELETE``.
+        """Return the error for a commit of another writer, not raised. ``change``: the beginning of
+        its message, such as ``version 3 is a DELETE``.
         """
         return TargetError(
             self.operator,
@@ -125,7 +125,7 @@ class CommitRecords:
 
     @property
     def overtaken_error(self) -> TargetError:
-        """The ``TargetError`` for a commit that another writer has overtaken."""
+        """The error, not raised, for a commit that another writer has overtaken."""
         return TargetError(
             self.operator,
             "another writer has committed meanwhile",
@@ -134,7 +134,8 @@ class CommitRecords:
 
     @property
     def unrecorded_error(self) -> TargetError:
-        """The ``TargetError`` for a target whose history has no commit of a join over snapshots."""
+        """The error, not raised, for a target whose history has no commit of a join over snapshots.
+        """
         return TargetError(
             self.operator,
             "its history has no commit of a join over snapshots",
@@ -144,9 +145,9 @@ class CommitRecords:
 
 
 def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
-    """Return a commit read from a target's history. ``version``: the commit's version. ``record``:
-    its parsed record, not None. ``changed`` and ``reason`` are None, and so is ``way`` if the
-    record has no step.
+    """Return a commit read from a target's history. ``version``: the target's version that the
+    commit made. ``record``: its parsed record. ``changed`` and ``reason`` are None, and so is
+    ``way`` if the record has no step.
     """
     step = step_of(record)
     return Commit(version, covered_by_name(record), way=None if step is None else step.way)

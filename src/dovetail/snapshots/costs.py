@@ -82,9 +82,11 @@ class ChosenWay:
 
 
 def choose_way(work: StepWork, earlier: Sequence[TimedStep]) -> ChosenWay:
-    """Return the cheaper way of a step; ``changes`` if both cost the same.
+    """Return the cheaper way of a step, with both estimates as the reason; ``"changes"`` if both
+    cost the same.
 
-    ``earlier``: steps of the target, the last one first; empty before there are any.
+    ``earlier``: steps of the target, the last one first; empty before there are any. They correct
+    the estimates.
     """
     merging, overwriting = (_expected_s(work, way, earlier) for way in ("changes", "all"))
     share = min(work.changed / max(work.size, 1), 1.0)
@@ -96,8 +98,8 @@ def choose_way(work: StepWork, earlier: Sequence[TimedStep]) -> ChosenWay:
 
 
 def estimated_s(work: StepWork, way: Way) -> float:
-    """Return the seconds of a step that goes this way, by the constants of this module alone, more
-    than 0.
+    """Return the seconds that a step takes by this way, more than 0, by the constants of this
+    module alone. Earlier steps do not count.
     """
     rate = BYTES_S * max(work.cores, 1)
     if way == "all":
@@ -107,9 +109,12 @@ def estimated_s(work: StepWork, way: Way) -> float:
 
 
 def _expected_s(work: StepWork, way: Way, earlier: Sequence[TimedStep]) -> float:
-    """Return the estimated seconds of a step, times the median of (seconds taken / seconds
-    estimated). The median is that of the last ``STEPS_MAX`` steps of the same way, or of any way if
-    there are none. Steps without an estimate do not count; without any the factor is 1.
+    """Return the estimated seconds of a step, multiplied by a factor from earlier steps, the last
+    one first.
+
+    The factor is the median of seconds taken / seconds estimated, over the last ``STEPS_MAX`` steps
+    of the same way, or of any way if there are none. Steps without an estimate do not count;
+    without any step the factor is 1.
     """
     known = [took for took in earlier if took.step.estimated_s > 0]
     alike = [took for took in known if took.step.way == way] or known

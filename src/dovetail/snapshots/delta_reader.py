@@ -66,7 +66,7 @@ class StoredFrames:
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Return a frame with the same rows that is computed once, by the first job that reads all
-        of it.
+        of it. ``release`` frees its storage.
 
         The plan that made the frame is dropped. Each delta is used several times, so plans would
         otherwise grow by a factor with every join of a cascade.
@@ -101,10 +101,11 @@ class DistinctKeys:
         self, frame: DataFrame, columns: Sequence[str], *, nulls: bool = False
     ) -> DataFrame:
         """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns
-        unchanged.
+        unchanged, in undefined order. Without keys no row stays.
 
-        ``columns``: one for each key column, in order. ``nulls``: True if a null equals a null; by
-        default it equals nothing, and the keys must have no nulls. Without keys no row stays.
+        ``columns``: columns of ``frame``, one for each key column, in order. ``nulls``: True if a
+        null equals a null; by default it equals nothing, and the keys must have no nulls. Floats
+        are equal as in Spark: NaN equals NaN, and -0.0 equals 0.0.
         """
         if self.few is None or len(columns) > 1 or self.count > LISTED_KEYS_MAX:
             return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
@@ -118,9 +119,9 @@ class DistinctKeys:
 
 
 def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> DistinctKeys:
-    """Return keys of this process as ``DistinctKeys``, for broadcast. ``keys``: columns ``_f0``,
-    ``_f1`` … without duplicates. ``types``: their Spark types, in order, which ``is_plain`` must
-    allow.
+    """Return keys of this process as ``DistinctKeys``, with a frame that is broadcast. ``keys``:
+    columns ``_f0``, ``_f1`` … without duplicates. ``types``: their Spark types, in order, which
+    ``delta_upsert.is_plain`` must allow.
     """
     fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
     few = FewRows(keys, StructType(fields))
@@ -128,16 +129,18 @@ def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -
 
 
 def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> DistinctKeys:
-    """Return the distinct values of a frame's columns, without those that contain nulls. It runs a
-    job. ``scratch``: stores them until it is released.
+    """Return the distinct values of a frame's columns, without those that contain a null. It runs a
+    job, and stores the keys in ``scratch`` until that is released.
     """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return count_keys(keys)
 
 
 def count_keys(keys: DataFrame) -> DistinctKeys:
-    """Return keys with their number and ranges, without ``few``. It runs a job. ``keys``: distinct
-    values as columns ``_f0``, ``_f1`` …, stored by ``Scratch.keep``.
+    """Return keys with their number and ranges, without ``few``. It runs a job.
+
+    ``keys``: distinct values as columns ``_f0``, ``_f1`` …, stored by ``StoredFrames.keep``. They
+    are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX``.
     """
     parts = [part for f in keys.schema for part in delta_tables.bounds(f.name, f.dataType)]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
@@ -172,8 +175,9 @@ class VersionReader:
         return SnapshotReader(self.session)
 
     def columns(self, source: SnapshotSource) -> list[str]:
-        """Return the names of the source's columns that the plan uses, key columns first. The key
-        is always used. Raises ``KeyError`` for a source that is not in the plan.
+        """Return the names of the source's columns that the plan uses, key columns first, then
+        values in the order of the table. The key is always used. Raises ``KeyError`` for a source
+        that is not in the plan.
         """
         used = used_columns(self.root)[source]
         return [name for name in source.columns if name in used]
@@ -185,11 +189,11 @@ class VersionReader:
         columns: Sequence[str] = (),
         keys: DistinctKeys | None = None,
     ) -> DataFrame:
-        """Return a plan node's rows at these versions, the key columns first; all rows if ``keys``
-        is None.
+        """Return a plan node's rows at these versions, the key columns first.
 
         ``versions``: the version of each source by table id. ``keys``: only rows whose ``columns``
-        equal one of these keys are returned, keys without nulls. With keys, a join may run jobs.
+        equal one of these keys are returned, keys without nulls; None for all rows. ``columns``:
+        columns of the node, one for each key column, in order. With keys, a join may run jobs.
         Columns of a source that the plan does not use are left out; a join's columns that come from
         them are null.
 
@@ -216,10 +220,11 @@ class VersionReader:
         columns: Sequence[str],
         keys: DistinctKeys | None,
     ) -> DataFrame:
-        """Return the aggregate's rows at these versions: all rows or, with ``keys``, those whose
-        ``columns`` have the values of one of them.
+        """Return the aggregate's rows at these versions: all rows if ``keys`` is None, else those
+        whose ``columns`` have the values of one of the keys.
 
-        Keys of group columns restrict the input. With others, all groups are computed first.
+        If ``columns`` are group columns, the keys restrict the rows that are read. Otherwise all
+        groups are computed first.
         """
         if keys is None or not set(columns) <= set(node.key.names):
             rows = delta_rules.aggregated_rows(node, self.rows(node.input, versions))
@@ -230,7 +235,7 @@ class VersionReader:
         self, source: SnapshotSource, versions: Versions, keys: DistinctKeys
     ) -> DataFrame:
         """Return the source's rows at its version whose key is one of ``keys``. A null equals a
-        null.
+        null. ``keys``: one column for each key column of the source, in order.
         """
         names = source.key.names
         return keys.rows_with_keys(
@@ -260,8 +265,8 @@ class VersionReader:
     ) -> DataFrame:
         """Return the join's rows whose ``columns`` equal one of the keys, and possibly more rows.
 
-        The keys restrict the sides that have all these columns, and one side's rows restrict the
-        other.
+        Only a part of either side is read, if possible: the keys restrict the sides that have all
+        of ``columns``, and that side's rows restrict the other one.
         """
         origins = [node.origins[name] for name in columns]
         on_both_sides = all(None not in origin for origin in origins)
@@ -285,7 +290,8 @@ class VersionReader:
         versions. Runs jobs.
 
         ``side``: 0 if ``rows`` are of the left side, 1 for the right. Rows without a match stay
-        only if the join keeps such rows of this side.
+        only if the join keeps such rows of this side. Unmatched rows of the other side are left
+        out.
         """
         rows = self.scratch.keep(rows)
         other = 1 - side
@@ -306,8 +312,9 @@ class VersionReader:
         """Return the join's rows if neither side has all ``columns`` of the keys, and possibly more
         rows.
 
-        ``partial_sides``: the sides with some of these columns. The first one is restricted by its
-        part of the keys. Without such a side all rows are read.
+        ``partial_sides``: the sides with some of these columns, 0 for the left and 1 for the right.
+        The first one is restricted by its part of the keys. Without such a side all rows are
+        returned.
         """
         if not partial_sides:
             return self.rows(node, versions)
@@ -332,12 +339,15 @@ class VersionReader:
         return self._snapshots[table_version].select(*map(quoted, self.columns(source)))
 
     def change_feed(self, source: SnapshotSource, old: Versions, new: Versions) -> DataFrame:
-        """Return a source's changes after its old version, exclusive, up to its new one, inclusive.
+        """Return a source's changes after its old version, exclusive, up to its new one, inclusive,
+        in undefined order.
 
-        The columns are those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes)
-        and ``_version``. The old version must not be the new one. Raises ``TargetError`` if a used
-        column of a Delta table is not the same one in both versions. Raises ``ConfigurationError``
-        if Spark Connect does not show that.
+        ``old``, ``new``: versions by table id; those of the source must differ. The columns are
+        those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes) and
+        ``_version``, the version of the change. An update is one row of each sign.
+
+        Raises ``TargetError`` if a used column of a Delta table is not the same one in both
+        versions. Raises ``ConfigurationError`` if Spark Connect does not show that.
         """
         if source.iceberg is not None:
             ends = (versions[source.table_id] for versions in (old, new))
@@ -380,10 +390,11 @@ def refuse_duplicates(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions, size: int | None
 ) -> None:
     """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
-    are null.
+    are null. Nothing is checked without sources.
 
-    ``size``: the bytes of the sources' data files, None if they are not known. One job brings the
-    hashes of the keys of small sources to this process. All else is grouped, in a job a source.
+    ``versions``: by table id. ``size``: the bytes of the sources' data files, None if they are not
+    known. If they are at most ``HASHED_BYTES_MAX``, one job brings the hashes of all keys to this
+    process. Otherwise, and if these hashes do not decide, a job a source groups its keys.
     """
     small = size is not None and size <= HASHED_BYTES_MAX
     if not small or not sources or not _have_different_hashes(reader, sources, versions):
@@ -397,8 +408,8 @@ def _have_different_hashes(
     """Return True if the keys of all sources have different hashes, so no key occurs twice. It runs
     a job.
 
-    ``sources``: at least one. False if it is not known: for a null key, equal hashes, or key types
-    whose values Spark may take for equal.
+    ``sources``: at least one. ``versions``: by table id. False means that it is not known: there is
+    a null key, two hashes are equal, or Spark may take different values of a key's type for equal.
     """
     hashes = []
     for index, source in enumerate(sources):
@@ -420,7 +431,7 @@ def _refuse_grouped_duplicates(
     reader: VersionReader, source: SnapshotSource, versions: Versions
 ) -> None:
     """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
-    are null. It runs a job.
+    are null, which is found by grouping. It runs a job. ``versions``: by table id.
     """
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
@@ -439,11 +450,11 @@ def _refuse_grouped_duplicates(
 
 
 def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: int) -> None:
-    """Raise ``DataError`` for a source unless both counts are 0. The error names its version in
-    ``versions``.
+    """Raise ``DataError`` for a source unless both counts are 0. The error names the source's
+    version in ``versions``, by table id.
 
-    ``twice``: the number of keys that occur more than once. ``nulls``: the number of rows with a
-    null key.
+    ``twice``: the number of keys that occur more than once, which is reported first. ``nulls``: the
+    number of rows with a null key.
     """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:
@@ -471,8 +482,8 @@ class DeltaState:
 
     @classmethod
     def read(cls, session: SparkSession, path: str) -> DeltaState:
-        """Return the present state of the Delta table at ``path``, from its log. On Spark Connect
-        it takes several SQL jobs, and Spark raises an error if there is no table.
+        """Return the present state of the Delta table at the folder ``path``, from its log. On
+        Spark Connect it takes several SQL jobs, and Spark raises an error if there is no table.
         """
         if is_remote(session):
             table = delta_tables.named(path)
@@ -486,11 +497,11 @@ class DeltaState:
 
 
 def present_version(reader: VersionReader, source: SnapshotSource) -> int:
-    """Return the latest version of a source: a number of Delta (``Present.version``), or the id of
-    an Iceberg snapshot, 0 if it has none.
+    """Return the latest version of a source: ``DeltaState.version`` of a Delta table, or the id of
+    an Iceberg snapshot, 0 if the table has none.
 
-    Raises ``TargetError`` if an Iceberg table was replaced, ``ConfigurationError`` if it cannot be
-    read.
+    Raises ``TargetError`` if an Iceberg table was replaced, and ``ConfigurationError`` if it cannot
+    be read.
     """
     if source.iceberg is not None:
         return reader.iceberg.latest_snapshot(source, ())
@@ -498,8 +509,8 @@ def present_version(reader: VersionReader, source: SnapshotSource) -> int:
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
-    """Return a description of each column of a Delta table at a version, by name, as its files
-    store it. Equal descriptions mean the same column.
+    """Return a description of each column of the Delta table at the folder ``path`` at a version,
+    by name, as its files store it. Equal descriptions mean the same column; they are JSON data.
 
     A table with column mapping renames and drops columns without changing its files. Spark Connect
     does not show the names in the files, so such a table raises ``ConfigurationError`` there.
@@ -525,7 +536,7 @@ def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, 
 
 def _schema_as_stored(part: Any) -> Any:
     """Return a schema as JSON data with the column names of the files, without metadata and
-    nullability.
+    nullability, at any depth.
 
     ``part``: a schema of Spark as JSON data, or a part of it. Texts and numbers stay as they are.
     """
@@ -548,11 +559,10 @@ _LEFT_OUT_OF_SCHEMA = ("metadata", "nullable")
 
 
 def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState:
-    """Return the present state of a Delta table, which must still fit the plan.
+    """Return the present state of a source that is a Delta table, which must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or is gone, or if a used column is gone or has
-    another type. Raises ``ConfigurationError`` without a change data feed. ``source``: one that is
-    a Delta table.
+    another type. Raises ``ConfigurationError`` without a change data feed.
     """
     operator = f"snapshot {source.name}"
     now = DeltaState.read(reader.session, source.path)
@@ -584,7 +594,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
 
 def says_version_is_gone(error: Exception) -> bool:
     """Return True if an error's text says that a table no longer has a version, its files or its
-    changes.
+    changes. The texts are those of Delta, Spark and pyiceberg.
     """
     text = str(error)
     return any(sign in text for sign in _ERRORS_OF_GONE_VERSIONS)

@@ -110,7 +110,8 @@ def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def signed_rows(changed: DataFrame) -> DataFrame:
-    """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one.
+    """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one, in
+    undefined order.
 
     ``changed``: a result of ``images_of_feed``. A key without ``_apart`` gives no rows, one whose
     row is updated gives two. The columns are ``_sign`` and those of the source.
@@ -120,6 +121,7 @@ def signed_rows(changed: DataFrame) -> DataFrame:
     fields = [f.name for f in row]
 
     def signed_image(image: str, sign: int) -> Column:
+        """Return a struct of ``_sign`` and the columns of ``image``: ``_old`` or ``_new``."""
         return F.struct(
             F.lit(sign).alias(SIGN),
             *(F.col(f"{image}.{quoted(name)}").alias(name) for name in fields),
@@ -166,7 +168,7 @@ def changes_after(changes: DataFrame, key: Sequence[str], values: Sequence[str])
 
 def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the distinct values of ``columns`` as columns ``_f0``, ``_f1`` …, in undefined order.
-    Values with a null in any column are left out.
+    Values with a null in any column are left out. Floats that Spark takes for equal are one value.
     """
     named = frame.select(
         *(F.col(quoted(name)).alias(foreign_name(i)) for i, name in enumerate(columns))
@@ -178,10 +180,11 @@ def at_keys(
     frame: DataFrame, columns: Sequence[str], keys: DataFrame, *, nulls: bool = False
 ) -> DataFrame:
     """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns
-    unchanged.
+    unchanged, in undefined order. Without keys no row stays.
 
     ``keys``: columns ``_f0``, ``_f1`` …, one for each of ``columns`` in order. ``nulls``: True if a
-    null equals a null; by default it equals nothing. Without keys no row stays.
+    null equals a null; by default it equals nothing. Floats are equal as in Spark: NaN equals NaN,
+    and -0.0 equals 0.0.
     """
     pairs = [(F.col(quoted(name)), F.col(foreign_name(i))) for i, name in enumerate(columns)]
     equal = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
@@ -242,6 +245,9 @@ def moved_values(delta: DataFrame, columns: Sequence[str], now: DataFrame | None
     keys = [foreign_name(i) for i in range(len(columns))]
 
     def grouped_by_value(frame: DataFrame) -> GroupedData:
+        """Return the rows of ``frame`` grouped by ``columns``, as ``_f0``, ``_f1`` …, without nulls
+        in them. ``_sign`` is kept if it is there.
+        """
         names = [F.col(quoted(name)).alias(keys[i]) for i, name in enumerate(columns)]
         key_rows = frame.select(*names, *([SIGN] if SIGN in frame.columns else []))
         return key_rows.where(all_of(F.col(name).isNotNull() for name in keys)).groupBy(*keys)
@@ -270,9 +276,10 @@ def term_of_side(
 
     ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
     ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
-    ``moved``: ``moved_values`` of ``side``, None unless the other side is preserved. The result has
-    the columns of both sides by number, null for a missing side, then ``_sign``, ``_left_age`` and
-    ``_right_age``.
+    ``moved``: the result of ``moved_values`` for ``side``, None unless the other side is preserved.
+
+    The result has the columns of both sides under the names of ``_numbered_names``, null for a
+    missing side, then ``_sign``, ``_left_age`` and ``_right_age``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
@@ -309,8 +316,8 @@ def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str
     """Return the join of ``left`` and ``right`` in the columns of ``node``: the key, then the
     values.
 
-    ``left``, ``right``: rows of the two sides. ``kind``: a value of Spark's ``how``, such as
-    ``"left"``. It may differ from the join's own.
+    ``left``, ``right``: rows of the two sides; columns that they lack are null. ``kind``: a value
+    of Spark's ``how``, such as ``"left"``. It may differ from the join's own kind.
     """
     numbered = [
         _numbered_rows(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
@@ -331,10 +338,11 @@ def aggregated_rows(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
 
 def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
     """Return the delta of an aggregate, with ``_sign``: the rows of its groups before a change,
-    which go, and those after it, which come. A group may go and come as it was.
+    which go, and those after it, which come. A group whose row is the same before and after goes
+    and comes.
 
-    ``before``, ``now``: all rows of the changed groups in the aggregate's input. A column ``_age``
-    in them is ignored.
+    ``before``, ``now``: all rows of the changed groups in the aggregate's input, before and after
+    the change. A column ``_age`` in them is ignored.
     """
     sides = ((before, -1), (now, 1))
     return reduce(
@@ -346,8 +354,9 @@ def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFram
 def projected_rows(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
     """Return a join's key and value columns, in order, then the columns ``also``.
 
-    ``rows``: both sides' columns by number, with ``_left_age`` and ``_right_age``. An age is null
-    if its side is missing. Selected expressions are computed on these rows.
+    ``rows``: both sides' columns under the names of ``_numbered_names``, with ``_left_age`` and
+    ``_right_age``. An age is null if its side is missing. ``also``: expressions over ``rows``.
+    Selected expressions are computed on these rows.
     """
     places = [
         dict(zip(side.columns, _numbered_names(node, side_index, side.columns), strict=True))
@@ -392,7 +401,8 @@ def projected_rows(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> D
 
 
 def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
-    """Return a side's rows with columns named by side and number, so that two sides share no name.
+    """Return a side's rows with the columns named by ``_numbered_names``, so that two sides share
+    no name. ``side``: 0 for the left, 1 for the right.
 
     ``frame``: some of the side's columns, ``_age`` and perhaps ``_sign``. A column that ``frame``
     lacks is null. ``_sign`` follows the columns if it is there, then the side's age column.
@@ -416,8 +426,9 @@ def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame
 
 
 def _numbered_names(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
-    """Return the numbered name of each of a side's ``columns``, in their order. Raises ``KeyError``
-    for an unknown column.
+    """Return a name for each of a side's ``columns``, in their order: made of the side and the
+    column's index, so no two columns of a join share one. ``side``: 0 for the left, 1 for the
+    right. Raises ``KeyError`` for an unknown column.
     """
     index_by_name = {name: i for i, name in enumerate(node.sides[side].columns)}
     return [value_name(side, index_by_name[name]) for name in columns]
@@ -432,9 +443,9 @@ def _match_condition(node: SnapshotJoin) -> Column:
 
 
 def _key_columns(node: SnapshotJoin) -> list[Column]:
-    """Return the join's key columns, in order and with their names, computed from numbered columns.
-    A key column of both sides has the value of the left side, or of the right one where that is
-    null.
+    """Return the join's key columns, in order and with their names, as expressions over the columns
+    of ``_numbered_names``. A key column of both sides has the value of the left side, or of the
+    right one where that is null.
     """
     columns = []
     for column in node.key_columns:
@@ -461,9 +472,9 @@ def all_of(conditions: Iterable[Column]) -> Column:
 def _difference_condition(changed: DataFrame) -> Column:
     """Return the condition that ``_old`` and ``_new`` differ. It is never null.
 
-    ``changed``: a frame with both structs, each null for no row. The condition is always true if a
-    column has a type that Spark compares too coarsely. Floats differ if their texts do, so -0.0
-    differs from 0.0.
+    ``changed``: a frame with both structs, each null for no row. Floats differ if their texts do,
+    so -0.0 differs from 0.0. If another column has a coarse type (``_is_coarse``), the condition is
+    always true.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)

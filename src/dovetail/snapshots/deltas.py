@@ -98,11 +98,10 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
-        """Return the keys of the plan's root whose rows differ between the old and the new
-        versions.
+        """Return the keys of ``root``, the plan's last node, whose rows differ between the old and
+        the new versions, each with its row before and after.
 
-        Each key has its row before and after. Raises the errors of ``delta_of``. Runs Spark jobs, each
-        time anew.
+        Raises the errors of ``delta_of``. Runs Spark jobs, each time anew.
         """
         frame = (
             self.delta_of(root).frame if isinstance(root, SnapshotSource) else self._computed_rows(root)
@@ -157,7 +156,7 @@ class Deltas:
     def _few_changes(
         self, source: SnapshotSource, images: DataFrame, row_type: StructType
     ) -> RowDelta:
-        """Return the rows that a source with few changes loses and gains, held in this process.
+        """Return the delta of a source with few changes, held in this process.
 
         ``images``: the result of ``delta_rules.images_of_feed`` for the source. ``row_type``: the
         columns of its rows, all of plain types. Raises ``DataError`` if a changed key has several
@@ -187,8 +186,9 @@ class Deltas:
     def _refuse_known_keys(self, source: SnapshotSource, fresh: DistinctKeys, come: int) -> None:
         """Raise ``DataError`` if a key that the change feed reports as new had a row before.
 
-        ``fresh``: the keys reported as new. ``come``: the number of them that have a row at the new
-        version.
+        ``fresh``: the keys reported as new. ``come``: the number of them that have a row after the
+        changes. If more rows than these have such a key at the new version, one of them was there
+        before.
         """
         rows = self._reader.source_rows_with_keys(source, self._new, fresh).count()
         refuse_keys(source, self._new, rows - come, 0)
@@ -216,8 +216,8 @@ class Deltas:
         return delta_rules.delta_of_aggregate(node, before, now)
 
     def _keys_of_delta(self, delta: RowDelta, columns: Sequence[str]) -> DistinctKeys:
-        """Return the distinct values of ``columns`` in a delta, which must have rows, without
-        nulls.
+        """Return the distinct values of ``columns`` in a delta, without those that contain a null.
+        The delta must have rows.
         """
         assert delta.frame is not None
         if delta.few is None:
@@ -266,8 +266,8 @@ class Deltas:
     def _other_rows(
         self, node: SnapshotNode, columns: list[str], keys: DistinctKeys, *, old: bool
     ) -> DataFrame:
-        """Return a node's rows whose ``columns`` have the values of one of the keys, each with
-        ``_age``.
+        """Return the rows of ``node``, the other side of a join, whose ``columns`` have the values
+        of one of the keys, each with ``_age``.
 
         ``old``: True for the node's rows before the changes, aged ``o`` or ``u``. False for those
         after them, aged ``n`` or ``u``. All rows of a node without changes are aged ``u``.
@@ -285,8 +285,10 @@ class Deltas:
     def _former_rows(
         self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
-        """Return the rows of a node with changes before these, whose ``columns`` have the values of
-        one of the keys, each with ``_age``: ``o`` or ``u``. ``now``: such rows after the changes.
+        """Return the rows of a changed node at the old versions, whose ``columns`` have the values
+        of one of the keys, each with ``_age``: ``o`` for rows that go, else ``u``.
+
+        ``now``: such rows at the new versions.
         """
         delta = self.delta_of(node)
         assert delta.frame is not None

@@ -32,8 +32,8 @@ class FewRows:
     schema: StructType
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """Return these rows as a Spark frame with the columns of ``schema``. The frame's plan
-        contains the rows. Without rows the frame is empty.
+        """Return these rows as a Spark frame with the columns of ``schema``, in order. The frame's
+        plan contains the rows, so no file is read. Without rows the frame is empty.
         """
         return session.createDataFrame(self.table.combine_chunks(), self.schema)
 
@@ -82,7 +82,8 @@ def signed_rows(images: pa.Table) -> pa.Table:
 
 
 def keys_of(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the distinct values of ``columns`` as columns ``_f0``, ``_f1`` …, in undefined order.
+    """Return the distinct values of ``columns`` as columns ``_f0``, ``_f1`` …, with their types, in
+    undefined order.
 
     Values with a null in any column are left out. Floats that Spark takes for equal, such as 0.0
     and -0.0, may both be there.
@@ -121,6 +122,7 @@ def ranges_of(keys: FewRows) -> tuple[Range | None, ...]:
     """
 
     def range_of(name: str) -> Range | None:
+        """Return the smallest and the largest value of a column, or None."""
         column = keys.table[name]
         if len(column) == 0 or column.null_count or not has_range(keys.schema[name].dataType):
             return None

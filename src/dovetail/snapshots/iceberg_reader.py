@@ -38,8 +38,9 @@ class SnapshotReader:
         """Return the id of a source's present snapshot, 0 if it has none.
 
         ``columns``: the names of columns that must be as they were when the join was written; a new
-        name does not matter. Raises ``TargetError`` if the table was replaced, or if one of them
-        was dropped or has another type. Raises ``ConfigurationError`` if the table cannot be read.
+        name does not matter. Raises ``TargetError`` if the table was replaced, or if one of
+        ``columns`` was dropped or has another type. Raises ``ConfigurationError`` if the table
+        cannot be read.
         """
         operator, table, iceberg = (
             _title_of(source),
@@ -67,12 +68,13 @@ class SnapshotReader:
     def next_snapshot(
         self, source: SnapshotSource, covered: int, latest: int, versions_max: int | None
     ) -> int:
-        """Return the id of the snapshot that a step covers next.
+        """Return the id of the snapshot that a step covers next: ``latest``, or the last of the
+        next ``versions_max`` snapshots after ``covered`` if that comes before.
 
-        It is ``latest``, or the last of the next ``versions_max`` snapshots after ``covered``: at
-        least 1, None for no limit. ``covered``: 0 for the table before its first snapshot. If it is
-        ``latest``, return it. Otherwise raise ``TargetError`` if the covered snapshot or one after
-        it has expired, or if the table was rolled back.
+        ``covered``: the id of the snapshot that is covered, 0 for the table before its first one.
+        ``versions_max``: at least 1, None for no limit. Unless ``covered`` is ``latest``, raise
+        ``TargetError`` if the covered snapshot or one after it has expired, or if the table was
+        rolled back.
         """
         from dovetail.iceberg.lineage import snapshots_after
 
@@ -89,8 +91,8 @@ class SnapshotReader:
         version: int,
         ranges: Mapping[str, Range | None],
     ) -> DataFrame:
-        """Return columns of a source at a snapshot, leaving out files without rows within
-        ``ranges``.
+        """Return columns of a source at a snapshot, in undefined order. Files without rows within
+        ``ranges`` are not read.
 
         ``version``: the id of the snapshot; 0 gives no rows. ``ranges``: the smallest and the
         largest value of a column, both inclusive, by its name. None, and values other than integers
@@ -153,7 +155,7 @@ def _feed_request(
     """Return the request to read ``columns`` of a source: by default for the rows of its present
     snapshot.
 
-    ``start``: where the changes begin that are read instead of rows. ``end``: the id of the last
+    ``start``: the place from which changes are read, in place of rows. ``end``: the id of the last
     snapshot, inclusive; None for the present one. ``near``: ranges of columns by which files are
     skipped.
     """

@@ -225,8 +225,8 @@ class IcebergSnapshotTarget:
             raise self._records.overtaken_error
 
     def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
-        """Raise ``TargetError`` at the first of some snapshots of other writers that may change
-        rows. Those that only replace files are allowed.
+        """Raise ``TargetError`` at the first of ``snapshots``, those of other writers, that may
+        change rows. Snapshots that only replace files are allowed.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -235,7 +235,7 @@ class IcebergSnapshotTarget:
                 raise self._records.foreign_change_error(f"snapshot {snapshot.snapshot_id} is")
 
     def _refuse_columns(self, table: Table) -> None:
-        """Raise ``TargetError`` if a table's columns have other names or types than the join's.
+        """Raise ``TargetError`` if a table's columns have other names or types than the plan's.
         Their order does not matter.
         """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
@@ -265,10 +265,11 @@ class IcebergSnapshotTarget:
 
 
 def _snapshots_with_records(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any] | None]]:
-    """Yield the snapshots of a table from the present one backwards, each with its record.
+    """Yield the snapshots of a table from the present one backwards, each with its record; None for
+    a snapshot of another writer.
 
-    The record is None for snapshots of other writers. It ends at a snapshot without a parent, or
-    whose parent has expired.
+    Nothing is yielded for a table without snapshots. The last one is a snapshot without a parent,
+    or whose parent has expired.
     """
     snapshot = table.current_snapshot()
     while snapshot is not None:

@@ -118,9 +118,10 @@ class SnapshotJoin:
         """The key columns of the result in order, each with the left and the right column that it
         comes from.
 
-        If both keys are joined, each is a pair of both sides' columns. Otherwise the left key is
-        followed by the right key, under free names. The right key is left out if each left row has
-        at most one match and right rows never stay alone.
+        If both keys are joined, each is a pair of both sides' columns under the left name.
+        Otherwise the left key is followed by the right key, whose columns are named
+        ``right_<column>``. The right key is left out if each left row has at most one match and
+        right rows never stay alone.
         """
         left, right = self.left.key.names, self.right.key.names
         if self.by_key:
@@ -160,8 +161,8 @@ class SnapshotJoin:
 
     @property
     def by_key(self) -> bool:
-        """True if both sides' whole keys are joined, column by column in order. Each row has at
-        most one match then.
+        """True if both sides' whole keys are joined, column by column in order, and nothing else.
+        Each row then has at most one match.
         """
         keys = zip(self.left.key.names, self.right.key.names, strict=False)
         return len(self.left.key) == len(self.right.key) and set(self.on) == set(keys)
@@ -173,8 +174,9 @@ class SnapshotJoin:
         return [pair[side] for pair in self.on]
 
     def has_one_match(self, side: int) -> bool:
-        """Return True if the compared columns of a side contain its whole key, so a value has at
-        most one row. ``side``: 0 for the left, 1 for the right.
+        """Return True if the compared columns of a side contain its whole key. Each row of the
+        other side then matches at most one row of this side. ``side``: 0 for the left, 1 for the
+        right.
         """
         return set(self.sides[side].key.names) <= set(self.on_columns(side))
 
@@ -186,10 +188,10 @@ class SnapshotJoin:
 
     @cached_property
     def origins(self) -> Mapping[str, tuple[str | None, str | None]]:
-        """The left and the right column behind each column of the result, by its name; None for no
-        column.
+        """The left and the right column behind each column of the result, by the result's name.
+        None stands for no column of that side.
 
-        A column with both has the value of the side that is present. An expression has ``(None,
+        A key column with both has the value of the side that is present. An expression has ``(None,
         None)``.
         """
         origins: dict[str, tuple[str | None, str | None]] = {
@@ -239,9 +241,10 @@ def source(
 ) -> SnapshotSource:
     """Return a plan node for a table with the columns ``schema`` and this key.
 
-    ``path``: the folder of a Delta table, or the name of an Iceberg table. ``table_id``: the id by
-    which a table made anew is recognized. ``name``: the name in errors and commits. ``iceberg``:
-    None for a Delta table.
+    ``path``: the folder of a Delta table, or the name of an Iceberg table. ``table_id``: the id
+    that Delta or Iceberg gives the table, by which a table made anew is recognized. ``key``: one
+    column or several. ``name``: the name in errors and commits. ``iceberg``: None for a Delta
+    table.
 
     Raises ``PlanError`` for an empty key, unknown, repeated or reserved column names, and types
     that cannot be keys.
@@ -269,7 +272,7 @@ def join(
 
     ``on``: the columns of the left side that equal columns of the right one. None pairs the columns
     of both keys, which must have the same names. ``how``: the kind of join. ``select``: the value
-    columns, None for all. ``name``: None for a name made of both sides' names.
+    columns, None for those of both sides. ``name``: None for a name made of both sides' names.
 
     Raises ``PlanError`` for unknown, ambiguous or duplicate column names, and for two tables of one
     name. Also for compared columns of different types, or of a type that cannot be a key. Also for
@@ -299,9 +302,9 @@ def join(
 def aggregate(
     node: SnapshotNode, by: Sequence[str], aggregates: Mapping[str, Column]
 ) -> SnapshotAggregate:
-    """Return the aggregate of a node's rows by the columns ``by``.
+    """Return the aggregate of a node's rows by the columns ``by``, which become its key.
 
-    ``aggregates``: Spark expressions by the names of their columns. Raises ``PlanError``
+    ``aggregates``: Spark expressions by the names of their result columns. Raises ``PlanError``
     without a group column or an aggregate, and for names that are unknown, reserved or duplicate.
     Also for a group column of a type that cannot be a key, for an aggregate that
     ``_aggregate_field`` refuses, and without an active session.
@@ -330,10 +333,12 @@ def aggregate(
 def _aggregate_field(
     label: str, row: StructType, by: Sequence[str], name: str, column: Column
 ) -> StructField:
-    """Return the field of an aggregate of rows in groups ``by``, nullable at every depth.
+    """Return the field of the aggregate ``column`` of rows in groups ``by``: its name and type,
+    nullable at every depth.
 
-    ``row``: the columns of the rows. Raises ``PlanError`` for an aggregate that depends on the
-    present time or the user, or that Spark does not resolve. Also without an active session.
+    ``label``: the subject of errors. ``row``: the columns of the rows. ``name``: that of the result
+    column. Raises ``PlanError`` for an aggregate that depends on the present time or the user, or
+    that Spark does not resolve. Also without an active session.
     """
     if names_moment(column):
         raise PlanError(
@@ -354,8 +359,8 @@ def _aggregate_field(
 
 
 def sources(node: SnapshotNode) -> Iterator[SnapshotSource]:
-    """Yield the tables below a plan node, from left to right. A table used twice comes twice; a
-    table yields itself.
+    """Yield the tables below a plan node, from left to right. A table used twice comes twice. A
+    node that is a table yields itself.
     """
     if isinstance(node, SnapshotSource):
         yield node
@@ -379,8 +384,8 @@ def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
     """Return the names of the columns that a plan node needs of each source below it, key columns
     included. Changes of other columns do not matter.
 
-    Two sources that read one table have an entry each. A source used twice has all that either use
-    needs.
+    Two sources that read one table have an entry each. A source that the plan uses twice has all
+    columns that either use needs.
     """
     used: dict[SnapshotSource, frozenset[str]] = {}
     _add_used(node, frozenset(node.columns), used)
@@ -388,18 +393,19 @@ def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
 
 
 def describe(node: SnapshotNode) -> Any:
-    """Return all that a target depends on as JSON data: tables, used columns, joins and selections.
-    Equal descriptions mean the same target.
+    """Return as JSON data all that the rows of a target depend on: tables by id, used columns with
+    types, joins, selections and aggregates. Equal descriptions mean the same target. Names of
+    tables and joins do not count.
     """
     return _describe(node, used_columns(node))
 
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Yield a text for each part in which two descriptions differ, with the former and the present
-    part.
+    """Yield a text for each part in which two descriptions differ, such as ``left.how was 'inner'
+    and is 'left'``. Nothing is yielded if both are equal.
 
-    ``then``, ``now``: results of ``describe``, or parts of them. ``where``: the path to these
-    parts, such as ``left.columns``. Nothing is yielded if both are equal.
+    ``then``, ``now``: results of ``describe``, or parts of them, the former and the present one.
+    ``where``: the path to these parts, empty for whole descriptions.
     """
     if isinstance(then, dict) and isinstance(now, dict):
         for part in [*then, *(part for part in now if part not in then)]:
@@ -447,16 +453,16 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 
 
 def _described_type(source: SnapshotSource, field: StructField) -> str:
-    """Return a column's type in Spark's words and, for an Iceberg table, its number."""
+    """Return a column's type in Spark's words and, for an Iceberg table, the column's number, such
+    as ``bigint, column 3``.
+    """
     type_ = field.dataType.simpleString()
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
 
 
 def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> None:
-    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN_COLUMNS``, whatever the
-    case.
-
-    ``operator``, ``remedy``: the subject and the advice of the error.
+    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN_COLUMNS``, in any case
+    of letters. ``operator``, ``remedy``: the subject and the advice of the error.
     """
     for column in columns:
         if is_reserved(column) or column.lower() in OWN_COLUMNS:
@@ -468,8 +474,8 @@ def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> Non
 
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
-    """Raise ``PlanError`` if two different tables below a join have one name. Commits record
-    versions by name. ``label``: the join in errors.
+    """Raise ``PlanError`` if two different tables below a join have one name, because commits
+    record versions by name. One table may be used twice. ``label``: the join in errors.
     """
     ids: dict[str, str] = {}
     for table in sources(node):
@@ -499,8 +505,8 @@ def _add_used(
 ) -> None:
     """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
 
-    ``used``: column names by source, changed in place. Keys and joined columns are always needed. A
-    selection with expressions and an aggregate need all columns of their inputs.
+    ``used``: column names by source, changed in place. Keys and compared columns are always needed.
+    A selection with an expression and an aggregate need all columns of their inputs.
     """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
@@ -531,7 +537,7 @@ def _part_in_words(part: Any) -> str:
 
 
 def plan_source(node: SnapshotNode) -> Source:
-    """Return a plan source that has a node's name, key and values, as selections of joins expect
-    it.
+    """Return a node of ``plan.nodes`` that has a snapshot node's name, key and values, as
+    selections of joins expect it. It has no rows.
     """
     return Source(node.name, node.key, node.values)

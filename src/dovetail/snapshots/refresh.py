@@ -122,7 +122,8 @@ class Refresher:
                 return commits
 
     def _present_version(self, reader: VersionReader, source: SnapshotSource) -> int:
-        """Return a source's present version; keep the state of a Delta table for ``_work_of_step``.
+        """Return a source's present version, and remember the state of a Delta table for
+        ``_work_of_step``.
 
         Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
         type. Raises ``ConfigurationError`` for a Delta table without a change data feed, and for an
@@ -137,12 +138,13 @@ class Refresher:
     def _next_versions(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
     ) -> Versions:
-        """Return the version of each source that the next step covers, by table id.
+        """Return the version of each source that the next step covers, by table id. It equals
+        ``covered`` if there is nothing new.
 
         ``covered``, ``latest``: the version of each source that is covered and the present one, by
-        table id. ``max_versions``: how many versions of each source a step covers at most; None for
-        all. The version of a Delta table never goes back. Raises ``TargetError`` if an Iceberg
-        table no longer has the snapshots in between, or was rolled back.
+        table id. ``max_versions``: the number of versions of each source that a step covers at
+        most; None for all. The version of a Delta table never goes back. Raises ``TargetError`` if
+        an Iceberg table no longer has the snapshots in between, or was rolled back.
         """
         until = {}
         for source in self._sources:
@@ -160,8 +162,8 @@ class Refresher:
         where logs are not in reach.
 
         ``old``, ``new``: the version of each source by table id, the former exclusive, the latter
-        inclusive; None for a target that is made. A source whose log does not say what changed
-        counts as changed as a whole.
+        inclusive. ``old`` is None for a target that is written anew. A source whose log does not
+        say what changed counts as changed as a whole.
         """
         logs = {key: state.log for key, state in self._states.items() if state.log is not None}
         if len(logs) < len({source.table_id for source in self._sources}):
@@ -183,10 +185,11 @@ class Refresher:
         return StepWork(total, int(min(share, 1.0) * total), rows, few, cores(self._session))
 
     def _choose_way(self, way: Way | None, work: StepWork | None) -> ChosenWay:
-        """Return the way of a step and the reason: ``way``, or the cheaper way if it is None.
+        """Return the way of a step and the reason: ``way`` itself, or the cheaper way if ``way`` is
+        None.
 
-        The cheaper way counts as ``"changes"`` if the work is not known, if no row has changed, or
-        if the target has an ``objection``.
+        Without ``way``, ``"changes"`` is taken if ``work`` is None, if no row has changed, or if
+        the target has an ``objection``. ``work``: None if it is not known.
         """
         if way is not None:
             return ChosenWay(way, f"way={way!r}")
@@ -200,7 +203,9 @@ class Refresher:
         return choose_way(work, self._target.earlier_steps())
 
     def _record_of_step(self, choice: ChosenWay, work: StepWork | None) -> RefreshStep:
-        """Return the record of a step that begins now. ``work``: None if it is not known."""
+        """Return the record of a step that begins now and goes the way of ``choice``. ``work``:
+        None if it is not known; the estimate is then 0 s.
+        """
         seconds = 0.0 if work is None else estimated_s(work, choice.way)
         return RefreshStep(choice.way, seconds, int(time() * 1000))
 
@@ -300,8 +305,8 @@ class Refresher:
         """Yield a reader of the sources; the frames that it stores are released at the end of the
         block.
 
-        Raises ``TargetError`` if a read in the block fails because a version, file or change feed
-        is gone.
+        An error in the block that says that a version, file or change feed is gone becomes a
+        ``TargetError``. Other errors pass.
         """
         scratch = StoredFrames()
         try:
@@ -335,13 +340,14 @@ def target_of(
     make: bool = False,
 ) -> SnapshotTarget | IcebergSnapshotTarget:
     """Return the target of a plan: an Iceberg table if ``catalog`` is given, else a Delta table.
+    The table need not exist.
 
     ``call``: the method named in errors. ``path``: the folder of a Delta table. ``table``: the name
-    of the table in a catalog. ``make``: True to create the folder of a path. The table need not
-    exist. Raises ``PlanError`` unless either a path or a table is given, or for a path with a
-    catalog. Raises it, too, for a key or a type that Iceberg does not store. Raises
-    ``ConfigurationError`` without Delta Lake if it is needed, and for a path that cannot be
-    reached or made.
+    of the table in a catalog. ``make``: True to create the folder of a path.
+
+    Raises ``PlanError`` unless either a path or a table is given, or for a path with a catalog.
+    Raises it, too, for a key or a type that Iceberg does not store. Raises ``ConfigurationError``
+    without Delta Lake if it is needed, and for a path that cannot be reached or made.
     """
     refuse_but_one(call, path, table)
     operator = f"target {table if path is None else fspath(path)}"

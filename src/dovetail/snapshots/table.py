@@ -708,8 +708,11 @@ class SnapshotTable:
 def _chosen_versions(
     sources: Sequence[plan.SnapshotSource], versions: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the given version of each table, by its table id. ``versions``: by the names of
-    sources, some of them. Raises ``PlanError`` for two versions of one table.
+    """Return the given version of each table, by its table id. Tables without a given version are
+    left out.
+
+    ``sources``: all of the plan. ``versions``: by the names of some sources. Raises ``PlanError``
+    for two versions of one table, which sources of different names may read.
     """
     chosen: dict[str, int] = {}
     for source in sources:

@@ -67,10 +67,11 @@ class SnapshotTarget:
         return delta_tables.exists(self._session, self._table)
 
     def present_state(self) -> TargetState:
-        """Return the target's present version and the version of each source that it covers.
+        """Return the target's present version and the version of each source that it covers, as the
+        last recorded commit says. The table must exist.
 
-        The table must exist. Raises ``TargetError`` if the target holds another plan, or if others
-        changed it since the base of the last recorded commit. Raises it, too, if that commit has
+        Raises ``TargetError`` if the target holds another plan, or if another writer has changed it
+        since the version that this commit was made from. Raises it, too, if the commit's record has
         another format, or if no commit in the history has a record.
         """
         newer: list[Mapping[str, Any]] = []
@@ -246,8 +247,8 @@ class SnapshotTarget:
         return DeltaLog.of(self._session, self._location)
 
     def _details(self) -> Mapping[str, Any]:
-        """Return ``sizeInBytes`` and ``properties`` of the target. ``properties`` has at least the
-        change data feed's, if it is set.
+        """Return ``sizeInBytes`` and ``properties`` of the target, which must exist. ``properties``
+        has at least the change data feed's, if it is set.
         """
         log = self._log()
         if log is None:
@@ -299,12 +300,13 @@ class SnapshotTarget:
     def _present_commit(
         self, count: int | None, versions: Versions, base: int, step: RefreshStep | None
     ) -> Commit:
-        """Return the commit after version ``base`` that has just been made with this record.
+        """Return the commit after version ``base`` that has just been made with the record of these
+        arguments.
 
         ``count``: the number of changed rows to put into it, None if all were written.
         ``versions``: the version of each source, by table id. ``step``: None for a record without
-        one. Raises ``TargetError`` if another writer was faster. Delta makes no second commit then
-        (``_commit_metadata``).
+        one. Raises ``TargetError`` if there is no such commit: another writer was faster, and Delta
+        made no second one.
         """
         made = record_of(self._records.record_as_json(versions, base, step))
         for row in self._commits():

@@ -59,10 +59,12 @@ class QueryDatasets:
 
 
 def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
-    """Return the datasets of a query. ``outcomes``: its results with their sinks.
+    """Return the datasets of a query. ``outcomes``: its results with their sinks, and the dead
+    letters.
 
     Inputs come in the order of first use, then the stores that are asked. There is an output for
-    each sink. ``namespace``: that of inputs and sinks that are no datasets of a known system.
+    each sink. ``namespace``: that of inputs, stores and sinks that are no datasets of a known
+    system; they are named by their titles.
     """
     nodes = [o.node for o in outcomes if not isinstance(o.node, DeadLetters)]
     sources = list(dict.fromkeys(source for node in nodes for source in node.origins))
@@ -93,8 +95,8 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
 def _column_uses(
     origins: Iterable[Origin], places: dict[Source, tuple[Dataset, ...]], namespace: str
 ) -> tuple[ColumnUse, ...]:
-    """Return the origins of a column as datasets with their columns and uses, in a fixed order. An
-    input of several datasets gives one element for each.
+    """Return the origins of a column as datasets with their columns and uses, sorted by input,
+    column and use. An input of several datasets gives one element for each of them.
 
     ``places``: the datasets of each source. ``namespace``: that of lookup stores.
     """
@@ -110,14 +112,16 @@ def _column_uses(
 
 
 def _sort_key(origin: Origin) -> tuple[str, str, str]:
-    """Return the texts by which origins of columns are sorted."""
+    """Return the texts by which origins of columns are sorted: the name of the input or store, the
+    column and the use.
+    """
     name = origin.source.name if isinstance(origin.source, Source) else origin.source.title
     return name, origin.column, origin.use
 
 
 def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
-    """Return the datasets that an input reads, or its name in ``namespace`` if their kind is not
-    known.
+    """Return the distinct datasets that an input reads: its topics, folders or tables. If none is
+    known, as for a static frame, return one of the input's name in ``namespace``.
     """
     streams = [] if source.frame is None or source.static else spark_sources_of(source.frame)
     datasets = chain.from_iterable(map(_datasets_of_leaf, streams))
@@ -125,8 +129,9 @@ def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
 
 
 def _datasets_of_leaf(leaf: SparkSource) -> list[Dataset]:
-    """Return the datasets of ``leaf``, one of Spark's sources: its topics in the order given, or
-    its folder. A pattern of topics counts as a name. The list is empty if its kind is not known.
+    """Return the datasets of ``leaf``, one of Spark's streaming sources: its topics in the order
+    given, or its folder. A pattern of topics counts as a topic's name. Empty if the source is of
+    another kind.
     """
     if leaf.format == "kafka":
         servers = leaf.options.get("kafka.bootstrap.servers", "")

@@ -40,9 +40,10 @@ class RunOfQuery:
     """The version of this library."""
 
     def event(self, state: State, rows: Mapping[str, int], failure: str | None = None) -> RunEvent:
-        """Return an event of the present time. ``state``: the state of the run. ``rows``: the rows
-        read since the last event, by input; an input may be absent. ``failure``: the message of the
-        failure, None for none.
+        """Return an event of OpenLineage of the present time, with all datasets of the query.
+
+        ``state``: the state of the run. ``rows``: the rows read since the last event, by input; an
+        input may be absent. ``failure``: the message of the failure, None for none.
         """
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import (
@@ -74,8 +75,9 @@ class RunOfQuery:
 
 
 def _input_datasets(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
-    """Yield the datasets of an input. The rows are those of all its datasets together, so only an
-    input of one dataset has them.
+    """Yield OpenLineage's datasets of an input, with their columns. ``rows``: the rows read, by
+    input. They are those of all datasets of an input together, so only an input of one dataset has
+    them.
     """
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.facet_v2 import InputDatasetFacet, input_statistics_input_dataset
@@ -96,8 +98,8 @@ def _input_datasets(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[
 
 
 def _output_dataset(output: OutputDataset) -> OutputEvent:
-    """Return the dataset of a sink, with its schema and the lineage of its columns. A column
-    without origins has an empty list.
+    """Return OpenLineage's dataset of a sink, with its columns and their lineage. A column without
+    origins has an empty list.
     """
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.facet_v2 import column_lineage_dataset
@@ -115,8 +117,8 @@ def _output_dataset(output: OutputDataset) -> OutputEvent:
 def _input_field(
     use: ColumnUse, kind: str, subtypes: Mapping[str, str]
 ) -> column_lineage_dataset.InputField:
-    """Return the entry for an input's column in an event, with its kind of use. ``kind``:
-    OpenLineage's word for the kind, ``subtypes``: its name of each use.
+    """Return OpenLineage's entry for the column of an input, with its kind of use. ``kind``:
+    ``DIRECT`` or ``INDIRECT``. ``subtypes``: OpenLineage's name of each use of that kind.
     """
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 
@@ -125,7 +127,7 @@ def _input_field(
 
 
 def _schema_facet(columns: StructType) -> Any:
-    """Return the facet with the name and Spark's type of each column, in order."""
+    """Return OpenLineage's facet with the name and Spark's type of each column, in order."""
     from openlineage.client.facet_v2 import schema_dataset
 
     return schema_dataset.SchemaDatasetFacet(

@@ -75,7 +75,10 @@ class Lineage:
 
     def _report(self) -> None:
         """Report the query while it runs, at most every ``_every`` seconds and only if rows were
-        read. Report its end or its failure. If the reporter is stopped first, report no end.
+        read. Report its end or its failure.
+
+        If the reporter is stopped while the query runs, nothing more is reported, not even rows
+        read since.
         """
         reported_s = monotonic()
         while self._query.isActive:
@@ -92,14 +95,17 @@ class Lineage:
         self._emit_event("COMPLETE" if failure is None else "FAIL", failure)
 
     def _count_rows(self) -> None:
-        """Add the rows that new micro-batches have read to the totals."""
+        """Add the rows that new micro-batches have read to ``_rows``, by input. If a micro-batch
+        lists sources of one name, the last of them counts.
+        """
         for progress in self._follower.new_batches():
             self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
 
     def _emit_event(self, state: State, failure: BaseException | None = None) -> None:
-        """Send an event of this state, with the rows read since the last one, and reset these.
-        ``failure``: the query's, None for none. A failing transport is logged, and the query goes
-        on.
+        """Send an event of this state, with the rows read since the last one, and reset these to 0.
+
+        ``failure``: the query's, None for none. An event that cannot be sent is logged and lost,
+        rows included.
         """
         message = None if failure is None else str(failure).strip()
         event = self._run.event(state, self._rows, message)

@@ -67,11 +67,12 @@ GAUGES: Mapping[str, MetricKind] = {
 
 
 class MetricValues:
-    """The totals of a query, with the micro-batches that Spark still had when the export began, and
-    its last figures.
+    """The values of a query's metrics: totals since the export began, and the figures of its last
+    micro-batch.
 
-    A thread looks at the progress from time to time, so that no micro-batch is missed between
-    scrapes that are far apart. It ends with the query.
+    Totals include the micro-batches that Spark still had when the export began. A thread adds up
+    micro-batches from time to time, so that none is missed between scrapes that are far apart. It
+    ends with the query.
     """
 
     def __init__(self, query: TopologyQuery) -> None:
@@ -89,9 +90,11 @@ class MetricValues:
         self._watching.join()
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the value of each metric by its labels. Counters have all micro-batches that Spark
-        had when the export began, and all since. Gauges are those of the last one, and have no
-        value before it, except ``active``.
+        """Return the value of each metric of ``COUNTERS`` and ``GAUGES``, by the values of its
+        labels.
+
+        Counters have all micro-batches that Spark had when the export began, and all since. Gauges
+        are those of the last micro-batch, and have no value before it, except ``active``.
         """
         with self._lock:
             self._update()
@@ -103,13 +106,17 @@ class MetricValues:
         return values
 
     def _watch(self) -> None:
-        """Add up micro-batches from time to time, until ``stop`` is called or the query ends."""
+        """Add up micro-batches every ``_EVERY_S`` seconds, until ``stop`` is called or the query
+        ends. Those of the end are left to ``values``.
+        """
         while not self._stopping.wait(_EVERY_S) and self._query.isActive:
             with self._lock:
                 self._update()
 
     def _update(self) -> None:
-        """Add the counts of all micro-batches that have ended since the last call to the totals."""
+        """Add the counts of all micro-batches that have ended since the last call to the totals,
+        and keep the last one. The caller holds the lock.
+        """
         for progress in self._follower.new_batches():
             self._last = progress
             for name, labels, value in _counter_increments(progress):
@@ -117,8 +124,8 @@ class MetricValues:
 
 
 def _counter_increments(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
-    """Yield (metric, labels, increment) for each counter that a micro-batch adds to. Labels are the
-    values of the metric's label names, in their order.
+    """Yield (metric, labels, increment) for each counter that a micro-batch adds to, perhaps 0.
+    Labels are the values of the metric's label names, in their order.
     """
     yield "batches", (), 1
     for phase, ms in progress.phases_ms.items():
@@ -150,8 +157,9 @@ def _counter_increments(progress: Progress) -> Iterator[tuple[str, Labels, float
 
 
 def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
-    """Yield (metric, labels, value) for each gauge after a micro-batch. An input that Spark tells
-    no lag of has none.
+    """Yield (metric, labels, value) for each gauge after a micro-batch, except ``active``. Labels
+    are the values of the metric's label names, in their order. An input without a lag has no
+    ``lag_seconds``.
     """
     yield "batch_seconds", (), progress.total_ms / 1000
     for input_ in progress.inputs:
@@ -174,5 +182,7 @@ def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
 
 
 def _stage_label(stage: StageProgress) -> str:
-    """Return a stage's number and title; several stages may have the same title."""
+    """Return a stage's number and title, such as ``1. inner join by key``. The number tells stages
+    of one title apart.
+    """
     return f"{stage.number}. {stage.title}"

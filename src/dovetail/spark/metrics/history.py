@@ -78,9 +78,11 @@ class Recorder:
         self._recording.join()
 
     def _record(self) -> None:
-        """Record micro-batches until the recorder or the query ends, and those of the end as well.
+        """Record micro-batches until the recorder is stopped or the query ends, and then those that
+        are left.
 
-        A file that cannot be written is logged, and tried again with the next micro-batches.
+        A file that cannot be written is logged, and tried again with the next micro-batches. At
+        most the last ``_keep`` of them wait for it.
         """
         last, batches, failing = False, list[Progress](), False
         while not last:
@@ -100,8 +102,8 @@ class Recorder:
                 batches, failing = [], False
 
     def _write(self, batches: Sequence[Progress]) -> None:
-        """Add micro-batches to the file, which is made if it is missing. Of more than ``_keep``,
-        delete the oldest.
+        """Add micro-batches to the file, which is made if it is missing. Delete the oldest until at
+        most ``_keep`` are left.
 
         Raises ``ConfigurationError`` if the file cannot be written; then nothing is added.
         """
@@ -195,11 +197,12 @@ def recorded(path: Path) -> list[Progress]:
 
 
 def recorded_after(caller: str, path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
-    """Return the micro-batches that the file ``path`` has after ``number``, exclusive: (number in
-    the file, figures as JSON), the oldest first. Of more than ``limit``, return the last ones; None
-    returns all. The list is empty if there are none.
+    """Return the micro-batches that the file ``path`` has after ``number``, exclusive, the oldest
+    first: pairs of a number in the file, from 1, and figures as JSON text. The list is empty if
+    there are none.
 
-    ``caller``: the call in errors. Raises ``ConfigurationError`` for a missing or another file.
+    ``caller``: the call in errors. ``limit``: of more micro-batches return only the last ones; None
+    for all. Raises ``ConfigurationError`` for a missing or another file.
     """
     if not FilePath(path).is_file():
         raise ConfigurationError(caller, f"{path} is not there", "Give a file of record()")
@@ -214,8 +217,8 @@ def _open_database(caller: str, path: str) -> Iterator[sqlite3.Connection]:
     """Open the SQLite file ``path``, created if missing, and commit at the end of the block. An
     error in the block rolls back.
 
-    ``caller``: the call in errors. Raises ``ConfigurationError`` for another file, and for any
-    failure of SQLite in the block.
+    ``caller``: the call in errors. Raises ``ConfigurationError`` for a database that no recorder of
+    this version made, and for any failure of SQLite in the block.
     """
     try:
         with closing(sqlite3.connect(path, timeout=30)) as file, file:
@@ -231,8 +234,8 @@ def _open_database(caller: str, path: str) -> Iterator[sqlite3.Connection]:
 
 
 def progress_as_json(progress: Progress) -> dict[str, Any]:
-    """Return a micro-batch's figures as JSON data, by the fields of ``Progress``; times are ISO
-    texts.
+    """Return a micro-batch's figures as JSON data, by the fields of ``Progress``. Times are texts
+    in ISO 8601, the other values are as they are.
     """
     figures = asdict(progress)
     figures["started"] = progress.started.isoformat()
@@ -243,7 +246,7 @@ def progress_as_json(progress: Progress) -> dict[str, Any]:
 
 
 def progress_of_json(figures: Mapping[str, Any]) -> Progress:
-    """Return the ``Progress`` of which ``progress_as_json`` made this JSON data."""
+    """Return the ``Progress`` from which ``progress_as_json`` made ``figures``."""
     stages = []
     for stage in figures["stages"]:
         times = stage["stream_time"].items()

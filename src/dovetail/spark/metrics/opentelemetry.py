@@ -63,8 +63,8 @@ class Instruments:
 
 
 def _declare_instruments(meter: Any, exported: list[MetricValues]) -> None:
-    """Make an instrument of ``meter`` for each metric. It observes all queries in ``exported``,
-    also those added later.
+    """Make an instrument of ``meter``, named ``dovetail.<metric>``, for each counter and gauge.
+    Each instrument observes all queries in ``exported``, also those added later.
     """
     kinds = {
         **dict.fromkeys(COUNTERS, meter.create_observable_counter),
@@ -80,8 +80,11 @@ def _declare_instruments(meter: Any, exported: list[MetricValues]) -> None:
 def _observations_of(
     exported: list[MetricValues], name: str, labels: tuple[str, ...], *_: Any
 ) -> Iterator[Any]:
-    """Yield an observation for each query in ``exported`` and each combination of label values of
-    the metric ``name``. ``labels``: the names of these labels.
+    """Yield an observation of the metric ``name`` for each query in ``exported`` and each
+    combination of label values. The query's title is an attribute, too.
+
+    ``labels``: the names of the metric's labels. OpenTelemetry's options, the last argument, change
+    nothing.
     """
     from opentelemetry.metrics import Observation
 

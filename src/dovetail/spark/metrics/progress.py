@@ -381,20 +381,22 @@ def recent(query: AQuery) -> list[Progress]:
 
 
 def _has_run(spark_progress: StreamingQueryProgress) -> bool:
-    """Say whether a micro-batch ran. Spark also reports that a query waits for data, under the
+    """Return True if a micro-batch ran. Spark also reports that a query waits for data, under the
     number of the micro-batch that is to come.
     """
     return "addBatch" in spark_progress.durationMs
 
 
 def _micro_batches(query: TopologyQuery) -> list[StreamingQueryProgress]:
-    """Return Spark's progress of the micro-batches that it still has, the oldest first."""
+    """Return Spark's progress of the micro-batches that Spark still has, the oldest first. Reports
+    of waiting are left out.
+    """
     return [progress for progress in query.recentProgress if _has_run(progress)]
 
 
 class ProgressFollower:
-    """Reads each micro-batch of a query once, as far as Spark still remembers it. Callers share it
-    only under a lock of theirs.
+    """A reader of a query's progress, which returns each micro-batch once, if Spark still has it.
+    Callers in several threads need a lock.
     """
 
     def __init__(self, query: TopologyQuery) -> None:
@@ -402,8 +404,8 @@ class ProgressFollower:
         """The time of the last report that was read."""
 
     def new_batches(self) -> list[Progress]:
-        """Return the micro-batches that have ended since the last call, the oldest first. The first
-        call returns all that Spark still has.
+        """Return the micro-batches that have ended since the last call, the oldest first; empty for
+        none. The first call returns all that Spark still has.
         """
         reports = self._query.progress_since(self._latest)
         if reports:
@@ -415,7 +417,8 @@ class ProgressFollower:
 
 def progress_of_spark(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
     """Return Spark's progress of a micro-batch, which must have run, as a ``Progress``. ``parts``:
-    the query's inputs and stages. Figures that Spark does not tell are 0.
+    the query's inputs and stages, by which Spark's figures are named. Figures that Spark does not
+    tell are 0.
     """
     durations = spark_progress.durationMs
     phases: dict[str, int] = {}
@@ -455,8 +458,9 @@ def progress_of_spark(spark_progress: StreamingQueryProgress, parts: QueryParts)
 
 
 def _step_times_ms(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
-    """Return the milliseconds of each step of the phase ``work``, by step. A step is the sum over
-    all ``stages``. ``"sink"`` is missing if no stage has told its end.
+    """Return the milliseconds of each step of the phase ``work``, by step: sums over all
+    ``stages``, and ``"sink"``. ``"sink"`` is missing if no stage has told its end, and never
+    negative.
 
     ``end_ms``: the end of the phase, from the start of the micro-batch.
     """
@@ -482,8 +486,9 @@ def _input_figures(
     stages: Sequence[StageProgress],
     ended: datetime,
 ) -> Iterator[InputProgress]:
-    """Yield the figures of each of Spark's sources, in its order. Names are empty if Spark lists
-    other sources than ``parts`` has. The lag is None for an input without stream time.
+    """Yield the figures of each of Spark's sources, in Spark's order. Names are empty if Spark
+    lists another number of sources than ``parts`` has inputs. The lag is None for an input without
+    a name or without stream time.
 
     ``stages``: their figures, with stream times. ``ended``: the end of the micro-batch.
     """
@@ -507,7 +512,7 @@ def _input_figures(
 
 
 def _numeric_metrics(metrics: Mapping[str, str]) -> dict[str, float]:
-    """Return those of a source's metrics that are numbers, by name; empty if none is."""
+    """Return the metrics of a source that are numbers, by name; empty if none is."""
     numbers = {}
     for name, text in metrics.items():
         with suppress(TypeError, ValueError):
@@ -521,10 +526,10 @@ def _stage_figures(
     observed: Mapping[str, Any],
     started: datetime,
 ) -> Iterator[StageProgress]:
-    """Yield the figures of each stage in ``parts``, those nearest to the sink first. Figures of the
-    state are 0 if Spark lists other operators than the plan has.
+    """Yield the figures of each stage in ``parts``, in that order. Figures of Spark's state store
+    are 0 if Spark lists another number of operators than ``parts`` has stages.
 
-    ``observed``: the observed metrics by name. ``started``: the start of the micro-batch.
+    ``observed``: Spark's observed metrics by name. ``started``: the start of the micro-batch.
     """
     operators = [
         operator
@@ -551,8 +556,9 @@ def _stage_figures(
 def _figures_of_reports(
     part: StagePart, reports: Sequence[BucketReport], started: datetime
 ) -> StageProgress:
-    """Return a stage's figures from the ``reports`` of its buckets, without those of Spark's state
-    store. Without reports all figures are 0. ``started``: the start of the micro-batch.
+    """Return the figures of the stage ``part`` from the ``reports`` of its buckets, without those
+    of Spark's state store. Without reports all figures are 0 or empty. ``started``: the start of
+    the micro-batch.
     """
     if not reports:
         return StageProgress(part.number, part.title)
@@ -595,8 +601,8 @@ def _figures_of_reports(
 
 
 def _sums_by_name(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the sum of each name's numbers, by name; 0 without buckets. ``lists``: for each bucket
-    a number per name, in their order. ``names`` must be distinct.
+    """Return the sum of each name's numbers over all buckets, by name; 0 without buckets.
+    ``names``: distinct. ``lists``: for each bucket a number per name, in the order of ``names``.
     """
     sums = dict.fromkeys(names, 0)
     for numbers in lists:

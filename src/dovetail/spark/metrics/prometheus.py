@@ -74,8 +74,8 @@ class _Collector:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, each with the label ``query`` before its own. A metric without values
-        yet is yielded without any.
+        """Yield all metrics, named ``dovetail_<metric>``, each with the label ``query`` before its
+        own labels. A metric without values yet is yielded without any.
         """
         from prometheus_client import metrics_core as core
 

@@ -52,7 +52,9 @@ class QueryParts:
 
     @property
     def sinks(self) -> dict[Node, list[str]]:
-        """The titles of the sinks of each result, and of the dead letters."""
+        """The titles of the sinks of each result, and of the dead letters, by their nodes. A sink
+        without a title has the name of its class.
+        """
         return {
             outcome.node: [getattr(sink, "title", type(sink).__name__) for sink in outcome.sinks]
             for outcome in self.outcomes
@@ -60,8 +62,8 @@ class QueryParts:
 
     @property
     def letters(self) -> str | None:
-        """The folder of Parquet files with its dead letters; None if they are written to no
-        folder.
+        """The first folder of Parquet files to which the query's dead letters are written; None if
+        there is no such folder.
         """
         outcomes = (o for o in self.outcomes if isinstance(o.node, DeadLetters))
         folders = (getattr(sink, "parquet_folder", None) for o in outcomes for sink in o.sinks)
@@ -71,11 +73,11 @@ class QueryParts:
 def parts_of(
     plan: Plan, frames: Frames, results: Iterable[Node], outcomes: Iterable[Outcome], title: str
 ) -> QueryParts:
-    """Return the parts of a plan, once its frames have been built. ``results``: the results of the
-    topology. ``outcomes``: the same with their sinks, and the dead letters. ``title``: the name of
-    the results in errors.
+    """Return the parts of a plan, once its frames have been built: its inputs and stages in the
+    order in which Spark's progress lists them.
 
-    Spark lists sources from left to right, and operators with state from the sink to the sources.
+    ``results``: the results of the topology. ``outcomes``: the same with their sinks, and the dead
+    letters. ``title``: the name of the results in errors.
     """
     inputs = [
         base.name
@@ -100,15 +102,15 @@ def parts_of(
 
 
 def _source_count(frame: DataFrame) -> int:
-    """Return the number of Spark's sources below a frame. Spark Connect does not tell; most frames
-    have one.
+    """Return the number of Spark's streaming sources below a frame. On Spark Connect, which does
+    not tell it, return 1.
     """
     return 1 if is_remote(frame.sparkSession) else streaming_leaves(frame)
 
 
 def _steps_from_sink(step: RouteStep) -> Iterator[RouteStep]:
-    """Yield a step, then each step that sends to it, followed by the senders of that one in
-    turn.
+    """Yield a step of a route, then each step that sends to it, followed by the senders of that one
+    in turn. A step that sends to several comes several times.
     """
     yield step
     for earlier in step.before:

@@ -15,8 +15,8 @@ Port: TypeAlias = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n
 
 @contextmanager
 def address_errors(operator: str, host: str, port: int) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into a ``ConfigurationError``, which names ``host`` and
-    ``port``: they cannot be bound.
+    """Turn an ``OSError`` of the block into a ``ConfigurationError``, which says that ``host`` and
+    ``port`` cannot be bound. Other errors pass. ``operator``: the subject of the error.
     """
     try:
         yield
@@ -29,8 +29,8 @@ def address_errors(operator: str, host: str, port: int) -> Iterator[None]:
 
 
 def import_optional(operator: str, module: str, extras: str) -> Any:
-    """Return a module that comes with these ``extras``. Raises ``ConfigurationError`` if its
-    package is missing.
+    """Return the module named ``module``. Raises ``ConfigurationError`` if it cannot be imported,
+    with the advice to install ``extras`` of this package. ``operator``: the subject of the error.
     """
     try:
         return import_module(module)
