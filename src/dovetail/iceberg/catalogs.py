@@ -57,7 +57,7 @@ class TableAddress:
         return cls(**parts, properties=properties)
 
     def to_json(self) -> str:
-        """Return the address as JSON text. It contains the catalog's secrets."""
+        """Return the address as JSON text, with the catalog's secrets. ``from_json`` reads it."""
         return json.dumps(asdict(self))
 
     @property

@@ -118,7 +118,7 @@ class ManifestReader:
     ) -> Mapping[Partition | None, list[ManifestEntry]]:
         """Return the entries of delete files by the partition that they apply to. Under None are
         deletes by equality of an unpartitioned spec, which apply to all partitions. ``entries``: of
-        delete files alone.
+        delete files alone; without any the mapping is empty.
         """
         by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:

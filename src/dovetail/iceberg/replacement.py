@@ -156,9 +156,9 @@ def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped.
 
-    It restricts key columns of integers or texts without nulls: to their values, or to their range
-    if they are more than ``_LISTED_MAX``. Without such columns it is always true. ``keys``: at
-    least one.
+    The condition restricts key columns of integers or texts without nulls: to their values, or to
+    their range if they are more than ``_LISTED_MAX``. Without such columns it is always true.
+    ``keys``: at least one.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):

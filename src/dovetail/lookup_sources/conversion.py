@@ -111,7 +111,9 @@ def refuse_mixed_constants(title: str, filters: Filters) -> None:
 
 
 def _have_common_type(constants: Sequence[Any]) -> bool:
-    """Return True if Arrow has a type for all of some constants, None left aside."""
+    """Return True if Arrow has one type for all of some constants, None left aside. Without
+    constants, return True.
+    """
     try:
         pa.array(constants)
     except (pa.ArrowException, OverflowError):
@@ -200,8 +202,9 @@ def _values_as_array(
 ) -> pa.Array:
     """Return Python values as an array of the declared type; None becomes null.
 
-    ``typeless``: whole numbers become timestamps by seconds since 1970, and texts become
-    timestamps, dates and decimals. ``counted``: 0 and 1 become booleans.
+    ``typeless``: True if whole numbers become timestamps by seconds since 1970, and texts become
+    timestamps, dates and decimals. ``counted``: True if 0 and 1 become booleans. Otherwise such
+    values do not fit.
 
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.
@@ -225,8 +228,8 @@ def _values_as_array(
 
 
 def _with_one_number_type(values: list[Any]) -> list[Any]:
-    """Return the values with whole numbers as decimals, if there are decimals: Arrow takes only one
-    of both.
+    """Return the values with whole numbers as decimals, if there is a decimal: Arrow takes only one
+    of both. Other values, booleans among them, stay as they are.
     """
     if not any(isinstance(value, Decimal) for value in values):
         return values

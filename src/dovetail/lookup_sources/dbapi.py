@@ -217,8 +217,8 @@ class DbapiReader:
         """Return the SQL condition that a row has one of the keys in the columns ``by``, in a form
         that uses indexes; ``1 = 0`` without keys.
 
-        ``add_parameter``: adds a value and returns its placeholder. It is called in the order in
-        which the placeholders stand.
+        ``add_parameter``: adds a value and returns its placeholder. The values are added in the
+        order in which the placeholders stand.
         """
         names = [self._quoted_name(name) for name in by]
         values = [column.to_pylist() for column in keys.columns]

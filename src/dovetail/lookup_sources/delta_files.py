@@ -150,12 +150,13 @@ def _arrow_columns(table: Any) -> pa.Schema:
 
 
 def _quoted_name(name: str) -> str:
-    """Return one name in double quotes for SQL."""
+    """Return one name in double quotes for SQL, those within it doubled."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _sql_literal(value: Any) -> str:
-    """Return a text, a finite number or a boolean as an SQL literal."""
+    """Return a text, a finite number or a boolean as an SQL literal. Quotes in a text are doubled.
+    """
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

@@ -149,7 +149,7 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
             )
 
 
-def find_all_true(*conditions: Any) -> Mask:
+def find_all_true(*conditions: pa.Array | pa.ChunkedArray) -> Mask:
     """Find the rows in which all of some boolean Arrow columns are true: bool[n]. There must be a
     column, and none may have nulls.
     """

@@ -62,6 +62,8 @@ class PostgresReader:
     """
 
     def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
+        """Import psycopg, without connecting. Raises ``ConfigurationError`` if it is not installed.
+        """
         self._source = source
         self._schema = schema
         self._psycopg = psycopg_for(source.title)
@@ -112,8 +114,9 @@ class PostgresReader:
 
     def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for ``error``, one of psycopg's, without the connection's
-        secrets. It is ``OSError`` if another attempt may help (``OperationalError``,
-        ``InterfaceError``), else ``DataError``.
+        secrets: ``OSError`` if another attempt may help, else ``DataError``.
+
+        Another attempt may help after psycopg's ``OperationalError`` and ``InterfaceError``.
         """
         errors, title = self._psycopg.errors, self._source.title
         if isinstance(error, (self._psycopg.OperationalError, self._psycopg.InterfaceError)):
@@ -201,7 +204,7 @@ class PostgresReader:
 
     def _statement(self, by: Sequence[str], columns: Mapping[str, StoreColumn]) -> Any:
         """Return psycopg's query for the rows that equal a key in the columns ``by`` and pass the
-        filters. The keys are sent as one array for each of ``by``.
+        filters. The keys are sent as one array for each of ``by``; empty arrays give no rows.
 
         Each row begins with the number of its key, from 1; then come the schema's columns in order.
         ``columns``: as ``_store_columns`` returns them.

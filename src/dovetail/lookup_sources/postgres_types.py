@@ -86,8 +86,8 @@ _KEY_COLUMN_TYPES = {
 
 
 def key_column_type(column: StoreColumn) -> KeyColumnType:
-    """Return the type in which keys of a column travel. Raises ``KeyError`` for a column that
-    ``refuse_column`` refuses with ``key=True``, whatever the declared type is.
+    """Return the type in which the keys of a column are sent to PostgreSQL. Raises ``KeyError`` for
+    a column that ``refuse_column`` refuses with ``key=True``, whatever the declared type is.
     """
     return _KEY_COLUMN_TYPES[column.type]
 

@@ -189,7 +189,7 @@ class SqliteReader:
 
 
 def _quoted_name(name: str) -> str:
-    """Return one name in double quotes for SQL."""
+    """Return one name in double quotes for SQL, those within it doubled."""
     return '"' + name.replace('"', '""') + '"'
 
 

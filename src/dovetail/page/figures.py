@@ -24,7 +24,7 @@ class Figures(Protocol):
         ``batch_number`` as JSON texts, in order.
 
         ``batch_number``: exclusive; a number that a former call has returned, 0 for all. Without
-        new micro-batches the list is empty. It has at most the latest 500.
+        new micro-batches the list is empty. Of more than 500, only the latest are returned.
         """
 
     def state(self) -> str:
@@ -79,7 +79,8 @@ class RecordedFigures:
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
         """Return the number of the latest micro-batch, and the figures of those after
-        ``batch_number`` as JSON texts, at most the latest 500. Numbers are those of the file.
+        ``batch_number`` as JSON texts, in order. Of more than 500, only the latest are returned.
+        Numbers are those of the file.
 
         Without new micro-batches, or without a file, return ``batch_number`` and an empty list.
         Raises ``ConfigurationError`` for a file that is gone or another one.

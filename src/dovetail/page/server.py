@@ -73,7 +73,7 @@ class Page:
         self._serving.start()
 
     def stop(self) -> None:
-        """Stop to serve the page. The query goes on.
+        """Stop serving the page. The query goes on.
 
         See Also
         --------
@@ -224,6 +224,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _address_family(host: str) -> socket.AddressFamily:
-    """Return the family of the address ``host``: IPv6 if it has colons, else IPv4, also for names.
+    """Return the family of the address ``host``: IPv6 if it has colons, else IPv4. Names count as
+    IPv4.
     """
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -162,9 +162,10 @@ class Entries:
         |---|---|
         | a source | unknown: its rows are not stored |
         | a result of another stage | that of the stage's row |
-        | a view | the row below it, with the view's columns; unknown if a condition or dead letters decide |
+        | a view | the row below it, with the view's columns; unknown if a condition decides |
 
-        ``match``: values of columns that the row has, by name.
+        Dead letters of a view count as a condition. ``match``: values of columns that the row has,
+        by name.
         """
         if isinstance(entry, Source):
             reason = f"the rows of {entry.name} are not stored"
@@ -198,8 +199,12 @@ class Entries:
         """Explain a record of the stream ``entry``. ``record``: its known columns, by name.
 
         The record counts as one that came, at the time ``at_us`` of this object. For a source, the
-        reason names the columns that are not known. A record of a view is explained by the one
-        below it. It is ``"unknown"`` if the view has a condition, unless ``emitted`` is set.
+        reason names the columns that are not known. A result of another stage is explained by that
+        stage.
+
+        A record of a view is explained by the one below it. If the view has a condition, the
+        presence is ``"unknown"`` unless ``emitted`` is set. A record that a table's change made is
+        not explained further.
         """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}

@@ -78,9 +78,9 @@ def _joined_presence(how: How, left: Presence, right: Presence) -> Presence:
 
     | ``how`` | result |
     |---|---|
-    | ``"left"``, ``"right"`` | that of the preserved side |
-    | ``"inner"`` | ``"none"`` if a side is ``"none"``, else ``"unknown"`` if one is, else ``"row"`` |
-    | ``"outer"`` | ``"row"`` if a side is ``"row"``, else ``"unknown"`` if one is, else ``"none"`` |
+    | ``left``, ``right`` | that of the preserved side |
+    | ``inner`` | ``"none"`` if a side is, else ``"unknown"`` if a side is, else ``"row"`` |
+    | ``outer`` | ``"row"`` if a side is, else ``"unknown"`` if a side is, else ``"none"`` |
     """
     if how == "left":
         return left

@@ -253,8 +253,8 @@ class Walk(StreamResults):
         they are known.
 
         At most ``members`` of them are named; the reason has the number of the others. The presence
-        is ``"none"`` if a table has no row of the group. It is ``"unknown"`` if ``stages`` is
-        empty, as for an aggregate within another step.
+        is ``"none"`` if a table has no row of the group. If ``stages`` is empty, as for an
+        aggregate within another step, the presence is ``"unknown"``.
         """
         group = {name: key[name] for name in node.by}
         if not stages:
@@ -539,7 +539,8 @@ class Walk(StreamResults):
 
 
 def _sending_stage(stage: Stage) -> Stage:
-    """Return the first stage of the same node that sends messages to ``stage``. There must be one.
+    """Return the stage of the same node that sends messages to ``stage``. There must be one; of
+    several, the first counts.
     """
     return next(
         port.origin

@@ -85,8 +85,8 @@ class CommitRecords:
         return json.dumps({**record, "join": describe(self.root)})
 
     def versions_by_name(self, versions: Versions) -> dict[str, int]:
-        """Return the version of each source by its name. ``versions``: the same by table id. Raises
-        ``KeyError`` if a source of the plan is missing.
+        """Return the version of each source by the source's name. ``versions``: the same by table
+        id. Raises ``KeyError`` if a source of the plan is missing.
         """
         return {name: versions[table_id] for name, table_id in self._table_ids.items()}
 
@@ -97,7 +97,7 @@ class CommitRecords:
 
     def refuse_other_plan(self, record: Mapping[str, Any]) -> None:
         """Raise ``TargetError`` if a commit's record has another format, or describes another plan
-        than this one.
+        than this one. The message names the parts that differ.
         """
         if record["dovetail"] != FORMAT:
             raise TargetError(
@@ -134,8 +134,7 @@ class CommitRecords:
 
     @property
     def unrecorded_error(self) -> TargetError:
-        """The error, not raised, for a target whose history has no commit of a join over snapshots.
-        """
+        """The error, not raised, for a history without a commit of a join over snapshots."""
         return TargetError(
             self.operator,
             "its history has no commit of a join over snapshots",
@@ -155,7 +154,7 @@ def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
 
 def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
     """Return the step in a commit's parsed record; None if the record has none, or is of another
-    format.
+    format than ``FORMAT``.
     """
     if record.get("dovetail") != FORMAT or "step" not in record:
         return None

@@ -129,7 +129,7 @@ def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -
 
 
 def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> DistinctKeys:
-    """Return the distinct values of a frame's columns, without those that contain a null. It runs a
+    """Return the distinct values of a frame's columns, without those that contain a null. Runs a
     job, and stores the keys in ``scratch`` until that is released.
     """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
@@ -137,7 +137,7 @@ def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> 
 
 
 def count_keys(keys: DataFrame) -> DistinctKeys:
-    """Return keys with their number and ranges, without ``few``. It runs a job.
+    """Return keys with their number and ranges, without ``few``. Runs a job.
 
     ``keys``: distinct values as columns ``_f0``, ``_f1`` …, stored by ``StoredFrames.keep``. They
     are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX``.
@@ -246,9 +246,10 @@ class VersionReader:
         self, source: SnapshotSource, versions: Versions, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the source's rows within the ranges of the keys in ``columns``, from files that
-        may have such rows. Rows that equal none of the keys may be among them.
+        may have such rows. Rows that equal none of the keys may be among them. All rows are
+        returned if no key column has a range.
 
-        ``columns``: one for each key column, in order.
+        ``columns``: columns of the source, one for each key column, in order.
         """
         if source.iceberg is None:
             frame = self._rows_of_source(source, versions)
@@ -343,8 +344,8 @@ class VersionReader:
         in undefined order.
 
         ``old``, ``new``: versions by table id; those of the source must differ. The columns are
-        those that the plan uses, ``_sign`` (-1 a row that goes, +1 one that comes) and
-        ``_version``, the version of the change. An update is one row of each sign.
+        those that the plan uses, then ``_sign`` and ``_version``. ``_sign`` is -1 for a row that
+        goes, +1 for one that comes; an update is one of each. ``_version`` is that of the change.
 
         Raises ``TargetError`` if a used column of a Delta table is not the same one in both
         versions. Raises ``ConfigurationError`` if Spark Connect does not show that.
@@ -370,11 +371,11 @@ class VersionReader:
 
     def _refuse_other_columns(self, source: SnapshotSource, old: int, new: int) -> None:
         """Raise ``TargetError`` if a used column is not the same one in the versions ``old`` and
-        ``new``.
+        ``new`` of a Delta table.
 
-        It may have been dropped and added again, or renamed to another column's name. The change
-        feed does not show that. Raises ``ConfigurationError`` on Spark Connect for a table with
-        column mapping.
+        The column may have been dropped and added again, or renamed to another column's name. The
+        change feed does not show that. Raises ``ConfigurationError`` on Spark Connect for a table
+        with column mapping.
         """
         before, after = (stored_columns(self.session, source.path, at) for at in (old, new))
         for name in self.columns(source):
@@ -389,8 +390,8 @@ class VersionReader:
 def refuse_duplicates(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions, size: int | None
 ) -> None:
-    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
-    are null. Nothing is checked without sources.
+    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all columns of a
+    key are null. Nothing is checked without sources.
 
     ``versions``: by table id. ``size``: the bytes of the sources' data files, None if they are not
     known. If they are at most ``HASHED_BYTES_MAX``, one job brings the hashes of all keys to this
@@ -405,11 +406,12 @@ def refuse_duplicates(
 def _have_different_hashes(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions
 ) -> bool:
-    """Return True if the keys of all sources have different hashes, so no key occurs twice. It runs
-    a job.
+    """Return True if the keys of all sources have different hashes, so no key occurs twice. Runs a
+    job.
 
-    ``sources``: at least one. ``versions``: by table id. False means that it is not known: there is
-    a null key, two hashes are equal, or Spark may take different values of a key's type for equal.
+    ``sources``: at least one. ``versions``: by table id. False means that this is not known: there
+    is a null key, two hashes are equal, or Spark may take different values of a key's type for
+    equal.
     """
     hashes = []
     for index, source in enumerate(sources):
@@ -430,8 +432,8 @@ def _have_different_hashes(
 def _refuse_grouped_duplicates(
     reader: VersionReader, source: SnapshotSource, versions: Versions
 ) -> None:
-    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all its columns
-    are null, which is found by grouping. It runs a job. ``versions``: by table id.
+    """Raise ``DataError`` if a key of a source occurs twice at its version, or if all columns of a
+    key are null. Runs a job that groups the keys. ``versions``: by table id.
     """
     key = [F.col(quoted(name)) for name in source.key.names]
     rows = reader.rows(source, versions)
@@ -562,7 +564,8 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
     """Return the present state of a source that is a Delta table, which must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or is gone, or if a used column is gone or has
-    another type. Raises ``ConfigurationError`` without a change data feed.
+    another type. Raises ``ConfigurationError`` without a change data feed. On Spark Connect, a
+    table that is gone raises Spark's own error.
     """
     operator = f"snapshot {source.name}"
     now = DeltaState.read(reader.session, source.path)

@@ -199,8 +199,11 @@ def former_rows(
 
     ``rows``: the rows after the change, all or those that have certain values in some columns.
     ``delta``: the node's delta, with ``_sign``. ``key``: the node's key columns; null keys equal
-    each other. ``gone``: the delta's rows with ``_sign`` -1 and the same values. The result has
-    the columns of ``rows`` and ``_age``: ``o`` for rows of ``gone``, ``u`` for the others.
+    each other. ``gone``: the rows of ``delta`` with ``_sign`` -1, restricted to the same values as
+    ``rows``.
+
+    The result has the columns of ``rows`` and ``_age``: ``o`` for rows of ``gone``, ``u`` for the
+    others.
     """
     come, same = _keys_that_come(delta, key)
     unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
@@ -278,8 +281,8 @@ def term_of_side(
     ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
     ``moved``: the result of ``moved_values`` for ``side``, None unless the other side is preserved.
 
-    The result has the columns of both sides under the names of ``_numbered_names``, null for a
-    missing side, then ``_sign``, ``_left_age`` and ``_right_age``.
+    The columns are those of both sides under the names of ``_numbered_names``, then ``_sign``,
+    ``_left_age`` and ``_right_age``. A missing side has nulls.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
@@ -317,7 +320,7 @@ def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str
     values.
 
     ``left``, ``right``: rows of the two sides; columns that they lack are null. ``kind``: a value
-    of Spark's ``how``, such as ``"left"``. It may differ from the join's own kind.
+    of Spark's ``how``, such as ``"left"``, which need not be the join's own kind.
     """
     numbered = [
         _numbered_rows(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
@@ -470,7 +473,7 @@ def all_of(conditions: Iterable[Column]) -> Column:
 
 
 def _difference_condition(changed: DataFrame) -> Column:
-    """Return the condition that ``_old`` and ``_new`` differ. It is never null.
+    """Return the condition that ``_old`` and ``_new`` differ, which is never null.
 
     ``changed``: a frame with both structs, each null for no row. Floats differ if their texts do,
     so -0.0 differs from 0.0. If another column has a coarse type (``_is_coarse``), the condition is

@@ -98,8 +98,8 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
-        """Return the keys of ``root``, the plan's last node, whose rows differ between the old and
-        the new versions, each with its row before and after.
+        """Return the keys of ``root`` whose rows differ between the old and the new versions, each
+        with its row before and after. ``root``: the plan's last node.
 
         Raises the errors of ``delta_of``. Runs Spark jobs, each time anew.
         """
@@ -130,7 +130,7 @@ class Deltas:
         row_type = images.schema[delta_rules.BEFORE].dataType
         assert isinstance(row_type, StructType)
         if self._few and all(delta_upsert.is_plain(field.dataType) for field in row_type):
-            return self._few_changes(source, images, row_type)
+            return self._source_delta_of_few(source, images, row_type)
         images = keep(images)
         nulls = delta_rules.all_of(F.col(quoted(name)).isNull() for name in key)
         has_row = F.col(delta_rules.AFTER).isNotNull()
@@ -153,7 +153,7 @@ class Deltas:
             self._refuse_known_keys(source, count_keys(fresh), row["come"])
         return RowDelta(delta_rules.signed_rows(images) if row["rows"] else None, row["rows"])
 
-    def _few_changes(
+    def _source_delta_of_few(
         self, source: SnapshotSource, images: DataFrame, row_type: StructType
     ) -> RowDelta:
         """Return the delta of a source with few changes, held in this process.
@@ -177,8 +177,8 @@ class Deltas:
         )
 
     def _delta_of_few(self, few: FewRows) -> RowDelta:
-        """Return ``few``, rows with ``_sign`` in this process, as a delta. Without rows its frame
-        is None.
+        """Return ``few``, rows with ``_sign`` in this process, as a delta. Without rows the delta
+        has no frame.
         """
         rows = few.table.num_rows
         return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
@@ -266,8 +266,8 @@ class Deltas:
     def _other_rows(
         self, node: SnapshotNode, columns: list[str], keys: DistinctKeys, *, old: bool
     ) -> DataFrame:
-        """Return the rows of ``node``, the other side of a join, whose ``columns`` have the values
-        of one of the keys, each with ``_age``.
+        """Return the rows of ``node`` whose ``columns`` have the values of one of the keys, each
+        with ``_age``. ``node``: the other side of a join.
 
         ``old``: True for the node's rows before the changes, aged ``o`` or ``u``. False for those
         after them, aged ``n`` or ``u``. All rows of a node without changes are aged ``u``.

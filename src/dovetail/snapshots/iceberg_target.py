@@ -281,8 +281,8 @@ def _snapshots_with_records(table: Table) -> Iterator[tuple[Snapshot, dict[str, 
 
 def _snapshots_between(table: Table, base: int, end: Snapshot) -> Iterator[Snapshot]:
     """Yield the snapshots after ``base`` and before ``end``, both exclusive, from the latest
-    backwards. ``base``: the id of a snapshot, 0 for all before ``end``. It ends early at an
-    expired snapshot.
+    backwards. ``base``: the id of a snapshot, 0 for all before ``end``. At an expired snapshot
+    nothing more is yielded.
     """
     parent = end.parent_snapshot_id
     while parent is not None and parent != base:

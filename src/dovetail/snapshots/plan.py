@@ -120,8 +120,8 @@ class SnapshotJoin:
 
         If both keys are joined, each is a pair of both sides' columns under the left name.
         Otherwise the left key is followed by the right key, whose columns are named
-        ``right_<column>``. The right key is left out if each left row has at most one match and
-        right rows never stay alone.
+        ``right_<column>``, with more prefixes until the name is free. The right key is left out if
+        each left row has at most one match and right rows never stay alone.
         """
         left, right = self.left.key.names, self.right.key.names
         if self.by_key:
@@ -537,7 +537,7 @@ def _part_in_words(part: Any) -> str:
 
 
 def plan_source(node: SnapshotNode) -> Source:
-    """Return a node of ``plan.nodes`` that has a snapshot node's name, key and values, as
-    selections of joins expect it. It has no rows.
+    """Return a ``Source`` without rows that has a node's name, key and values, as selections of
+    joins expect it.
     """
     return Source(node.name, node.key, node.values)

@@ -138,8 +138,8 @@ class Refresher:
     def _next_versions(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
     ) -> Versions:
-        """Return the version of each source that the next step covers, by table id. It equals
-        ``covered`` if there is nothing new.
+        """Return the version of each source that the next step covers, by table id; ``covered`` if
+        there is nothing new.
 
         ``covered``, ``latest``: the version of each source that is covered and the present one, by
         table id. ``max_versions``: the number of versions of each source that a step covers at

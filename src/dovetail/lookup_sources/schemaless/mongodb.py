@@ -65,6 +65,9 @@ class MongodbReader:
     """A reader with one client, made at the first lookup and again after a failed query."""
 
     def __init__(self, source: MongodbLookup, schema: pa.Schema) -> None:
+        """Import pymongo, without connecting. Raises ``ConfigurationError`` if it is not installed,
+        and ``PlanError`` for a column that names no field.
+        """
         _refuse_fields(source.title, schema.names)
         self._source = source
         self._schema = schema

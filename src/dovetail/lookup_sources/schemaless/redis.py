@@ -45,8 +45,8 @@ class RedisLookup(DeclaredSource):
         return f"redis {self.pattern}"
 
     def open(self, schema: pa.Schema) -> RedisReader:
-        """Return a reader whose rows have the columns of ``schema``. It connects at its first
-        lookup. Raises ``ConfigurationError`` without the package redis.
+        """Return a reader whose rows have the columns of ``schema``. The reader connects at its
+        first lookup. Raises ``ConfigurationError`` without the package redis.
         """
         return RedisReader(self, schema)
 
@@ -273,7 +273,9 @@ def _columns_of_pattern(title: str, pattern: str) -> list[str]:
 
 
 def _import_redis(title: str) -> Any:
-    """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed."""
+    """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed.
+    ``title``: the source in errors.
+    """
     return package(title, "redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry")
 
 

@@ -76,6 +76,7 @@ class MetricValues:
     """
 
     def __init__(self, query: TopologyQuery) -> None:
+        """Start the thread that adds up the query's micro-batches."""
         self.title = query.name or str(query.id)
         self._query, self._lock, self._stopping = query, Lock(), Event()
         self._follower = ProgressFollower(query)

@@ -49,7 +49,7 @@ class Exporter:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def stop(self) -> None:
-        """Stop to serve. The query goes on.
+        """Stop serving the figures. The query goes on.
 
         See Also
         --------
