@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa

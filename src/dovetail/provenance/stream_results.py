@@ -36,33 +36,33 @@ class StreamResults(JoinedRows):
         ``key``: at least a value for each of the node's key columns, by name. ``stages``: those
         that compute the node.
         """
-        kept: list[list[StoredRow]] = []
+        rows_by_side: list[list[StoredRow]] = []
         waits: list[int] = []
         records = []
         for index, (side, entry) in enumerate(zip(("left", "right"), node.entries, strict=True)):
             match = dict(zip(entry.key.names, [key[n] for n in node.key.names], strict=True))
-            found = self._kept_records(stages, entry, match)
+            side_rows = self._kept_records(stages, entry, match)
             if self.emitted is not None:
                 refs = {
                     s.name: s.ref[1] for s in node.select if s.ref is not None and s.ref[0] == side
                 }
-                found = [
+                side_rows = [
                     row
-                    for row in found
+                    for row in side_rows
                     if all(row.values.get(c) == self.emitted.get(name) for name, c in refs.items())
                 ]
-            kept.append(found)
+            rows_by_side.append(side_rows)
             queues = [
                 stage for stage in stages if waiting_store_name(index) in stage.fragment.stores
             ]
             waits.append(
                 sum(len(self.rows(stage, waiting_store_name(index), match)) for stage in queues)
             )
-            records += [self.explain_stored_record(entry, row) for row in found[: self.members]]
+            records += [self.explain_stored_record(entry, row) for row in side_rows[: self.members]]
         shown = {n: key[n] for n in node.key.names}
         if not records:
             return unknown_row(node, shown, f"no records with {columns_in_words(key)} are kept")
-        if self.emitted is None and not _is_any_emitted(node, kept, waits):
+        if self.emitted is None and not _is_any_emitted(node, rows_by_side, waits):
             unknown = unknown_row(node, shown, _UNMATCHED)
             return replace(unknown, inputs=tuple(records))
         return explanation_of(
@@ -96,18 +96,18 @@ class StreamResults(JoinedRows):
 
 
 def _is_any_emitted(
-    node: StreamJoin, kept: Sequence[Sequence[StoredRow]], waits: Sequence[int]
+    node: StreamJoin, rows_by_side: Sequence[Sequence[StoredRow]], waits: Sequence[int]
 ) -> bool:
     """Return True if a stored record of a key has been emitted, in a pair or alone.
 
-    ``kept``: the stored records of the left side and of the right side, each in the order of time.
-    ``waits``: the number of records of each side that wait for their window to close. Only a side
-    that the join preserves without a match can be emitted alone.
+    ``rows_by_side``: the stored records of the left side and of the right side, each in the order
+    of time. ``waits``: the number of records of each side that wait for their window to close. Only
+    a side that the join preserves without a match can be emitted alone.
     """
-    left_us, right_us = (np.array([row.time_us for row in rows], np.int64) for rows in kept)
+    left_us, right_us = (np.array([row.time_us for row in rows], np.int64) for rows in rows_by_side)
     least_us, greatest_us = Window(**asdict(node.within)).other_side_bounds(0, left_us)
     first = np.searchsorted(right_us, least_us, "left")
     if (first < np.searchsorted(right_us, greatest_us, "right")).any():
         return True
-    sides = zip(kept, waits, sides_preserved(node.how), strict=True)
+    sides = zip(rows_by_side, waits, sides_preserved(node.how), strict=True)
     return any(comes_alone and len(rows) > n for rows, n, comes_alone in sides)

@@ -265,15 +265,15 @@ class Walk(StreamResults):
             return self._explain_group_of_stream(node, key, rows, stages)
         retracting = _sending_stage(stages[-1])
         rows_of_groups = self.rows(retracting, _first_store_name(retracting), group)
-        found = sorted_rows(rows_of_groups, node.input.key.names)
-        members = tuple(self.explain_store_row(node.input, row) for row in found[: self.members])
-        if not found:
+        group_rows = sorted_rows(rows_of_groups, node.input.key.names)
+        members = tuple(self.explain_store_row(node.input, row) for row in group_rows[: self.members])
+        if not group_rows:
             reason = f"{node.input.name} has no row with {columns_in_words(group)}"
             return explanation_of(node, key, "none", reason=reason)
-        more = len(found) - len(members)
+        more = len(group_rows) - len(members)
         reason = f"{more:,} more rows are not named" if more else ""
         values = {} if not rows else {n: rows[0].values[n] for n in node.values.names}
-        times = [row.time for row in (rows or found) if row.time is not None]
+        times = [row.time for row in (rows or group_rows) if row.time is not None]
         return explanation_of(
             node, key, "row", values=values, time=max(times), reason=reason, inputs=members
         )

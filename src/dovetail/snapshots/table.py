@@ -622,9 +622,9 @@ class SnapshotTable:
         [(0, {'orders': 0})]
         """
         operator = f"target {target or table}"
-        kept = target_of(self._session, self.plan, "commits", target, table, catalog)
+        opened = target_of(self._session, self.plan, "commits", target, table, catalog)
         with refused("commits", f"{operator} cannot be read", _GIVE_A_TABLE):
-            return list(kept.commits())
+            return list(opened.commits())
 
     @validated
     def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:

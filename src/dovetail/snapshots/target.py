@@ -308,10 +308,10 @@ class SnapshotTarget:
         one. Raises ``TargetError`` if there is no such commit: another writer was faster, and Delta
         made no second one.
         """
-        made = record_of(self._records.record_as_json(versions, base, step))
+        record = record_of(self._records.record_as_json(versions, base, step))
         for row in self._commits():
             if row["version"] <= base:
                 break
-            if record_of(row["userMetadata"]) == made:
+            if record_of(row["userMetadata"]) == record:
                 return Commit(row["version"], self._records.versions_by_name(versions), count)
         raise self._records.overtaken_error

@@ -73,7 +73,7 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     stores = {
         origin.source: StructType()
         for columns, rows in uses.values()
-        for origin in sorted({*rows, *(o for of in columns.values() for o in of)}, key=_sort_key)
+        for origin in sorted({*rows, *(used for origins in columns.values() for used in origins)}, key=_sort_key)
         if not isinstance(origin.source, Source)
     }
     inputs = [InputDatasets(source.name, places[source], source.row) for source in sources]
@@ -82,7 +82,9 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     outputs = []
     for outcome in outcomes:
         columns, rows = uses.get(outcome.node, ({}, frozenset()))
-        made_of = {name: _column_uses(of, places, namespace) for name, of in columns.items()}
+        made_of = {
+            name: _column_uses(origins, places, namespace) for name, origins in columns.items()
+        }
         for sink in outcome.sinks:
             title = getattr(sink, "title", type(sink).__name__)
             dataset = getattr(sink, "dataset", Dataset(namespace, title))

@@ -69,8 +69,8 @@ class RunOfQuery:
             eventType=RunState[state],
             run=Run(self.run_id, run_facets),
             job=Job(self.namespace, self.job, job_facets),
-            inputs=[item for of in self.datasets.inputs for item in _input_datasets(of, rows)],
-            outputs=[_output_dataset(of) for of in self.datasets.outputs],
+            inputs=[item for part in self.datasets.inputs for item in _input_datasets(part, rows)],
+            outputs=[_output_dataset(output) for output in self.datasets.outputs],
         )
 
 

@@ -87,8 +87,8 @@ class _Collector:
         for name, kind in {**COUNTERS, **GAUGES}.items():
             labels = ["query", *kind.labels]
             metric = families[name](f"dovetail_{name}", kind.text, labels=labels)
-            for of, value in values[name].items():
-                metric.add_metric([query, *of], value)
+            for label_values, value in values[name].items():
+                metric.add_metric([query, *label_values], value)
             yield metric
 
 
