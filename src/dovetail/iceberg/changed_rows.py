@@ -100,7 +100,9 @@ class RowReader:
     """
 
     metadata: TableMetadata
+    """The table's metadata, without its snapshots."""
     io: FileIO
+    """The file system of the table's files."""
     schema: Schema
     """The columns that are read, at the top level, in order."""
 

@@ -60,6 +60,7 @@ class ManifestReader:
     metadata: TableMetadata
     """The table's metadata, which must have the specs of all partitions that are read."""
     io: FileIO
+    """The file system of the table's files."""
     _entries: dict[str, list[ManifestEntry]] = field(default_factory=dict, init=False)
     """The entries of the manifests of the snapshot that ``live_files`` read last, by path."""
     _referenced: dict[str, frozenset[str]] = field(default_factory=dict, init=False)

@@ -26,9 +26,9 @@ _FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylis
 def number_keys(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
     """Number the distinct keys of some tables with the same columns, at least one of both.
 
-    Returns the number of each row's key for each table, int64[rows], the count of distinct keys,
-    and the columns of these keys. A key with nulls has the number ``NO_GROUP`` and does not count.
-    -0.0 is 0.0, and a NaN equals a NaN. Example, for tables of one column:
+    Returns three things: for each table the number of each row's key, int64[rows]; the count of
+    distinct keys; and the columns of these keys. A key with nulls has the number ``NO_GROUP``, -1,
+    and does not count. -0.0 is 0.0, and a NaN equals a NaN. Example, for tables of one column:
 
         keys                            numbers                       count   distinct keys
         [a, b, a], [c, null, b]         [0, 1, 0], [2, NO_GROUP, 1]   3       [a, b, c]

@@ -34,7 +34,9 @@ class ChainLookup:
     how: How
     """The kind of join, such as ``"left"``."""
     form: Form
-    """The form of the result's key: ``"key"``, ``"left"`` or ``"pair"``."""
+    """The form of the result's key: ``"left"`` for the left row's key, ``"pair"`` for both rows'
+    keys, ``"key"`` for one key that both tables are joined by.
+    """
     key: tuple[str, ...]
     """The key columns of the result."""
     columns: tuple[tuple[str, int, str], ...]

@@ -20,6 +20,7 @@ class Shown(NamedTuple):
     """All that the page of a query shows: its topology, its figures and its searches."""
 
     html: str
+    """The text of the page."""
     figures: Figures
     search: StateSearch
     reasons: RowReasons | None = None

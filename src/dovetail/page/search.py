@@ -31,6 +31,7 @@ class StateSearch:
     """The search in the committed state of one checkpoint. A running query is not disturbed."""
 
     checkpoint: str
+    """The checkpoint's folder."""
     session: SparkSession | None
     """The session that reads what is not on a local disk; None for the active one."""
 
@@ -78,9 +79,11 @@ class RowReasons:
     """The reasons why rows of a query's results came out, from its committed state."""
 
     checkpoint: str
+    """The checkpoint's folder."""
     session: SparkSession
     """The session that evaluates the topology's expressions."""
     results: Sequence[Node]
+    """The nodes of the query's results."""
 
     def why(self, result: str, key: Sequence[str]) -> dict[str, Any]:
         """Return the explanation of a row as JSON data: the tree of the rows that make it.

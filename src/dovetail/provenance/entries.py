@@ -34,6 +34,7 @@ class Entries:
     stages: Sequence[Stage]
     """All stages of the topology, each after those before it."""
     reader: StateReader
+    """The reader of the stages' stores."""
     expressions: Expressions | None = None
     """The evaluator of Spark expressions; None to leave computed columns out."""
     members: int = 20

@@ -44,6 +44,7 @@ class OutputDataset:
 
     dataset: Dataset
     columns: StructType
+    """The columns that are written."""
     made_of: dict[str, tuple[ColumnUse, ...]] = field(default_factory=dict)
     """For each column the columns that its values are made of; empty for dead letters."""
     decided_by: tuple[ColumnUse, ...] = ()

@@ -34,8 +34,11 @@ class RunOfQuery:
     run_id: str
     """A UUID."""
     job: str
+    """The name of the job: of all starts of the query."""
     namespace: str
+    """The namespace of the job."""
     datasets: QueryDatasets
+    """The datasets that each event lists."""
     version: str
     """The version of this library."""
 

@@ -24,6 +24,7 @@ class StagePart:
     number: int
     """Its number as ``explain`` shows it, from 1."""
     title: str
+    """The stage as ``explain`` and errors name it."""
     inputs: tuple[str, ...]
     """The names of its inputs."""
     report: str
