@@ -55,9 +55,10 @@ def connect(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
     """Return a new connection to ``dsn``, which ``refuse_names`` has accepted. Each statement is a
     transaction, unless one is begun.
 
-    Connecting takes at most ``timeout_s``, but at least 2 s. A lost connection is noticed after
-    about that time; settings of keep-alives in ``dsn`` override this. ``name``: the application's
-    name on the server. Raises psycopg's error, which may show ``dsn``, if no connection is made.
+    Connecting may take ``timeout_s`` in whole seconds, and never less than 2. A lost connection is
+    noticed after about that time; settings of keep-alives in ``dsn`` override this. ``name``: the
+    application's name on the server. Raises psycopg's error, which may show ``dsn``, if no
+    connection is made.
     """
     import psycopg
 
