@@ -137,10 +137,11 @@ class Entries:
         return explanation_of(entry, match, "none", **self._fields_of_missing_row(entry, match))
 
     def _fields_of_missing_row(self, view: View, match: Key) -> dict[str, Any]:
-        """Return the fields ``reason`` and, if known, ``inputs`` of an explanation: why a view has
-        no row with the values ``match``, and the row below it.
+        """Return the field ``reason`` of an explanation: why a view has no row with the values
+        ``match``. If the row below the view is known, return it as the field ``inputs``, too.
 
-        The reason is the view's condition if the row below is there. ``match``: values by column.
+        The reason is another constant of the view, the reason below the view, or the view's
+        condition. ``match``: values by column.
         """
         if has_other_constant(view, match):
             return {"reason": f"{view.name} has no row with {columns_in_words(match)}"}

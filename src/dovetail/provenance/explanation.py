@@ -173,13 +173,16 @@ def _tree_lines(row: RowExplanation, first: str, rest: str) -> Iterator[str]:
 
 
 def _title(row: RowExplanation) -> str:
-    """Return the name of a row's input, or the step of any other row."""
+    """Return the name of the input for a row of an input, or the step for any other row."""
     return row.name if row.is_input else row.step
 
 
 def _row_in_words(row: RowExplanation) -> str:
     """Return the row in words, without its inputs: key, values, time, then the reason if there is
-    one. Without a row: its key, and the reason why there is none or it is not known.
+    one.
+
+    Without a row: its key, and the reason why there is none or it is not known. A missing row of an
+    input has no reason.
     """
     key = columns_in_words(row.key)
     if row.presence != "row":
