@@ -80,7 +80,7 @@ class _LiveRows:
     text. None of them counts for a file that the snapshot lacks.
     """
 
-    def mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
+    def live_mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
         """Return which rows of a batch are live: bool[n].
 
         ``ids``: the numbers of the batch's columns, in order, among them all of ``deleted_values``.
@@ -138,7 +138,7 @@ class RowReader:
         ids = [field.field_id for field in wanted.fields]
         start = 0
         for batch in self.rows(change.file, wanted):
-            before, after = was.mask(batch, ids, start), is_.mask(batch, ids, start)
+            before, after = was.live_mask(batch, ids, start), is_.live_mask(batch, ids, start)
             start += batch.num_rows
             rows = batch.select(range(len(read_ids)))
             for removed, mask in ((True, before & ~after), (False, after & ~before)):

@@ -92,7 +92,7 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
     line = socket.socket(fileno=os.dup(connection.fileno()))
     late = threading.Event()
 
-    def cut() -> None:
+    def cut_connection() -> None:
         """Cancel the query if psycopg can, and shut the connection's socket down."""
         late.set()
         with suppress(Exception):
@@ -101,7 +101,7 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
         with suppress(OSError):
             line.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(timeout_s + _GRACE_S, cut)
+    timer = threading.Timer(timeout_s + _GRACE_S, cut_connection)
     timer.daemon = True
     timer.start()
     try:

@@ -43,7 +43,7 @@ class GroupRecords(NamedTuple):
     at its arrival less that of the close, in microseconds."""
 
     @property
-    def late(self) -> str:
+    def late_in_words(self) -> str:
         """The records that came too late for the group, in words: their number, and the delay of
         the last one. Empty for none.
         """

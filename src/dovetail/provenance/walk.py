@@ -330,13 +330,13 @@ class Walk(StreamResults):
         taken = records.taken
         if not taken:
             none = f"{node.input.name} had no record with {columns_in_words(key)}"
-            return explanation_of(node, key, "none", reason=records.late or none)
+            return explanation_of(node, key, "none", reason=records.late_in_words or none)
         members = tuple(self.explain_stored_record(node.input, row) for row in taken[: self.members])
         more = len(taken) - len(members)
         values = {name: rows[0].values[name] for name in node.values.names} if rows else {}
         reasons = [f"{more:,} more records are not named"] if more else []
         reasons += [] if rows else ["what they come to is not stored"]
-        reasons += [records.late] if records.late else []
+        reasons += [records.late_in_words] if records.late_in_words else []
         return explanation_of(
             node,
             key,

@@ -108,10 +108,10 @@ class DistinctKeys:
         are equal as in Spark: NaN equals NaN, and -0.0 equals 0.0.
         """
         if self.few is None or len(columns) > 1 or self.count > LISTED_KEYS_MAX:
-            return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
+            return delta_rules.rows_at_keys(frame, columns, self.frame, nulls=nulls)
         (field,), (column,) = self.few.schema, columns
         if delta_upsert.has_floats(self.few.schema, [field.name]):
-            return delta_rules.at_keys(frame, columns, self.frame, nulls=nulls)
+            return delta_rules.rows_at_keys(frame, columns, self.frame, nulls=nulls)
         if not self.count:
             return frame.where(F.lit(False))
         listed = {column: (self.few.table[field.name], field.dataType)}

@@ -176,7 +176,7 @@ def keys_of(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     return named.where(all_of(F.col(name).isNotNull() for name in named.columns)).distinct()
 
 
-def at_keys(
+def rows_at_keys(
     frame: DataFrame, columns: Sequence[str], keys: DataFrame, *, nulls: bool = False
 ) -> DataFrame:
     """Return the rows of ``frame`` whose ``columns`` equal one of the keys, with their columns

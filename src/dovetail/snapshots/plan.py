@@ -124,7 +124,7 @@ class SnapshotJoin:
         each left row has at most one match and right rows never stay alone.
         """
         left, right = self.left.key.names, self.right.key.names
-        if self.by_key:
+        if self.joins_whole_keys:
             return tuple(KeyColumn(a, a, b) for a, b in zip(left, right, strict=True))
         columns = [KeyColumn(name, name, None) for name in left]
         if not (self.has_one_match(1) and not sides_preserved(self.how)[1]):
@@ -160,7 +160,7 @@ class SnapshotJoin:
         return self.left, self.right
 
     @property
-    def by_key(self) -> bool:
+    def joins_whole_keys(self) -> bool:
         """True if both sides' whole keys are joined, column by column in order, and nothing else.
         Each row then has at most one match.
         """
