@@ -171,9 +171,9 @@ class Node:
         return self.windows is not None or any(node.timed for node in self.inputs)
 
     @property
-    def begins(self) -> bool:
+    def may_start_with_rows(self) -> bool:
         """True if static tables alone may give the node rows, before any other input arrives."""
-        return any(node.begins for node in self.inputs)
+        return any(node.may_start_with_rows for node in self.inputs)
 
     @property
     def longest_align_us(self) -> int | None:
@@ -373,7 +373,7 @@ class Source(Entry):
         return f"{self.name}, static" if self.static else self.name
 
     @property
-    def begins(self) -> bool:
+    def may_start_with_rows(self) -> bool:
         """True if the source is static."""
         return self.static
 
@@ -529,9 +529,9 @@ class JoinNode(Node):
         return (self.left, self.right)
 
     @property
-    def begins(self) -> bool:
+    def may_start_with_rows(self) -> bool:
         """True if static tables alone may give the join rows, before any other input arrives."""
-        begin = [node.begins for node in self.inputs]
+        begin = [node.may_start_with_rows for node in self.inputs]
         return all(begin) or any(map(and_, sides_preserved(self.how), begin))
 
     @property

@@ -193,8 +193,8 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 def _may_emit_alone(node: Node) -> bool:
     """Say whether static tables may give results or dead letters without any other input."""
-    return node.begins or any(
-        entry.begins for part in nodes_with_dead_letters(node) for entry in part.inputs
+    return node.may_start_with_rows or any(
+        entry.may_start_with_rows for part in nodes_with_dead_letters(node) for entry in part.inputs
     )
 
 
