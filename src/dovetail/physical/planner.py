@@ -233,7 +233,7 @@ class _Planner:
                 name,
                 self.arrival,
                 numbered=numbered,
-                alone=input_.source.stream and node.keeps(input_.source),
+                alone=input_.source.stream and node.keeps_unmatched(input_.source),
                 valueless=law.valueless and input_.source.stream,
                 keeps_time=law.keeps_time,
                 stairs=align_us is None and law.depends_on_time_of(input_.source),

@@ -151,7 +151,7 @@ def plan_windowed_fragment(
                 stairs=len(inputs) > 1 and input_index in clocks,
                 alone=input_.source.stream
                 and input_.used is None
-                and computed.keeps(input_.source),
+                and computed.keeps_unmatched(input_.source),
             )
             for input_index, (input_, name) in enumerate(
                 zip(inputs, unique_names(inputs), strict=True)

@@ -223,7 +223,7 @@ class Node:
         """
         return tuple(entry.key.names)
 
-    def keeps(self, entry: Entry) -> bool:
+    def keeps_unmatched(self, entry: Entry) -> bool:
         """Return True if records of the input ``entry`` appear in the result even if nothing
         matches them.
         """
@@ -550,12 +550,12 @@ class JoinNode(Node):
         computed_here = any(s.column is not None for s in self.select)
         return computed_here or any(node.computes for node in self.inputs)
 
-    def keeps(self, entry: Entry) -> bool:
+    def keeps_unmatched(self, entry: Entry) -> bool:
         """Return True if records of the input ``entry`` appear in the result even if nothing
         matches them.
         """
         return any(
-            is_preserved and entry in side.entries and side.keeps(entry)
+            is_preserved and entry in side.entries and side.keeps_unmatched(entry)
             for is_preserved, side in zip(sides_preserved(self.how), self.inputs, strict=True)
         )
 
