@@ -245,7 +245,7 @@ class _Planner:
             law=law,
             sources=sources,
             emit=emit,
-            visible=node.computes,
+            visible=node.selects_expressions,
             feeds=feeds,
             buckets=self.buckets,
         )
@@ -299,7 +299,7 @@ class _Planner:
             replace(right_source, meaning=replace(right_source.meaning, null_keys=False)),
             node.how,
             emit=emit,
-            visible=node.computes,
+            visible=node.selects_expressions,
             feeds=feeds,
             buckets=self.buckets,
         )
@@ -387,7 +387,7 @@ class _Planner:
             ),
             sources=(fact_source, answers),
             emit=emit,
-            visible=node.computes,
+            visible=node.selects_expressions,
             feeds=feeds,
             buckets=self.buckets,
         )
@@ -507,7 +507,7 @@ class _Planner:
             law=law,
             sources=(left.source, right.source),
             emit=emit,
-            visible=node.computes,
+            visible=node.selects_expressions,
             buckets=self.buckets,
         )
         fragment = self._fragment_of_operator(

@@ -108,7 +108,7 @@ def plan_windowed_fragment(
     computed = node.input.node if isinstance(node, Unwindowed) else node
     assert isinstance(computed, (Aggregation, WindowJoin))
     final = isinstance(node, Unwindowed) and node.final
-    if computed.computes and final:
+    if computed.selects_expressions and final:
         raise PlanError(
             computed.name,
             "select= computes, which goes with windows='on_change' only",
@@ -131,7 +131,7 @@ def plan_windowed_fragment(
     inputs = builder.inputs_in_use()
     if not arrival.one_log:
         refuse_partly_ordered(node, inputs, aligned=False)
-    visible = computed.computes or (
+    visible = computed.selects_expressions or (
         isinstance(node, Unwindowed) and not all(isinstance(c, str) for c in node.columns)
     )
     builder.operators[-1] = replace(builder.operators[-1], visible=visible)
@@ -387,7 +387,7 @@ class _FragmentBuilder:
         node = entry.node
         assert isinstance(node, (Aggregation, WindowJoin))
         rows = self.plan_node(node, emit)
-        if node.computes:
+        if node.selects_expressions:
             raise PlanError(
                 node.name,
                 "select= computes, and another join of windows reads the result",
@@ -454,7 +454,7 @@ class _FragmentBuilder:
             _operator_source(node.right, node.right.row, len(node.right.key)),
             node.how,
             emit=emit,
-            visible=node.computes,
+            visible=node.selects_expressions,
             feeds=(SEQUENCE,),
         )
         feeds = subscribed.unchanged_feed(), right.feed(node.right.row.names)

@@ -183,7 +183,7 @@ class Node:
         return None
 
     @property
-    def computes(self) -> bool:
+    def selects_expressions(self) -> bool:
         """True if a selection in the node's stage has Spark expressions. They see which sides of a
         join are present.
         """
@@ -543,12 +543,12 @@ class JoinNode(Node):
         return max((span for span in spans if span is not None), default=None)
 
     @property
-    def computes(self) -> bool:
+    def selects_expressions(self) -> bool:
         """True if a selection in the join's stage has Spark expressions. They see which sides are
         present.
         """
         computed_here = any(s.column is not None for s in self.select)
-        return computed_here or any(node.computes for node in self.inputs)
+        return computed_here or any(node.selects_expressions for node in self.inputs)
 
     def keeps_unmatched(self, entry: Entry) -> bool:
         """Return True if records of the input ``entry`` appear in the result even if nothing
