@@ -156,7 +156,7 @@ class Arrival:
             expires=any(part.expires for part in computed),
             streams=any(part.stream for part in computed),
             one_log=one_log,
-            left_out=any(part.loose for part in computed),
+            left_out=any(part.emits_spurious_tombstones for part in computed),
         )
 
     def has_shared_log(self, source: Entry) -> bool:
@@ -252,7 +252,7 @@ def source_spec(
     shared_log = ordered_by == "shared log"
     carries = arrival.carried_columns(source)
     clocked = not carries
-    orders_left_out = clocked and source.loose and not shared_log
+    orders_left_out = clocked and source.emits_spurious_tombstones and not shared_log
     goes_by_time = arrival.timed and (shared_log or (orders_left_out and not aligned))
     schema = wire_schema(input_)
     return SourceSpec(
@@ -269,7 +269,7 @@ def source_spec(
             valueless=valueless,
             null_keys=alone or source.null_keys,
             keeps_time=keeps_time,
-            loose=source.loose,
+            loose=source.emits_spurious_tombstones,
             versioned_us=source.versioned_us,
             in_order=source.in_order,
         ),

@@ -89,7 +89,7 @@ class Node:
     """True if the stage emits this node's own key, not the key of its first input."""
 
     @property
-    def loose(self) -> bool:
+    def emits_spurious_tombstones(self) -> bool:
         """True for a table that may emit tombstones of keys that had no row."""
         return False
 

@@ -148,10 +148,10 @@ class View(Entry):
         return not self.stream and self.node.in_order
 
     @property
-    def loose(self) -> bool:
+    def emits_spurious_tombstones(self) -> bool:
         """True for a table that may emit tombstones of keys that had no row."""
         drops_rows = self.drops and isinstance(self.base, Derived)
-        return not self.stream and (self.condition is not None or drops_rows or self.node.loose)
+        return not self.stream and (self.condition is not None or drops_rows or self.node.emits_spurious_tombstones)
 
     @property
     def seen(self) -> StructType:
@@ -603,7 +603,7 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     It is also so for views that leave out or count single rows, ask a store, or read a stream as a
     table.
     """
-    if not isinstance(node, Entry) or isinstance(node.base, Source) or node.loose:
+    if not isinstance(node, Entry) or isinstance(node.base, Source) or node.emits_spurious_tombstones:
         return node, ()
     if sees_each_change(node) or any(view.asks for view in views_of(node)):
         return node, ()

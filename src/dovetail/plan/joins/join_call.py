@@ -115,7 +115,7 @@ def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
     ``exact``: True to exclude tombstones of keys that had no row, by a stage of its own. Raises
     ``PlanError`` for a stream that takes records back.
     """
-    if isinstance(side, Entry) and not (exact and side.loose):
+    if isinstance(side, Entry) and not (exact and side.emits_spurious_tombstones):
         return side
     if side.withdraws:
         raise PlanError(

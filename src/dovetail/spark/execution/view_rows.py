@@ -114,7 +114,7 @@ def rows_of_view(
         *(column.alias(name) for column, name in zip(row_columns, view.row.names, strict=True)),
         *map(F.col, (TIMESTAMP, DELETED, *position_names, *carried)),
     )
-    never = read.deleted is None and not view.loose and LEFT_OUT not in beside
+    never = read.deleted is None and not view.emits_spurious_tombstones and LEFT_OUT not in beside
     deleted = None if never else gone
     positions = [F.col(name) for name in position_names]
     return InputRows(frame, F.col(TIMESTAMP), deleted, positions, read.carried)
