@@ -154,7 +154,7 @@ class View(Entry):
         return not self.stream and (self.condition is not None or drops_rows or self.node.emits_spurious_tombstones)
 
     @property
-    def seen(self) -> StructType:
+    def expression_schema(self) -> StructType:
         """The schema of the row that expressions see: the viewed node's key, its values and
         ``_timestamp``.
         """
@@ -174,7 +174,7 @@ class View(Entry):
         are the columns of the node that only they use. A view with ``letters`` has all, since each
         may fail. ``whole`` changes nothing.
         """
-        where = None if self.condition is None else describe.text(self, self.condition, self.seen)
+        where = None if self.condition is None else describe.text(self, self.condition, self.expression_schema)
         columns = [
             ([field.name, _item_text(describe, self, item)], item)
             for field, item in zip(self.row, self.columns, strict=True)
@@ -205,7 +205,7 @@ def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
         return f"text {item.value}"
     if isinstance(item, FieldOf):
         return f"{quoted(item.struct)}.{quoted(item.field)}"
-    return describe.text(view, item, view.seen)
+    return describe.text(view, item, view.expression_schema)
 
 
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:

@@ -91,7 +91,7 @@ class Expectation(View):
 
         ``needed``: the columns that are read, or None for all. ``whole`` changes nothing.
         """
-        text = describe.text(self, self.expected, self.seen)
+        text = describe.text(self, self.expected, self.expression_schema)
         read = None if needed is None else {*needed, *columns_read_by(text, self.node)}
         return {
             "view": describe(self.node, whole=True, needed=read),
