@@ -64,7 +64,9 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
     joins = [node]
     while isinstance(joins[0].left, Derived):
         inner = joins[0].left.node
-        if not isinstance(inner, ForeignKeyJoin) or inner.selects_expressions or readers.get(inner, 1) > 1:
+        if not isinstance(inner, ForeignKeyJoin) or inner.selects_expressions:
+            return None
+        if readers.get(inner, 1) > 1:
             return None
         joins.insert(0, inner)
     fact = joins[0].left

@@ -219,7 +219,7 @@ class _Description:
         if isinstance(node, Source):
             return self._source(node, needed)
         if isinstance(node, View):
-            return node.described(self, whole=whole, needed=needed)
+            return node.state_properties(self, whole=whole, needed=needed)
         if isinstance(node, Derived):
             result = self(node.node, whole=True)
             return {
@@ -230,7 +230,7 @@ class _Description:
         return (
             self._join(node, whole)
             if isinstance(node, JoinNode)
-            else node.described(self, whole=whole)
+            else node.state_properties(self, whole=whole)
         )
 
     def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:

@@ -229,7 +229,7 @@ class Node:
         """
         return True
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the properties that stored state depends on.
 
         ``describe``: describes the nodes below. ``whole``: True to include the columns that the

@@ -151,7 +151,8 @@ class View(Entry):
     def emits_spurious_tombstones(self) -> bool:
         """True for a table that may emit tombstones of keys that had no row."""
         drops_rows = self.drops and isinstance(self.base, Derived)
-        return not self.stream and (self.condition is not None or drops_rows or self.node.emits_spurious_tombstones)
+        leaves_out = self.condition is not None or drops_rows
+        return not self.stream and (leaves_out or self.node.emits_spurious_tombstones)
 
     @property
     def expression_schema(self) -> StructType:
@@ -165,7 +166,7 @@ class View(Entry):
         """True if the view has expressions, which Spark evaluates."""
         return any(isinstance(item, Column) for item in (self.condition, *self.columns))
 
-    def described(
+    def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
         """Return, as JSON data, the condition and the origin of each column.
@@ -174,7 +175,8 @@ class View(Entry):
         are the columns of the node that only they use. A view with ``letters`` has all, since each
         may fail. ``whole`` changes nothing.
         """
-        where = None if self.condition is None else describe.text(self, self.condition, self.expression_schema)
+        row = self.expression_schema
+        where = None if self.condition is None else describe.text(self, self.condition, row)
         columns = [
             ([field.name, _item_text(describe, self, item)], item)
             for field, item in zip(self.row, self.columns, strict=True)
@@ -603,7 +605,11 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     It is also so for views that leave out or count single rows, ask a store, or read a stream as a
     table.
     """
-    if not isinstance(node, Entry) or isinstance(node.base, Source) or node.emits_spurious_tombstones:
+    if (
+        not isinstance(node, Entry)
+        or isinstance(node.base, Source)
+        or node.emits_spurious_tombstones
+    ):
         return node, ()
     if sees_each_change(node) or any(view.asks for view in views_of(node)):
         return node, ()

@@ -38,7 +38,7 @@ class Materialized(RowsNode):
 
     summary = "materialized"
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the description of the stored table. ``whole`` changes nothing."""
         return {"materialized": describe(self.node)}
 

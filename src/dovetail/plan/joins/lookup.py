@@ -131,7 +131,7 @@ class Lookup(View):
         on = (a if a == b else f"{a} = {b}" for a, b in self.on)
         return f"{self.how} lookup in {self.lookup.title} on {', '.join(on)}"
 
-    def described(
+    def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
         """Return, as JSON data, the viewed node, the lookup key and the value columns. The store's

@@ -90,7 +90,7 @@ class Aggregation(Node):
         """The names of the columns that the aggregates read, each once, in order of first use."""
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the aggregates, the groups, the windows (None for none) and the
         input. ``whole`` changes nothing: all of it decides what is stored.
         """

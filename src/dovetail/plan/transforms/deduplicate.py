@@ -28,7 +28,7 @@ class Deduplicated(RowsNode):
         """The line of text that describes the node in ``explain``."""
         return f"deduplicate within {span_as_text(self.within_us)}"
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the stream and the span within which records repeat each other.
         ``whole``: True to include the columns that the stream's selections make.
         """

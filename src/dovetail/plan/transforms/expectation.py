@@ -84,7 +84,7 @@ class Expectation(View):
         """The line of text that describes the view in ``explain``."""
         return self._operation
 
-    def described(
+    def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
         """Return, as JSON data, the condition, and whether rows that do not meet it are kept.

@@ -27,7 +27,7 @@ class Expired(RowsNode):
         """The line of text that describes the node in ``explain``."""
         return f"expires after {span_as_text(self.after_us)}"
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the age at which rows expire. ``whole`` changes
         nothing.
         """

@@ -59,7 +59,7 @@ class Exploded(RowsNode):
             named[self.column] = self.element
         return StructType([*named.values()])
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table, the array column and the position's name, None for none.
         ``whole`` changes nothing.
         """

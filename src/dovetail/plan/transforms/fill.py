@@ -43,7 +43,7 @@ class Filled(RowsNode):
         """The table's value columns, without the one that names values not sent."""
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the column of names, or the columns of nulls. State
         keeps all columns of the table, so ``whole`` changes nothing.
         """

@@ -47,7 +47,7 @@ class ToChanges(RowsNode):
         """The table's value columns, then the kind of row."""
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table, the new column and the four kinds. ``whole`` changes
         nothing.
         """

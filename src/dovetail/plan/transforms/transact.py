@@ -30,7 +30,7 @@ class Transacted(RowsNode):
         """The table's value columns, without the column of transactions."""
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the table and the column of transactions. State keeps no other
         column of the table. ``whole``: True to include the columns that the table's selections
         make.

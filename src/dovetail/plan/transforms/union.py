@@ -58,7 +58,7 @@ class Union(Node):
         """The streams or tables that are united, from left to right."""
         return self.parts
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the descriptions of all parts, from left to right. ``whole``
         changes nothing.
         """

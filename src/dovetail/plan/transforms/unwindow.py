@@ -55,7 +55,7 @@ class Unwindowed(Node):
         """The windowed table, as the only element."""
         return (self.input,)
 
-    def described(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
+    def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the windowed table, and when its windows are emitted. ``whole``:
         True to include the result's columns.
         """
