@@ -7,7 +7,7 @@ column. A new column therefore appears only where a join, a view or a result has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,8 +34,9 @@ def without_new_columns(
     of these columns. A column whose type has gained fields is among them.
 
     ``nodes``: the results. ``topology``, ``then``: fingerprint and description of the checkpoint's
-    topology. Only sources that may grow (``Source.grows``) lose columns. If removing columns does
-    not yield that topology, the results are returned unchanged, with no names.
+    topology. Only sources that may grow (``Source.grows``) lose columns. If there are no new
+    columns, or if removing them does not yield the checkpoint's topology, the results are returned
+    unchanged, with no names.
     """
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
@@ -66,16 +67,20 @@ def without_new_columns(
     return (rebuilt, new) if fits else (same, [])
 
 
-def _fingerprint_in_order(nodes: Any) -> str:
-    """Return the fingerprint of results in the order that a checkpoint knows them by."""
+def _fingerprint_in_order(nodes: Iterable[Node]) -> str:
+    """Return the fingerprint of results, sorted as a checkpoint sorts them
+    (``fingerprint.in_checkpoint_order``).
+    """
     return fingerprint(*sorted(nodes, key=fingerprint))
 
 
 def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
-    """Return the columns ``now`` as they were, in their former order, or None. It is None if a
-    former column is gone, or if its type is not the former one with fields added.
+    """Return the columns ``now`` as they were: the former columns alone, in their former order,
+    with their former types.
 
-    ``then``: the name of each former column and its type as text.
+    ``then``: the name of each former column and its type as text. The result is None if a former
+    column is gone, if its type is not the former one with fields added, or if Spark cannot read the
+    former type.
     """
     former_fields = []
     for name, text in then:
@@ -95,7 +100,9 @@ def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructTyp
 
 
 def _is_extension_of(now: DataType, then: DataType) -> bool:
-    """Return True if the type ``now`` is the type ``then``, or has more fields at any depth."""
+    """Return True if the type ``now`` is the type ``then``, or is ``then`` with further fields in
+    structs at any depth. The order of fields does not count; keys of maps must be equal.
+    """
     if isinstance(now, StructType) and isinstance(then, StructType):
         return all(
             f.name in now.names and _is_extension_of(now[f.name].dataType, f.dataType) for f in then
@@ -109,17 +116,20 @@ def _is_extension_of(now: DataType, then: DataType) -> bool:
 
 def _new_column_names(now: StructType, then: StructType) -> list[str]:
     """Return the names of columns of ``now`` that ``then`` does not have, or has with another
-    type.
+    type, in the order of ``now``.
     """
     return [f.name for f in now if f.name not in then.names or then[f.name].dataType != f.dataType]
 
 
 def _narrow_source(source: Source, values: StructType) -> Source:
-    """Return a source with only the value columns ``values``, and with their former types. Its
-    frames are narrowed in the same way; a source without frames stays without.
+    """Return a source with only the value columns ``values``, and with their former types.
+
+    In its frames, values lose the fields that their former types lack; unused columns of the frames
+    stay. A source without frames stays without.
     """
 
-    def narrowed(frame: DataFrame | None) -> DataFrame | None:
+    def with_former_types(frame: DataFrame | None) -> DataFrame | None:
+        """Return the frame with values of their former types; None stays None."""
         if frame is None:
             return None
         for field in values:
@@ -132,14 +142,15 @@ def _narrow_source(source: Source, values: StructType) -> Source:
     return replace(
         source,
         values=values,
-        frame=narrowed(source.frame),
-        with_unread=narrowed(source.with_unread),
+        frame=with_former_types(source.frame),
+        with_unread=with_former_types(source.with_unread),
     )
 
 
 def _narrow_value(value: Column, now: DataType, then: DataType) -> Column:
-    """Return a value of type ``now`` without the fields that the type ``then`` lacks, at any depth.
-    A null stays null.
+    """Return a value of type ``now`` without the fields that the type ``then`` lacks, at any depth,
+    in the order of ``then``. A null stays null. ``now`` must be an extension of ``then``
+    (``_is_extension_of``).
     """
     if isinstance(now, StructType) and isinstance(then, StructType):
         parts = (_narrow_value(value[f.name], now[f.name].dataType, f.dataType) for f in then)
@@ -165,6 +176,7 @@ class _NodeNarrower:
         self._rebuilt = {id(node): rebuilt for node, rebuilt in narrowed.items()}
 
     def __call__(self, node: Node) -> Node:
+        """Return a node over narrowed sources; the same object for each call with one node."""
         if id(node) not in self._rebuilt:
             self._rebuilt[id(node)] = self._narrow_node(node)
         return self._rebuilt[id(node)]
@@ -206,7 +218,8 @@ class _NodeNarrower:
 
 
 def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
-    """Raise ``PlanError`` for an aggregation that reads a new column, or one of another type.
+    """Raise ``PlanError`` for an aggregation that groups by or aggregates a new column, or a column
+    whose type has changed by narrowing.
 
     ``before``: the aggregation over the unnarrowed input; ``over``: over the narrowed one.
     """
@@ -286,9 +299,11 @@ def _narrow_lookup(over: Lookup) -> Lookup:
 
 
 def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
-    """Return the type that a value column of a lookup has now.
+    """Return the type that a value column of a lookup has over the narrowed stream. A column of the
+    store keeps its type.
 
-    ``ref``: the side that the column is of and its name there; None for that side's whole row.
+    ``field``: the value column as it was. ``ref``: the side that the column is of and its name
+    there; None for that side's whole row.
     """
     if ref[0] != SIDES[0]:
         return field.dataType

@@ -86,7 +86,7 @@ def source_of(
     operator = f"{kind} {label}"
     columns = _FrameColumns(operator, frame)
     for column in keys:
-        columns.require(column, "key=")
+        columns.require_column(column, "key=")
     refuse_duplicates(operator, keys, "Name it once in key=")
     sequence, log_partition = roles["sequence="], roles["log_partition="]
     logs = {"log_partition=": log_partition is not None, "shared_log=": shared_log}
@@ -147,10 +147,11 @@ def source_of(
 def expression_of(
     operator: str, frame: DataFrame, value: str | Column, argument: str, *types: type[DataType]
 ) -> Column:
-    """Return the column of a frame that a reader's argument names or computes.
+    """Return the column of a frame that a reader's argument names or computes, as an expression.
 
-    ``types``: the allowed types, at least one. Raises ``PlanError`` if the column is unknown,
-    occurs twice, is random, or is of another type.
+    ``operator``: the reader in errors. ``value``: a column's name or an expression. ``argument``:
+    the argument in errors, such as ``timestamp=``. ``types``: the allowed types, at least one.
+    Raises ``PlanError`` if the column is unknown, occurs twice, is random, or is of another type.
     """
     column = _FrameColumns(operator, frame).expression(value, argument, *types)
     assert column is not None
@@ -158,19 +159,23 @@ def expression_of(
 
 
 def _is_read_from_files(frame: DataFrame) -> bool:
-    """Say whether Spark knows the file and the offset that each row was read from."""
+    """Say whether Spark knows the file, its time of modification and the offset that each row was
+    read from.
+    """
     places = ("file_modification_time", "file_path", "file_block_start")
     return file_metadata(frame, *places) == [TimestampType(), StringType(), LongType()]
 
 
 class _FrameColumns:
-    """The columns of a frame, as a reader's arguments name them."""
+    """The columns of a frame, as a reader's arguments name them. ``operator``: the reader in
+    errors.
+    """
 
     def __init__(self, operator: str, frame: DataFrame) -> None:
         self._operator = operator
         self._frame = frame
 
-    def require(self, name: str, argument: str) -> None:
+    def require_column(self, name: str, argument: str) -> None:
         """Raise ``PlanError`` for a name that the frame lacks or has twice. Case counts.
 
         ``argument``: where the name was given, in words for errors, such as ``key=``.
@@ -186,14 +191,15 @@ class _FrameColumns:
     ) -> Column | None:
         """Return the column that the value of an argument means, or None if the value is None.
 
-        ``value``: a column's name or an expression. ``types``: the allowed types, at least one.
+        ``value``: a column's name or an expression. ``argument``: the argument in errors, such as
+        ``timestamp=``. ``types``: the allowed types, at least one.
         Raises ``PlanError`` if the column is unknown, occurs twice, is random, or is of another
         type.
         """
         if value is None:
             return None
         if isinstance(value, str):
-            self.require(value, argument)
+            self.require_column(value, argument)
             column = F.col(quoted(value))
         else:
             column = value

@@ -56,8 +56,10 @@ def row_origins(node: Node) -> Origins:
 
 @singledispatch
 def _origins_by_column(node: Node) -> Mapping[str, Origins]:
-    """Return the origins of each of a node's columns, by name. By default a column has those of the
-    columns of its name in the node's inputs; the set is empty if there are none.
+    """Return the origins of each of a node's columns, by name.
+
+    By default, a column has the origins of the columns with the same name in the node's inputs. The
+    set is empty if no input has such a column.
     """
     inputs = [_origins_by_column(input_) for input_ in node.inputs]
     return {
@@ -74,7 +76,9 @@ def _source_origins(node: Source) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _view_origins(node: View) -> Mapping[str, Origins]:
-    """Return the origins of a view's columns, by name: those of what each is made of."""
+    """Return the origins of a view's columns, by name: those of the column or expression that each
+    is made of (``View.columns``). The condition is not among them.
+    """
     return _origins_of_items(node, _origins_by_column(node.node), node.columns)
 
 
@@ -105,8 +109,12 @@ def _unwindowed_origins(node: Unwindowed) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _join_origins(node: JoinNode) -> Mapping[str, Origins]:
-    """Return the origins of each column of a join's result: of the keys of both sides, and of the
-    selected columns.
+    """Return the origins of each column of a join's result, by name: key columns, then selected
+    ones.
+
+    A key column has the origins of the left column. In a join by the same key that preserves right
+    rows, those of the right column are added. An expression has those of all columns that its text
+    names.
     """
     sides = dict(zip(SIDES, map(_origins_by_column, node.inputs), strict=True))
     left, right = sides.values()

@@ -26,9 +26,11 @@ class DeadLetters(Node):
 
 
 def nodes_with_dead_letters(node: Node) -> Iterator[View | ForeignKeyJoin]:
-    """Yield each node that leaves out rows on which an expression fails, or that an expectation
-    makes dead letters, once, inputs first: ``node`` and those below it. Yield nothing if there is
-    none.
+    """Yield each node, ``node`` and those below it, whose rows may become dead letters. Each comes
+    once, inputs first.
+
+    These are views that leave out rows on which an expression or an expectation fails, and joins by
+    a foreign key with expressions.
     """
     for part in dict.fromkeys(node.walk()):
         if isinstance(part, View):

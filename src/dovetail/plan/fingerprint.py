@@ -51,10 +51,11 @@ def describe(*nodes: Node) -> dict[str, Any]:
 
 
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
-    """Return an input of a stage as JSON data, with another stage's result as its fingerprint.
+    """Return the description of an input of a stage as JSON data. Another stage's result in it is
+    replaced by that result's fingerprint.
 
-    ``nodes``: the results of the input's topology. ``entry``: the input, a source, another stage's
-    result or a view of either.
+    ``nodes``: the results of the input's topology, which number its sources. ``entry``: the input,
+    a source, another stage's result or a view of either.
     """
     return _hash_stage_results(_Description(sources_of(nodes))(entry))
 
@@ -75,8 +76,10 @@ def input_identity(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_sources(described: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the descriptions of sources within ``described``, which ``describe`` returned, outer
-    ones first. A source that is read twice comes twice.
+    """Yield the descriptions of sources within ``described``, at any depth, in their order there.
+
+    ``described``: what ``describe`` returned, or a part of that. A source that is read twice comes
+    twice. A text, a number or null yields nothing.
     """
     if isinstance(described, dict):
         if "input" in described:
@@ -94,8 +97,8 @@ def sources_of(nodes: Sequence[Node]) -> list[Source]:
 
 
 def in_checkpoint_order(nodes: Sequence[Node]) -> list[Node]:
-    """Return several results in the order that a checkpoint knows them by, whatever
-    their order is.
+    """Return results in the order that a checkpoint knows them by: that of their fingerprints,
+    whatever order they are given in.
     """
     return sorted(nodes, key=fingerprint)
 
@@ -154,18 +157,20 @@ def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, 
 
 def _renumber_inputs(described: Mapping[str, Any]) -> Any:
     """Return the description of a result with its inputs numbered from 0, in the order in which the
-    sorted description names them.
+    description names them if its names are sorted. Two results that differ only in the numbers of
+    their inputs become equal.
     """
     numbers: dict[int, int] = {}
 
-    def anew(part: Any) -> Any:
+    def renumber(part: Any) -> Any:
+        """Return a part of the description with its names sorted and its inputs renumbered."""
         if isinstance(part, dict):
             if "input" in part:
                 part = part | {"input": numbers.setdefault(part["input"], len(numbers))}
-            return {name: anew(part[name]) for name in sorted(part)}
-        return [*map(anew, part)] if isinstance(part, list) else part
+            return {name: renumber(part[name]) for name in sorted(part)}
+        return [*map(renumber, part)] if isinstance(part, list) else part
 
-    return anew(described)
+    return renumber(described)
 
 
 def refuse_alike(*nodes: Node) -> None:
@@ -188,7 +193,9 @@ def refuse_alike(*nodes: Node) -> None:
 
 
 def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a description in which the result of another stage is its hash."""
+    """Return an input's description in which another stage's result, below any views, is replaced
+    by its hash. The description of a source is returned unchanged.
+    """
     if "view" in described:
         return {**described, "view": _hash_stage_results(described["view"])}
     return {"result": _description_hash(described)} if "result" in described else dict(described)
@@ -290,7 +297,9 @@ class _Description:
         return text_of(node, item, lambda: self._empty_frame(row))
 
     def _empty_frame(self, row: StructType) -> DataFrame:
-        """Return an empty frame with the columns ``row``. It needs a Spark session."""
+        """Return an empty frame with the columns ``row``, of the session of the first source's
+        frame or, if that has none, of the active session. There must be one.
+        """
         frame = self._inputs[0].frame
         session = SparkSession.getActiveSession() if frame is None else frame.sparkSession
         assert session is not None, "an expression without a session"
@@ -304,14 +313,16 @@ def _frame_of_source(source: Source) -> DataFrame:
 
 
 def _names_and_types(fields: StructType) -> list[list[str]]:
-    """Return columns as pairs of a name and a type."""
+    """Return columns as pairs of a name and a type, such as ``["id", "bigint"]``."""
     return [[f.name, f.dataType.simpleString()] for f in fields]
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
     """Yield a text for each innermost part in which the descriptions ``then`` and ``now`` differ,
-    with the former and the present part; nothing if they are equal. ``where``: the path of the two,
-    with dots.
+    with the former and the present part; nothing if they are equal.
+
+    Two objects with other names, and two lists, differ as a whole. ``where``: the path of both
+    descriptions in texts, such as ``plan.left``.
     """
     if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
         for part in then:
@@ -326,7 +337,9 @@ _WORDS_OF_PARTS["transacted"] = "{} with transactions=True"
 
 
 def _part_in_words(part: Any) -> str:
-    """Return a part of a description in a few words, as JSON if no words exist for it."""
+    """Return a part of a description in a few words, such as ``a left join of tables by key``, or
+    as JSON if there are no words for it.
+    """
     if not isinstance(part, dict):
         return json.dumps(part)
     if "join" in part:

@@ -31,10 +31,12 @@ WaitReason: TypeAlias = Literal["ahead", "grace", "on_close", "open"]
 
 
 def waiting_metric(name: str, reason: WaitReason) -> str:
-    """Return the name of the number of an input's rows that wait: ``<name>.<reason>``."""
+    """Return the name of the metric that counts the waiting rows of the input ``name``:
+    ``<name>.<reason>``.
+    """
     return f"{name}.{reason}"
 
 
 def metric_name(name: str, kind: MetricKind) -> str:
-    """Return the name of a metric of a table, a stream or a join: ``<name>.<kind>``."""
+    """Return the name of a metric of the table, stream or join ``name``: ``<name>.<kind>``."""
     return f"{name}.{kind}"

@@ -90,7 +90,7 @@ class Node:
 
     @property
     def emits_spurious_tombstones(self) -> bool:
-        """True for a table that may emit tombstones of keys that had no row."""
+        """True for a table that may emit tombstones of keys that had no row. By default False."""
         return False
 
     @property
@@ -125,12 +125,16 @@ class Node:
 
     @property
     def current(self) -> bool:
-        """True for a table in which each key's last change is its current row."""
+        """True for a table in which each key's last change is its current row; False for a stream,
+        and for a table that corrects the past.
+        """
         return not self.stream and not self.corrects
 
     @property
     def withdraws(self) -> bool:
-        """True for a stream that takes emitted records back (retractions)."""
+        """True for a stream that may take emitted records back by later ones (retractions). By
+        default False.
+        """
         return False
 
     @property
@@ -142,7 +146,9 @@ class Node:
 
     @property
     def in_order(self) -> bool:
-        """True if the node has a history whose times never go back."""
+        """True if the node has a history and its changes arrive in the order of their times. By
+        default False.
+        """
         return False
 
     @property
@@ -157,12 +163,16 @@ class Node:
 
     @property
     def base_key(self) -> StructType:
-        """The key without its window columns. Rows are partitioned by this key."""
+        """The key without its two window columns; without windows, the whole key. Rows are
+        partitioned by this key.
+        """
         return StructType(self.key.fields[: -len(WINDOW_FIELDS)]) if self.windows else self.key
 
     @property
     def null_keys(self) -> bool:
-        """True if a row's key may contain nulls."""
+        """True if a row's key may contain nulls. By default, this is so if the key of an input may;
+        False for a source.
+        """
         return any(node.null_keys for node in self.inputs)
 
     @property
@@ -172,7 +182,9 @@ class Node:
 
     @property
     def may_start_with_rows(self) -> bool:
-        """True if static tables alone may give the node rows, before any other input arrives."""
+        """True if static tables alone may give the node rows, before any other input arrives. By
+        default, static rows of any one input suffice.
+        """
         return any(node.may_start_with_rows for node in self.inputs)
 
     @property
@@ -184,8 +196,8 @@ class Node:
 
     @property
     def selects_expressions(self) -> bool:
-        """True if a selection in the node's stage has Spark expressions. They see which sides of a
-        join are present.
+        """True if a join of the node's stage selects Spark expressions, whose value may depend on
+        which sides are present. By default False.
         """
         return False
 
@@ -219,21 +231,22 @@ class Node:
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
         """Return the names of the columns by which the node's stage partitions the rows of the
-        input ``entry``, in order.
+        input ``entry``, in order. By default, these are all of its key columns.
         """
         return tuple(entry.key.names)
 
     def keeps_unmatched(self, entry: Entry) -> bool:
         """Return True if records of the input ``entry`` appear in the result even if nothing
-        matches them.
+        matches them. By default True, as a node without sides matches nothing.
         """
         return True
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the properties that stored state depends on.
+        """Return, as JSON data, the properties of the node, and of all nodes below it, that stored
+        state depends on. Fingerprints are made of this data.
 
         ``describe``: describes the nodes below. ``whole``: True to include the columns that the
-        node makes.
+        node makes, which state does not depend on if the node is the last.
         """
         raise NotImplementedError
 
@@ -264,7 +277,9 @@ class Entry(Node):
 
     @property
     def base(self) -> Source | Derived:
-        """The source, or the result of another stage, below all views of this input."""
+        """The source, or the result of another stage, below all views of this input. For an input
+        without views it is the input itself.
+        """
         raise NotImplementedError
 
     @property
@@ -310,7 +325,9 @@ class RowOrder:
 
     @property
     def positions(self) -> dict[str, Column]:
-        """The sequence and the log partition, as far as there are any, by the reader's argument."""
+        """The columns of the sequence and the log partition, by the reader's argument:
+        ``sequence=`` and ``log_partition=``. A column that is None is left out.
+        """
         columns = {"sequence=": self.sequence, "log_partition=": self.log_partition}
         return {argument: column for argument, column in columns.items() if column is not None}
 
@@ -374,7 +391,7 @@ class Source(Entry):
 
     @property
     def may_start_with_rows(self) -> bool:
-        """True if the source is static."""
+        """True if the source is static: its rows are there when a query begins."""
         return self.static
 
     @property
@@ -384,7 +401,7 @@ class Source(Entry):
 
     @property
     def in_order(self) -> bool:
-        """True if the source has a history whose times never go back."""
+        """True if the source has a history and its rows take effect in the order of arrival."""
         return self.versioned_us is not None and self.order.by_commit
 
     @property
@@ -530,7 +547,9 @@ class JoinNode(Node):
 
     @property
     def may_start_with_rows(self) -> bool:
-        """True if static tables alone may give the join rows, before any other input arrives."""
+        """True if static tables alone may give the join rows, before any other input arrives. Both
+        sides must have such rows, or one side whose rows appear without a match.
+        """
         begin = [node.may_start_with_rows for node in self.inputs]
         return all(begin) or any(map(and_, sides_preserved(self.how), begin))
 
@@ -544,15 +563,16 @@ class JoinNode(Node):
 
     @property
     def selects_expressions(self) -> bool:
-        """True if a selection in the join's stage has Spark expressions. They see which sides are
-        present.
+        """True if this join, or a join of its sides within the stage, selects Spark expressions.
+        Their value may depend on which sides are present.
         """
         computed_here = any(s.column is not None for s in self.select)
         return computed_here or any(node.selects_expressions for node in self.inputs)
 
     def keeps_unmatched(self, entry: Entry) -> bool:
         """Return True if records of the input ``entry`` appear in the result even if nothing
-        matches them.
+        matches them. Each join between the input and the result must preserve the input's side.
+        False for an input of another stage.
         """
         return any(
             is_preserved and entry in side.entries and side.keeps_unmatched(entry)
@@ -560,7 +580,8 @@ class JoinNode(Node):
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the properties that stored state depends on besides the sides.
+        """Return, as JSON data by name, the join's own properties that stored state depends on:
+        none of the sides, ``how``, the wait and the selection.
 
         ``text``: turns a column or an expression into text.
         """
@@ -573,7 +594,9 @@ def join_name(how: How, left: Node, right: Node) -> str:
 
 
 def right_key_name(name: str) -> str:
-    """Return the name of the right key column ``name`` within the key of a join's result."""
+    """Return the name that the right key column ``name`` has in the key of a join's result, such as
+    ``right_id``.
+    """
     return f"right_{name}"
 
 

@@ -14,8 +14,8 @@ from dovetail.plan.views import split_result_views, views_of
 
 
 def refuse_random_state(result: Node) -> None:
-    """Raise ``PlanError`` for random values such as ``rand()`` that are stored, or that are keys of
-    the result.
+    """Raise ``PlanError`` for the first column with random values, such as ``rand()``, that state
+    stores, or that is a key of ``result``.
 
     Values computed after all state may be random, since each emission of a row writes them anew.
     """
@@ -30,10 +30,11 @@ def refuse_random_state(result: Node) -> None:
 
 
 def _nodes_after_state(node: Node) -> Iterator[Node]:
-    """Yield the nodes whose values are computed after all state.
+    """Yield the nodes of the stage that computes ``node`` whose values are computed after all
+    state.
 
-    These are the nodes of the last stage without its inputs, and views of a stream that no stage
-    stores.
+    These are the nodes of the stage without its inputs, and, if an input is a stream read by this
+    program, its views.
     """
     if not isinstance(node, Entry):
         yield node

@@ -31,9 +31,9 @@ SIDES = ("left", "right")
 
 
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
-    """Return all value columns of the left side, then all of the right side.
+    """Return all value columns of the left side, then all of the right side, each under its name.
 
-    Raises ``PlanError`` if a name is on both sides, or if a value column of either side has the
+    ``operator``: the join in errors. Raises ``PlanError`` if a name is on both sides, or if a value column of either side has the
     name of a left key column. Case is ignored.
     """
     shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
@@ -93,7 +93,7 @@ def resolve_selection(
         )
     else:
         computed = {}
-    selected = tuple(s for s in selected if not _is_key(s, left, right, one_key=one_key))
+    selected = tuple(s for s in selected if not _is_key_column(s, left, right, one_key=one_key))
     refuse_names(operator, [s.name for s in selected], "Give it another name in select=")
     refuse_duplicates(
         operator,
@@ -104,7 +104,7 @@ def resolve_selection(
     return selected, StructType(fields)
 
 
-def _is_key(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
+def _is_key_column(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
     """Say whether a selected column is a key column, which the result has anyway: a left key or,
     with ``one_key``, its right counterpart under the left name.
     """
@@ -214,9 +214,10 @@ def computed_field(
 ) -> StructField:
     """Return the field of an expression over a row, as Spark resolves it (``field_of``).
 
-    ``argument``, ``remedy``: for errors. ``repeatable``: True to refuse an expression that depends
-    on chance or the time. Raises ``PlanError`` with Spark's complaint, and if there is no Spark
-    session. A random expression is marked, not refused (``refuse_random``).
+    ``operator``, ``argument``, ``remedy``: for errors. ``row``: the schema of the row.
+    ``repeatable``: True to refuse an expression that depends on chance or the time. Without it, a
+    random expression is marked in the field's metadata, for ``refuse_random``. Raises ``PlanError``
+    with Spark's complaint, and if there is no Spark session.
     """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
@@ -224,8 +225,8 @@ def computed_field(
 
 
 def session_for(operator: str, argument: str) -> SparkSession:
-    """Return the active Spark session. Raises ``PlanError`` if there is none to resolve the
-    expressions of ``argument``.
+    """Return the active Spark session. Raises ``PlanError`` if there is none. ``argument``: the
+    argument whose expressions need it, for the error, such as ``select=``.
     """
     spark = SparkSession.getActiveSession()
     if spark is None:
@@ -239,7 +240,9 @@ def session_for(operator: str, argument: str) -> SparkSession:
 
 
 def _plain_column_field(left: Node, right: Node, selected: Selected) -> StructField:
-    """Return the field of a selected plain column, nullable."""
+    """Return the field of a selected column that is no expression: its type on its side, its name
+    in the selection, nullable.
+    """
     assert selected.ref is not None
     side, name = selected.ref
     node = left if side == "left" else right
@@ -260,8 +263,8 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
 
 
 def _unknown_column_error(operator: str, text: str, columns: Sequence[str]) -> PlanError:
-    """Return the error for a column in ``select=`` that is not among ``columns``, with the nearest
-    name.
+    """Return the error for the column ``text`` in ``select=`` that is not among ``columns``. The
+    error lists ``columns``, and suggests a similar name if there is one.
     """
     return PlanError(
         operator,

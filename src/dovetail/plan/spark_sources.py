@@ -51,8 +51,10 @@ def spark_sources_of(frame: DataFrame) -> list[SparkSource]:
 
 
 def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
-    """Yield each streaming source of the inputs, with its input; one that several inputs read comes
-    with each. Inputs that are static or without a frame are skipped.
+    """Yield each pair of an input and a Spark source that its frame reads, in order. A Spark source
+    that several inputs read comes with each. Inputs that are static or without a frame are skipped.
+
+    ``sources``: the inputs.
     """
     for source in sources:
         if source.frame is not None and not source.static:
@@ -61,8 +63,9 @@ def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source,
 
 
 def is_limited(frame: DataFrame) -> bool:
-    """Say whether a micro-batch of a frame may leave available rows unread: if a source has an
-    option with the largest amount per trigger. False for a frame that does not stream.
+    """Say whether a micro-batch of a frame may leave available rows unread. It may if any of its
+    sources has ``maxOffsetsPerTrigger``, ``maxFilesPerTrigger`` or ``maxBytesPerTrigger``. False
+    for a frame that does not stream.
     """
     if not frame.isStreaming:
         return False
@@ -86,8 +89,10 @@ def source_folder_numbers(reads: Sequence[Sequence[SparkSource]]) -> list[list[i
 
 
 def _source_of_relation(relation: Any) -> SparkSource:
-    """Return the source of a streaming relation in the plan of a classic session. Names of options
-    are in lower case; a relation of another kind has no options.
+    """Return the source of a streaming relation, a leaf of the plan of a classic session.
+
+    Names of options are in lower case. A relation that is neither of Spark's two kinds of streaming
+    relations has no options, and its node's name as format.
     """
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
@@ -111,8 +116,9 @@ def _short_format_name(name: str) -> str:
 
 
 def _sources_of_connect_plan(plan: Any) -> Iterator[SparkSource]:
-    """Yield the streaming sources in a plan of Spark Connect, in its order; nothing if there are
-    none. Names of options are in lower case.
+    """Yield the streaming sources in ``plan``, a logical plan of Spark Connect's client, in the
+    plan's order; nothing if there are none. Names of options are in lower case. A reader's path
+    counts as the option ``path`` unless that is given.
     """
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001

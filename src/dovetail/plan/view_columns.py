@@ -70,8 +70,8 @@ def array_of(rows: pa.Table, item: ColumnItem) -> pa.ChunkedArray | pa.Array:
 
 
 def item_as_text(item: ColumnItem) -> str:
-    """Return the origin of a view's column in words, for ``explain``: a name or a text as it is, an
-    expression as Spark shows it.
+    """Return the origin of a view's column in words, for ``explain``: a name or a constant's text
+    as it is, an expression or a struct's field as Spark shows it.
     """
     if isinstance(item, Constant):
         return item.value

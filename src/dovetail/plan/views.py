@@ -44,8 +44,8 @@ class View(Entry):
     """The rows of ``node``, each mapped by itself, without state.
 
     A table's row that does not meet the condition becomes a tombstone. The view does not know
-    whether the key had a row before, so it is ``loose``. A view that leaves out failing rows of
-    another stage is loose, too: the deletions of these rows still come.
+    whether the key had a row before, so it emits spurious tombstones. So does a view that leaves
+    out failing rows of another stage: the deletions of these rows still come.
     """
 
     node: Entry
@@ -144,12 +144,16 @@ class View(Entry):
 
     @property
     def in_order(self) -> bool:
-        """True if the view has a history whose times never go back."""
+        """True for a table that has a history and whose changes arrive in the order of their
+        times.
+        """
         return not self.stream and self.node.in_order
 
     @property
     def emits_spurious_tombstones(self) -> bool:
-        """True for a table that may emit tombstones of keys that had no row."""
+        """True for a table that may emit tombstones of keys that had no row: one with a condition,
+        one that leaves out rows of another stage, or a view of such a table.
+        """
         drops_rows = self.drops and isinstance(self.base, Derived)
         leaves_out = self.condition is not None or drops_rows
         return not self.stream and (leaves_out or self.node.emits_spurious_tombstones)
@@ -201,7 +205,7 @@ class View(Entry):
 
 def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
     """Return the text of one column of a view, for fingerprints. ``item``: the origin of the
-    column.
+    column. ``describe`` makes the text of names and expressions.
     """
     if isinstance(item, Constant):
         return f"text {item.value}"
@@ -224,11 +228,11 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
 
 
 def condition_over(name: str, source: Entry, condition: str | Column) -> str | Column:
-    """Return a condition over the rows of an entry: a boolean column's name, or an expression. A
-    text that is no column's name is SQL.
+    """Return ``condition`` if it is the name of a boolean column of ``source``, else the condition
+    as an expression. A text that is no column's name is SQL.
 
-    ``name``: the operator in errors. Raises ``PlanError`` if it is random, not boolean, or not
-    resolved by Spark. An expression without a Spark session raises it, too.
+    ``name``: the operator in errors. Raises ``PlanError`` if the condition is random, not boolean,
+    or not resolved by Spark. An expression without a Spark session raises it, too.
     """
     column = condition
     if isinstance(condition, str) and condition in source.row.names:
@@ -267,7 +271,7 @@ def select_columns(
     source = view_input(name, node)
     values = [_named_item(name, "one of columns", source, None, item) for item in columns]
     values += [_named_item(name, f"{new}=", source, new, item) for new, item in named.items()]
-    non_key = [(field, item) for field, item in values if not _is_key(source, field, item)]
+    non_key = [(field, item) for field, item in values if not _is_key_column(source, field, item)]
     view = replace(_build_view(name, source, _key_items(source), non_key), chosen=True)
     return _with_dead_letters(name, view, errors)
 
@@ -413,8 +417,11 @@ _FieldItems: TypeAlias = Sequence[tuple[StructField, ColumnItem]]
 
 
 def view_input(name: str, node: Node) -> Entry:
-    """Return a node as the input of a view. Raises ``PlanError`` for a table that corrects the
-    past, and for a stream that takes records back.
+    """Return a node as the input of a view: an entry as it is, another node as the result of its
+    stage.
+
+    ``name``: the view in errors. Raises ``PlanError`` for a table that corrects the past, and for a
+    stream that takes records back.
     """
     refuse_corrected(name, node)
     return side_as_input(name, node)
@@ -447,9 +454,9 @@ def joined_row_view(
     select: Sequence[Selected],
     values: StructType,
 ) -> View:
-    """Return the view that computes a selection from a joined row.
+    """Return the view that computes a selection from a joined row, under the key of the join.
 
-    ``joined``: the joined row, with a struct for each side. ``plain``: columns of the joined row,
+    ``name``: the join in errors. ``joined``: the joined row, with a struct for each side. ``plain``: columns of the joined row,
     each with the side and the column that it equals. ``values``: the result's value columns, one
     for each of ``select``. Raises ``PlanError`` if they have reserved or repeated names.
     """
@@ -459,9 +466,8 @@ def joined_row_view(
 
 
 def _item_of_selected(selected: Selected) -> Column:
-    """Return a value column of a join as an expression over the joined row.
-
-    It is the user's expression, or the field of a side, which is null without a row there.
+    """Return a value column of a join as an expression over the joined row: the user's expression,
+    or a field of a side's struct. The field is null if the side has no row.
     """
     if selected.column is not None:
         return selected.column
@@ -509,8 +515,9 @@ def is_named_in(name: str, text: str) -> bool:
 def _unchanged_view(
     source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
 ) -> View:
-    """Return a view with all columns unchanged. ``stream``: None for what the source is.
-    ``condition``: the rows to keep, None for all.
+    """Return a view of ``source`` with all columns unchanged. ``stream``: True for a stream, False
+    for a table, None for what the source is. ``condition``: true for the rows to keep, None to keep
+    all.
     """
     return View(
         node=source,
@@ -527,7 +534,7 @@ def _build_view(
 ) -> View:
     """Return a view of ``source`` with the given key and values, each a field and its origin.
 
-    ``exploded``: the index of the column, key columns included, whose array gives one row per
+    ``name``: the view in errors. ``exploded``: the index of the column, key columns included, whose array gives one row per
     element; None for none. Raises ``PlanError`` for reserved or repeated names, and for key columns
     that are random or of an unsuitable type.
     """
@@ -562,7 +569,7 @@ def _key_items(source: Entry) -> list[tuple[StructField, ColumnItem]]:
     return [(field, field.name) for field in source.key]
 
 
-def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
+def _is_key_column(source: Entry, field: StructField, item: str | Column) -> bool:
     """Return True if ``item`` is the name of a key column and ``field`` has the same name. Such a
     column is in the result anyway.
     """
@@ -572,11 +579,12 @@ def _is_key(source: Entry, field: StructField, item: str | Column) -> bool:
 def _named_item(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
-    """Return a column's field and its origin.
+    """Return the field and the origin of one column of a view.
 
-    ``argument``: the argument in errors. ``new``: the column's new name, None for its present one.
-    ``item``: a name or an expression. Raises ``PlanError`` for an unknown name, and for an
-    expression that Spark does not resolve.
+    ``name``, ``argument``: the view and the argument in errors. ``item``: the origin, a column of
+    ``source`` by name or an expression. ``new``: the column's new name; None for that of ``item``.
+    The field of a name is nullable. Raises ``PlanError`` for an unknown name, and for an expression
+    that Spark does not resolve.
     """
     if isinstance(item, str):
         field = known_field(name, argument, item, source.row)
@@ -591,19 +599,20 @@ def _rename_field(field: StructField, name: str) -> StructField:
 
 def _expression_field(name: str, argument: str, source: Entry, column: Column) -> StructField:
     """Return the field of an expression over the rows of an input, as Spark resolves it. Raises
-    ``PlanError`` if it cannot, and without a Spark session. ``argument``: the argument in errors.
+    ``PlanError`` if Spark cannot, and without a Spark session. ``name``, ``argument``: the view and
+    the argument in errors.
     """
-    seen = expression_row(source)
-    return computed_field(name, argument, seen, column, f"Known are {', '.join(seen.names)}")
+    row = expression_row(source)
+    return computed_field(name, argument, row, column, f"Known are {', '.join(row.names)}")
 
 
 def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     """Return the node that the last stage computes, and the views of its result, innermost first.
 
-    The views need no state and apply to what the stage emits. The result is ``(node, ())`` if a
-    stage of its own must read them. So it is for views of a source and for conditions on a table.
-    It is also so for views that leave out or count single rows, ask a store, or read a stream as a
-    table.
+    The views need no state and apply to what the stage emits. The pair is ``(node, ())`` for a node
+    that is no view, and if a stage of its own must compute the views. Such views are those of a
+    source, and conditions on a table. Others leave out or count single rows, ask a store, or read a
+    stream as a table.
     """
     if (
         not isinstance(node, Entry)
@@ -634,8 +643,8 @@ def sees_each_change(node: Node) -> bool:
 
 
 def views_to_base(entry: Entry) -> tuple[Entry, ...]:
-    """Return an input, all views below it from the outermost, and last the source or result below
-    them.
+    """Return all views that an input consists of, from the outermost, and last the source or the
+    stage's result below them. Without views it is that alone.
     """
     return (*reversed(views_of(entry)), entry.base)
 

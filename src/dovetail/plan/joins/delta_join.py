@@ -60,13 +60,15 @@ class DeltaJoin(JoinNode):
 
     @property
     def has_right_key(self) -> bool:
-        """True if the right key is part of the result's key."""
+        """True if the right key is part of the result's key: in the form ``"pair"``, and in the
+        form ``"left"`` if right rows may appear alone.
+        """
         return self.form == "pair" or (self.form == "left" and sides_preserved(self.how)[1])
 
     @property
     def null_keys(self) -> bool:
-        """Say whether a row's key may contain nulls: if rows of a side appear alone, or if a side
-        has null keys.
+        """Say whether a row's key may contain nulls: if the key has both sides' keys and a side's
+        row may appear alone, or if a side has null keys.
         """
         return (self.how != "inner" and self.has_right_key) or super().null_keys
 
@@ -76,11 +78,12 @@ class DeltaJoin(JoinNode):
 
 
 def lookup_of(entry: Entry) -> LookupSource | None:
-    """Return the store in which the rows of a join's side ``entry`` are looked up, or None if it
-    has none.
+    """Return the store in which the rows of a join's side ``entry`` are looked up, or None if the
+    side has none.
 
-    For a table it is the table's own source. For a delta join's result it is a chain of the sources
-    of both tables, if the join selects by names only. Other nodes have none.
+    A source has the one that ``with_lookup`` gave it. A delta join's result has a chain of the
+    stores of both sides, if both have one and the join selects by names only. Other nodes have
+    none.
     """
     if isinstance(entry, Source):
         return entry.lookup
@@ -122,11 +125,11 @@ def lookup_of(entry: Entry) -> LookupSource | None:
 
 
 def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
-    """Return, for each column of a delta join's result, key columns first, its side (0 left, 1
-    right) and its column there.
+    """Return, for each column of a delta join's result by name, its side (0 left, 1 right) and the
+    name of its column there. Key columns come first.
 
-    The selection must have no expressions. A key column that both sides have counts as the left
-    one.
+    The selection must have no expressions. The left key has the left columns, also if the right key
+    is equal.
     """
     columns = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
@@ -138,9 +141,10 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
 
 
 def _can_start_lookup(node: DeltaJoin, name: str) -> bool:
-    """Say whether a lookup by a result column can start at that column's side.
+    """Say whether a lookup of results by the result column ``name`` can start with a lookup in the
+    side that has the column.
 
-    The results with a value of the column must all stem from that side's rows with the value.
+    It can if all results with a value of the column stem from that side's rows with the value.
     """
     if name not in node.key.names:
         return True
@@ -154,8 +158,9 @@ def changes_of(entry: Entry) -> ChangeKinds:
     """Return the changes that a join's side ``entry`` may have: ``"insert"``, ``"upsert"`` or
     ``"all"``.
 
-    For a table it is the user's declaration, by default all that its changelog can express. For a
-    delta join's result it follows from the join. For any other node it is ``"all"``.
+    For a source they are the user's declaration; by default ``"upsert"`` if it has no column for
+    deletions, else ``"all"``. For a delta join's result they follow from the join and its sides.
+    For any other node they are ``"all"``.
     """
     if isinstance(entry, Source):
         return entry.changes or ("upsert" if entry.deleted is None else "all")
@@ -172,8 +177,8 @@ def changes_of(entry: Entry) -> ChangeKinds:
 
 
 def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
-    """Say whether each row of a side keeps one join key, the columns ``columns``, while it exists,
-    and its tombstone has that key.
+    """Say whether each row of a side keeps its values of ``columns``, the join key, until its key's
+    tombstone. It does if they are key columns, or if rows are only inserted.
     """
     return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
 

@@ -183,11 +183,12 @@ def delta_join(
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
     """Return the table with ``lookup``, a store of the same rows, whose filters then restrict the
-    table. ``changes``: the changes it may have, None if not declared.
+    table. ``changes``: the changes that the table may have, None if not declared.
 
-    Raises ``PlanError`` for a node that is no source, such as a join or a view. It also refuses a
-    key of other columns and unknown columns. Filters are refused for a table without a frame, and
-    by columns outside the key, unless rows never change.
+    Raises ``PlanError`` for a node that is no source, such as a join or a view. So it does if the
+    store's key has other columns, and for indexes and filters by unknown columns. Filters are
+    refused for a table without a frame. By columns outside the key they are refused unless
+    ``changes`` is ``"insert"``.
     """
     if not isinstance(table, Source):
         raise PlanError(
@@ -221,8 +222,11 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
 
 
 def _frame_with_filters(table: Source, lookup: LookupSource) -> Any:
-    """Return the table's frame with the filters of its lookup source, one after the other. Without
-    filters it is the frame itself, perhaps None. Raises ``PlanError`` for filters and no frame.
+    """Return the table's frame, restricted to rows that meet every filter of ``lookup``: the column
+    equals one of the filter's constants, where null equals null.
+
+    Without filters it is the frame itself, perhaps None. Raises ``PlanError`` for filters and no
+    frame.
     """
     frame = table.frame
     if not lookup.filters:
@@ -318,9 +322,10 @@ def key_form(left: Node, right: Node, pairs: NamedPairs) -> Form:
 
 
 def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
-    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486. A verdict that
-    is not ``broken`` says how the join meets it. ``pairs``: the equal columns; ``how``: the kind of
-    join.
+    """Yield the verdict on each limitation of delta joins, in the order of FLIP-486, the left side
+    before the right. A verdict that is not ``broken`` says how the join meets the limitation.
+
+    ``pairs``: the equal columns. ``how``: the kind of join.
     """
     form = key_form(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
@@ -338,8 +343,9 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
 
 
 def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
-    """Return the verdict on an index that finds a side's rows by ``columns``: broken without a
-    store or a covering index.
+    """Return the verdict on the index of a side's store that finds rows by ``columns``, the side's
+    part of the join key. Broken without a store, and if no index of the store fits ``columns``
+    (``index_for``).
     """
     limit, shown = f"index of {side.name}", ", ".join(columns)
     source = lookup_of(side)
@@ -357,7 +363,7 @@ def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
 
 
 def _source_verdict(side: Entry) -> Verdict:
-    """Return the verdict on a side's lookup source: broken if the side has none."""
+    """Return the verdict on a side's lookup source: broken if the side has none (``lookup_of``)."""
     limit = f"lookup source of {side.name}"
     source = lookup_of(side)
     if source is None:
@@ -406,7 +412,9 @@ def _steps_verdict(side: Entry) -> Verdict:
 
 def _offending_step(source: Source) -> str | None:
     """Return the first step of a source's frame that may drop or change rows, in words, or None.
-    Filters by columns of the lookup source's own filters are allowed.
+    The source must have a frame.
+
+    Projections are allowed, and filters on columns of the lookup source's own filters.
     """
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
     assert source.frame is not None
@@ -472,8 +480,8 @@ _EXPRESSION_VERDICT = Verdict(
 
 
 def _options_verdict(late: Late, align: Span | None) -> Iterator[Verdict]:
-    """Yield one broken verdict if ``late=`` or ``align=`` are given, because they need state; else
-    nothing.
+    """Yield one broken verdict if ``late=`` is not ``"ignore"`` or ``align=`` is given, because
+    both need state; else nothing.
     """
     arguments = [
         *(["late="] if late != "ignore" else []),
@@ -497,5 +505,7 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def _side_as_input(side: Node) -> Entry:
-    """Return a side as an input of the join's stage: itself, or the result of a stage."""
+    """Return a side as an input of the join's stage: an entry as it is, another node as the result
+    of its stage. Unlike ``join_call.side_as_input``, nothing is refused.
+    """
     return side if isinstance(side, Entry) else Derived(side)

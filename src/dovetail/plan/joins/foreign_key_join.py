@@ -58,8 +58,8 @@ class ForeignKeyJoin(JoinNode):
         return sides_preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return the columns and expressions of the foreign key as JSON data. ``text``: turns one
-        into text.
+        """Return, as JSON data, the columns and expressions of the foreign key. ``text``: turns a
+        column or an expression into text.
         """
         return {"on": [text(item, self.left.row) for item in self.on]}
 

@@ -102,8 +102,11 @@ class JoinCall:
     def refuse(
         self, arguments: Mapping[str, object], problem: str, remedy: str = "Leave it out"
     ) -> None:
-        """Raise ``PlanError`` for the first of ``arguments``, by name, whose value is not None.
-        ``problem``: the words that follow the argument's name.
+        """Raise ``PlanError`` for the first of ``arguments`` whose value is not None; raise nothing
+        if all are None.
+
+        ``arguments``: the values by the argument's name without ``=``. ``problem``: the words that
+        follow the name in the error.
         """
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
@@ -112,8 +115,9 @@ def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
     """Return a side as an input of the join's own stage: an entry as it is, another node as the
     result of its stage.
 
-    ``exact``: True to exclude tombstones of keys that had no row, by a stage of its own. Raises
-    ``PlanError`` for a stream that takes records back.
+    ``name``: the join in errors. ``exact``: True to give an entry that may emit tombstones of keys
+    without a row a stage of its own, which drops them. Raises ``PlanError`` for a stream that takes
+    records back.
     """
     if isinstance(side, Entry) and not (exact and side.emits_spurious_tombstones):
         return side
@@ -131,7 +135,7 @@ def side_as_changes(name: str, side: Node) -> Entry:
     of keys that had no row are excluded (``side_as_input``).
 
     A versioned table gets a stage of its own, which drops late changes, as these change no current
-    row. Raises ``PlanError`` for a stream that takes records back.
+    row. ``name``: the node in errors. Raises ``PlanError`` for a stream that takes records back.
     """
     if isinstance(side, Entry) and side.versioned_us is not None:
         return Derived(Materialized(side))
@@ -139,8 +143,8 @@ def side_as_changes(name: str, side: Node) -> Entry:
 
 
 def materialize(node: Node) -> Materialized:
-    """Return the table with its rows stored. Raises ``PlanError`` for a table that corrects the
-    past. ``node``: a table.
+    """Return the table ``node`` with its rows stored in a stage of their own. Raises ``PlanError``
+    for a table that corrects the past.
     """
     refuse_corrected(node.name, node)
     return Materialized(side_as_input(node.name, node))
@@ -154,8 +158,9 @@ def table_side(side: Node) -> Node:
 
 
 def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
-    """Raise ``PlanError`` if ``how`` is not among the ``kinds`` of join. ``what``: the sides, in
-    words.
+    """Raise ``PlanError`` if ``how`` is not among the ``kinds`` of join, at least two.
+
+    ``name``: the join in errors. ``what``: the sides in errors, such as ``"streams"``.
     """
     if how not in kinds:
         options = f"{', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}"
@@ -168,8 +173,8 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """Raise ``PlanError`` if ``side`` is a join of histories, or made of one. Its result is a
-    history, not a table's current rows.
+    """Raise ``PlanError`` if ``side`` is a join of histories, or a retirement or view of one: a
+    history, not a table's current rows. ``name``: the reader of the side in errors.
     """
     if side.corrects:
         raise PlanError(

@@ -40,10 +40,11 @@ def pairs_of(
     """Return the pairs (left column or expression, right column) that are equal, in the order of
     the right side's key. Pairs with other right columns follow in the order given.
 
-    ``on``: None pairs keys of the same names in the same order. ``whole``: True if a mapping must
-    name exactly the columns of that key; else it may name any right columns, also one twice. Raises
-    ``PlanError`` for unknown columns, different types and a wrong number of columns. So it does for
-    expressions that do not resolve or are random, and for types that cannot be keys.
+    ``name``: the join in errors. ``on``: None pairs keys of the same names in the same order.
+    ``whole``: True if a mapping must name exactly the columns of the right key. Otherwise it may
+    name any right columns, also one twice. Raises ``PlanError`` for unknown columns, different
+    types, and a number of columns other than that of the key. So it does for expressions that do
+    not resolve or are random, and for types that cannot be keys.
     """
     key = right.key.names
     if on is None:
@@ -99,7 +100,7 @@ def pairs_of(
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
     """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order, by
-    names. None pairs keys of the same names. The join partitions both sides by key.
+    names, not expressions. None pairs keys of the same names. ``name``: the join in errors.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -112,8 +113,8 @@ def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComput
 
 
 def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -> DataType:
-    """Return the type of the expression ``column`` over a row of the side ``left``. ``argument``:
-    where it was given, for errors.
+    """Return the type of the expression ``column`` over a row of the side ``left``. ``name``,
+    ``argument``: the join and its argument in errors.
 
     Raises ``PlanError`` if it does not resolve or is random, and if there is no Spark session.
     """
@@ -138,8 +139,11 @@ def _keys_in_words(left: KeyedNode, right: KeyedNode) -> str:
 
 
 def _advice_for_on(left: KeyedNode, right: KeyedNode) -> str:
-    """Return advice on what to write in ``on=``: a mapping of the left key to the right one if the
-    types fit, else words only.
+    """Return advice on what to write in ``on=``, for a sentence of an error.
+
+    The advice is a mapping of left to right key columns if both keys have the same length and
+    types. Columns are paired by name if the names are the same, else by position. If types differ,
+    the advice has words only.
     """
     left_key, right_key = left.key, right.key
     names = right_key.names if {*left_key.names} == {*right_key.names} else left_key.names

@@ -228,16 +228,17 @@ def _store_schema(name: str, lookup: LookupSource, columns: Columns) -> StructTy
 
 
 def _store_side(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
-    """Return the store as a side of a join, with the columns ``key`` as its key. Raises
-    ``PlanError`` if ``row`` lacks one of them, or for types that cannot be kept.
+    """Return the store as a side of a join, with the columns ``key`` as its key and the others of
+    ``row`` as its values. Raises ``PlanError`` if ``row`` lacks a column of ``key``, or for types
+    that cannot be kept. ``name``: the lookup in errors.
     """
     key_fields, values = split_key_and_values(name, key, row)
     return Source(name=lookup.title, key=key_fields, values=values)
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
-    """Raise ``PlanError`` for a lookup by columns that no index of the store covers, or by a column
-    named twice.
+    """Raise ``PlanError`` for a lookup by the store's columns ``by`` if one is named twice, or if
+    no index of the store fits them (``index_for``). ``name``: the lookup in errors.
     """
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
     if index_for(lookup, by) is None:

@@ -146,8 +146,8 @@ class StreamJoin(JoinNode):
 
     @property
     def withdraws(self) -> bool:
-        """Say whether a record emitted without a match is taken back when a match arrives (a
-        retraction).
+        """Say whether a record emitted without a match is taken back when a match arrives: in left
+        and outer joins with ``unmatched="retract"``.
         """
         return self.how != "inner" and self.unmatched == "retract"
 
@@ -158,10 +158,12 @@ class StreamJoin(JoinNode):
 
 def stream_join(call: JoinCall, within: Within | None, unmatched: Unmatched) -> StreamJoin:
     """Return the join of the two streams of ``call``, or of one with itself, within a window of
-    time. ``unmatched``: when a record without a match comes out.
+    time.
 
-    Raises ``PlanError`` without a window, for other keys, and for joins other than inner, left and
-    outer. Also for a side that takes records back, and for columns that cannot be selected.
+    ``unmatched``: the time at which a record without a match is emitted; an inner join emits none.
+    Raises ``PlanError`` without a window, for keys that ``on=`` does not pair as a whole, and for
+    joins other than inner, left and outer. Also for a side that takes records back, and for columns
+    that cannot be selected.
     """
     name = call.name
     refuse_how(name, call.how, ("inner", "left", "outer"), "streams")

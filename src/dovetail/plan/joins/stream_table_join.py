@@ -53,7 +53,9 @@ class StreamTableJoin(JoinNode):
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the lookup columns for the stream, and the key columns for a table."""
+        """Return the stream's columns that are looked up for the stream, and the key columns for a
+        table.
+        """
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
@@ -64,8 +66,9 @@ class StreamTableJoin(JoinNode):
 
 
 def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> StreamTableJoin:
-    """Return the join of the stream and the table of ``call``. ``grace``: the stream time for which
-    a record waits, None for no waiting. ``load``: the way in which a query begins.
+    """Return the left or inner join of the stream and the table of ``call``. ``grace``: the stream
+    time for which a record waits, None for no waiting. ``load``: ``"first"`` to read the table
+    before the stream; None to read both at once.
 
     Raises ``PlanError`` for outer joins, if ``on=`` does not pair the table's key, and for columns
     that cannot be selected. It refuses a table that corrects the past and, with ``grace``, one
@@ -92,8 +95,9 @@ def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> 
 
 
 def sources_that_wait(*nodes: Node) -> dict[Source, None]:
-    """Return the sources of the streams whose records wait for a table to be loaded, through all
-    stages below ``nodes``: the keys of a dict, in order.
+    """Return the sources of all streams whose records wait for a table to be loaded
+    (``load="first"``), through all stages below ``nodes``. They are the keys of a dict, in the
+    order of first use; empty without such joins.
 
     Raises ``PlanError`` if such a source also feeds a table that is loaded first.
     """
@@ -115,10 +119,9 @@ def sources_that_wait(*nodes: Node) -> dict[Source, None]:
 
 
 def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
-    """Say whether the left side is a join that looked up its own table by the same columns, without
-    a wait.
-
-    Both joins can share one stage then.
+    """Say whether the left side is a join of a stream with a table, without ``grace=``, that looks
+    up the same columns of the same stream, still under their names. Both joins can share one stage
+    then.
     """
     if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
         return False
@@ -129,8 +132,8 @@ def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
-    """Raise ``PlanError`` if a table of the side ``right`` has no history, or one shorter than the
-    grace period. ``grace``: as the user wrote it; ``grace_us``: in microseconds.
+    """Raise ``PlanError`` if an input of the side ``right`` has no history, or one shorter than the
+    grace period. ``grace``: the period as the user wrote it; ``grace_us``: in microseconds.
     """
     for source in right.entries:
         if source.versioned_us is None:

@@ -37,8 +37,9 @@ class HistoryJoin(TableJoin):
 
 
 def table_join(call: JoinCall, late: Late) -> TableJoin:
-    """Return the join of the two tables of ``call`` by key. ``late``: ``"history"`` joins all of
-    their history. ``call.on`` is not read: the keys must have been checked (``pairs_of``).
+    """Return the join of the two tables of ``call`` by key. ``late``: ``"ignore"`` joins their
+    current rows, ``"history"`` all of their history (``HistoryJoin``). ``call.on`` is not read: the
+    keys must have been checked (``pairs_of``).
 
     Raises ``PlanError`` for joins other than inner, left and outer, for tables that correct the
     past, and for columns that cannot be selected. With ``"history"``, it also refuses tables
@@ -55,7 +56,9 @@ def table_join(call: JoinCall, late: Late) -> TableJoin:
 
 
 def _refuse_without_histories(name: str, left: Node, right: Node) -> None:
-    """Raise ``PlanError`` if a side keeps no history, or if both sides are the same node."""
+    """Raise ``PlanError`` for a join of histories if a side keeps no history, or if both sides are
+    the same node. ``name``: the join in errors.
+    """
     for side in (left, right):
         if side.versioned_us is None:
             raise PlanError(

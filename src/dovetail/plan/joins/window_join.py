@@ -44,8 +44,10 @@ class WindowJoin(JoinNode):
 
     @property
     def windows(self) -> Windows | None:
-        """The windows of the result, or None if the left side has none. They are closed when the
-        windows of both sides are, and retained as long as both are.
+        """The windows of the result: those of the left side, or None if that has none.
+
+        If both sides have windows, a window of the result is closed when those of both sides are.
+        The result's window is retained as long as both are.
         """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:
@@ -63,8 +65,9 @@ class WindowJoin(JoinNode):
 
     @property
     def meets_by_key(self) -> bool:
-        """Say whether rows of both sides with the same key match, in the same window or as a
-        stream's records arrive.
+        """Say whether a row of one side only meets rows of the other side with the same whole key,
+        window columns included: unshifted windows, or a stream keyed by windows as its records
+        arrive. False if the right side has no windows.
         """
         if self.right.windows is None:
             return False
@@ -95,7 +98,9 @@ class WindowJoin(JoinNode):
 
 
 class _Partitioned:
-    """A side with the key that its rows are partitioned by, without a window."""
+    """A side of a join as ``refuse_other_keys`` reads it: its name, its values, and as key the
+    columns that its rows are partitioned by, without a window.
+    """
 
     def __init__(self, side: Node) -> None:
         self.name, self.key, self.values = side.name, side.base_key, side.values
@@ -111,14 +116,15 @@ def window_join(
     """Return the join of the two sides of ``call``, of which at least one has windows.
 
     Without a requested kind, windowed tables on the same window join inner, all others left.
-    ``shift``: the time from a left window to the right one that it meets, None for the same window.
+    ``shift``: the time from a left window to the right one that it meets; None and a zero span mean
+    the same window. It may be negative.
     ``window_of``: for a left side without windows, the timestamp at which the window begins that it
     meets.
 
-    ``others``: arguments that do not apply, None if they were not given. Raises ``PlanError`` for
-    such arguments, for other keys, and for windows that do not fit together. Also for a kind of
-    join that these sides do not have, and for columns that cannot be selected. It refuses a stream
-    that takes records back, too.
+    ``others``: arguments that do not apply, by name, with None for those that were not given. Raises
+    ``PlanError`` for given ones and for ``align=``, for keys that ``on=`` does not pair as a whole,
+    and for windows that do not fit together. Also for a kind of join that these sides do not have,
+    and for columns that cannot be selected. It refuses a stream that takes records back, too.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")
@@ -157,8 +163,9 @@ def window_join(
 
 
 def _refuse_how(name: str, how: How, *, both: bool) -> None:
-    """Raise ``PlanError`` for a kind of join that these sides do not have. ``both``: True for the
-    same window on both sides; other joins are left joins.
+    """Raise ``PlanError`` for a kind of join that these sides do not have. ``name``: the join in
+    errors. ``both``: True for the same window on both sides, which can be joined inner, left and
+    outer. Other sides can only be joined left.
     """
     kinds = ("inner", "left", "outer") if both else ("left",)
     if how not in kinds:
@@ -172,8 +179,11 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
 
 
 def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
-    """Raise ``PlanError`` for ``left`` and ``right`` windows of different kinds or sizes, for
-    shifts between windows, and for too short retentions. ``shift_us``: 0 for the same window.
+    """Raise ``PlanError`` unless the windows of both sides fit together.
+
+    Both must have the same kind, size and advance. A shift needs fixed windows, and is a multiple
+    of the advance. Each side must retain a window as long as the other side's window may still
+    change. ``shift_us``: from a left window to the right one, 0 for the same window.
     """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
         raise PlanError(
@@ -210,8 +220,9 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
 def _refuse_no_window(
     name: str, left: Node, windows: Windows, window_of: str | Column | None
 ) -> None:
-    """Raise ``PlanError`` unless ``window_of`` is a timestamp of the left side, and the right
-    side's windows are fixed.
+    """Raise ``PlanError`` unless ``window_of`` is a timestamp column of the left side, or an
+    expression of that type over its row, and ``windows``, those of the right side, are fixed. None
+    is refused. ``name``: the join in errors.
     """
     if not windows.fixed:
         raise PlanError(
