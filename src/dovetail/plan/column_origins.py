@@ -156,8 +156,9 @@ def _aggregation_origins(node: Aggregation) -> Mapping[str, Origins]:
 
 
 def _deciding_origins(node: Node) -> Iterator[Origin]:
-    """Yield the columns of inputs by which a node itself decides which rows it has: join keys,
-    conditions and groups. Other nodes yield none. A column may come several times.
+    """Yield the columns of inputs by which ``node`` itself decides which rows it has, without the
+    nodes below it. They are the keys of joins and lookups, the conditions of ``where``, those of
+    ``expect`` that drop rows, and groups. Other nodes yield none. A column may come several times.
     """
     if isinstance(node, JoinNode):
         left, right = (_origins_by_column(side) for side in node.inputs)
@@ -188,9 +189,10 @@ def _deciding_origins(node: Node) -> Iterator[Origin]:
 def _origins_of_items(
     node: Node, below: Mapping[str, Origins], columns: Iterable[ColumnItem]
 ) -> dict[str, Origins]:
-    """Return the origins of a node's columns, by name.
+    """Return the origins of the columns of ``node``, by name.
 
-    ``below``: the origins of the columns of its input. ``columns``: what each column is made of.
+    ``below``: the origins of its input's columns, by name. ``columns``: what each column of
+    ``node.row`` is made of, in the same order.
     """
     return {
         name: _origins_of_item(item, below)
@@ -213,7 +215,9 @@ def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
 
 
 def _origins_of_expression(text: str, below: Mapping[str, Origins]) -> Origins:
-    """Return the origins of an expression, by the columns that its text names."""
+    """Return the origins of an expression: those of the columns of ``below`` that its text names,
+    each with at least the use ``transformation``. A text that names none gives an empty set.
+    """
     named = (origins for name, origins in below.items() if is_named_in(name, text))
     return _with_use(frozenset().union(*named), "transformation")
 

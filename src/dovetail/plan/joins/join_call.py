@@ -173,7 +173,7 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """Raise ``PlanError`` if ``side`` is a join of histories, or a retirement or view of one: a
+    """Raise ``PlanError`` if ``side`` is a join of histories (``Node.corrects``): its result is a
     history, not a table's current rows. ``name``: the reader of the side in errors.
     """
     if side.corrects:

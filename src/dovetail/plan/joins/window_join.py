@@ -65,9 +65,11 @@ class WindowJoin(JoinNode):
 
     @property
     def meets_by_key(self) -> bool:
-        """Say whether a row of one side only meets rows of the other side with the same whole key,
-        window columns included: unshifted windows, or a stream keyed by windows as its records
-        arrive. False if the right side has no windows.
+        """Say whether rows of both sides meet as in a join by key, not as by a foreign key.
+
+        They do if both sides have windows and the same window meets. So does a stream without
+        windows, whose records look up the window of ``window_of`` as they arrive. False for shifted
+        windows, for a table with ``window_of``, and if the right side has no windows.
         """
         if self.right.windows is None:
             return False
@@ -121,10 +123,10 @@ def window_join(
     ``window_of``: for a left side without windows, the timestamp at which the window begins that it
     meets.
 
-    ``others``: arguments that do not apply, by name, with None for those that were not given. Raises
-    ``PlanError`` for given ones and for ``align=``, for keys that ``on=`` does not pair as a whole,
-    and for windows that do not fit together. Also for a kind of join that these sides do not have,
-    and for columns that cannot be selected. It refuses a stream that takes records back, too.
+    ``others``: arguments that do not apply, by name, with None for those that were not given.
+    Raises ``PlanError`` for given ones and for ``align=``, for keys that ``on=`` does not pair as a
+    whole, and for windows that do not fit together. Also for a kind of join that these sides do not
+    have, and for columns that cannot be selected. It refuses a stream that takes records back, too.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")

@@ -146,7 +146,8 @@ def aggregation(
 
 def _kernel_text(kernel: Aggregate) -> str:
     """Return the text of a kernel for fingerprints: its ``repr`` or, for a user's aggregate, the
-    names of the functions with the types of its state and result.
+    qualified names of its functions with the types of its state and result. What the functions do
+    is no part of the text.
     """
     if not isinstance(kernel, UserDefined):
         return repr(kernel)

@@ -39,7 +39,8 @@ class Deduplicated(RowsNode):
 
 
 def deduplicate(node: Node, within: Span) -> Deduplicated:
-    """Return a stream without records that repeat one of their key ``within`` a span of event time.
+    """Return a stream without records that repeat an emitted record of their key ``within`` a span
+    of event time; the span itself is included.
 
     Raises ``PlanError`` if ``within`` is no span or negative, and for a stream that takes records
     back.

@@ -74,7 +74,9 @@ class Expectation(View):
 
     @property
     def _operation(self) -> str:
-        """The view's operation in words, for ``explain``."""
+        """The expectation in words, for ``explain``: its label unless that is the condition, the
+        condition, and ``on_fail``.
+        """
         condition = item_as_text(self.expected)
         named = "" if self.label == condition else f" {self.label!r}:"
         return f"expect{named} {condition}, else {self.on_fail.replace('_', ' ')}"
@@ -124,5 +126,7 @@ def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str
 
 
 def _default_name(condition: str | Column) -> str:
-    """Return the name of an expectation by default: its condition, without a # and line breaks."""
+    """Return the name of an expectation by default: its condition with single spaces in place of
+    ``#`` and of line breaks.
+    """
     return " ".join(item_as_text(condition).replace("#", " ").split())

@@ -35,7 +35,8 @@ class Expired(RowsNode):
 
 
 def expire_rows(node: Node, after: Span) -> Expired:
-    """Return the table with rows that expire ``after`` their last change, in stream time.
+    """Return the table with rows that expire ``after`` their last change: once stream time is more
+    than ``after`` ahead of it.
 
     Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
     is no span or negative.

@@ -71,8 +71,9 @@ class Exploded(RowsNode):
 
 
 def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
-    """Return a table with a row for each element of the array ``column``. Its key is the table's
-    and the element or, if given, the ``position``.
+    """Return a table with a row for each element of the array ``column``. The key of such a row is
+    the table's key and the element. With ``position``, the name of a new column, it is the table's
+    key and the element's position.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, or if elements cannot be keys
     and there is no ``position``. Raises it for names that occur twice or are reserved, and for
@@ -96,8 +97,8 @@ def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
 
 
 def _refuse_element(name: str, element: StructField) -> None:
-    """Raise ``PlanError`` if elements of this type cannot be a key, with advice to use
-    positions.
+    """Raise ``PlanError`` if elements of the type of ``element`` cannot be a key
+    (``refuse_key_type``), with advice to use positions.
     """
     try:
         refuse_key_type(name, element)

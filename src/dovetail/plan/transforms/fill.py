@@ -26,6 +26,7 @@ class Filled(RowsNode):
     unsent: str | None
     """A column with an array of the names of the omitted columns; None if nulls say which."""
     missing: Missing
+    """The effect of an omitted value of a key without a former row."""
     nulls: tuple[str, ...] = ()
     """The columns in which a null is an omitted value."""
 
@@ -54,8 +55,11 @@ class Filled(RowsNode):
 
 
 def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
-    """Return the table with omitted values filled in. ``unsent``: the column with the names of the
-    omitted ones, an ``array<string>``. ``missing``: the effect of a row that has no former one.
+    """Return the table with omitted values filled in from the key's former row.
+
+    ``unsent``: the column with the names of the omitted ones, an ``array<string>``, which the
+    result lacks. ``missing``: the effect of an omitted value without a former row: ``"fail"`` stops
+    the query, ``"null"`` makes it null.
 
     Raises ``PlanError`` for an unknown column or one of another type, for a versioned table, and
     for a table that corrects the past.
@@ -78,8 +82,8 @@ def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
 
 
 def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
-    """Return the table in which a null of ``columns`` leaves the former value. ``columns``: value
-    columns, or None for all.
+    """Return the table in which a null of ``columns`` leaves the former value, or null without a
+    former row. ``columns``: value columns, or None for all.
 
     Raises ``PlanError`` for an unknown column, one named twice or no column, for a versioned table,
     and for a table that corrects the past.

@@ -28,10 +28,11 @@ def table_under_key(
     """Return the rows of a table under other key columns, one row for each new key.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
-    ``duplicates``: of several rows with one new key, keep the last or fail. This goes by the rows
-    at the end of each micro-batch, not in between. ``errors``: what becomes of a row on which
-    ``named`` fails. Raises ``PlanError`` as ``views.rows_under_key`` does, and for value columns
-    whose equal values may differ in their bytes, such as maps.
+    ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived,
+    ``"fail"`` fails the query. Only the rows at the end of each micro-batch count, not those in
+    between. ``errors``: the effect of a row on which an expression of ``named`` fails. Raises
+    ``PlanError`` as ``views.rows_under_key`` does, and for value columns whose equal values may
+    differ in their bytes, such as maps.
     """
     name = f"key_by of {node.name}"
     view = rows_under_key(node, columns, named)

@@ -34,12 +34,14 @@ _COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
 
 
 def retire_rows(node: Node, snapshot: str, at: str) -> Node:
-    """Return the table's rows that were read since its latest complete snapshot began.
+    """Return the table's rows that were read since its latest complete snapshot began, or when it
+    began.
 
-    ``snapshot``: a text column that marks a snapshot's first and last rows. ``at``: a long column
-    with the moment at which a row was read. Without a complete snapshot all rows are shown, as is a
-    row whose moment is null. Raises ``PlanError`` for unknown columns, for columns of other types,
-    for a table that corrects the past, and without a Spark session.
+    ``snapshot``: a text column that marks a snapshot's first and last rows by the values of
+    ``_FIRST_MARKS`` and ``_LAST_MARKS``. ``at``: a long column with the moment at which a row was
+    read, in any unit. Without a complete snapshot all rows are shown, as is a row whose moment is
+    null. Raises ``PlanError`` for unknown columns, for columns of other types, for a table that
+    corrects the past, and without a Spark session.
     """
     operator = f"retire of {node.name}"
     session_for(operator, "it")
@@ -75,12 +77,17 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
 def _latest_snapshot_start(moments: Column) -> Column:
     """Return the moment at which the latest complete snapshot began, or null if there is none.
 
-    ``moments``: an array of moments in any order, each doubled, plus 1 for the end of a snapshot.
+    ``moments``: an array of the moments of a snapshot's first and last rows in any order, each
+    doubled, plus 1 for a last row. A last row without a first row before it is a snapshot of its
+    own.
     """
     none = F.lit(None).cast("long")
     start = F.struct(none.alias("open"), none.alias("whole"))
 
-    def after(state: Column, coded: Column) -> Column:
+    def state_after(state: Column, coded: Column) -> Column:
+        """Return the state after a mark: the begin of the snapshot that is read, if one is marked,
+        and the begin of the latest complete snapshot.
+        """
         moment = F.shiftright(coded, 1)
         last = coded % 2 == 1
         return F.struct(
@@ -90,4 +97,4 @@ def _latest_snapshot_start(moments: Column) -> Column:
             .alias("whole"),
         )
 
-    return F.aggregate(F.array_sort(moments), start, after, lambda state: state["whole"])
+    return F.aggregate(F.array_sort(moments), start, state_after, lambda state: state["whole"])

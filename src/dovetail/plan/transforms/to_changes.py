@@ -59,12 +59,12 @@ class ToChanges(RowsNode):
 
 
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
-    """Return the changes of a table as a stream, with the kind of each change in a new text column
-    ``column``.
+    """Return the changes of a table as a stream, with the kind of each record in a new text column
+    ``column``. An update makes two records: the row before it, then the row after it.
 
-    ``kinds``: the four words for a new row, a row before and after an update, and a deleted row, in
-    this order. Raises ``PlanError`` for a column name in use or reserved, for a word that occurs
-    twice, and for a table that corrects the past.
+    ``kinds``: four different words for a new row, a row before and after an update, and a deleted
+    row, in this order. Their number is not checked. Raises ``PlanError`` for a column name in use
+    or reserved, for a word that occurs twice, and for a table that corrects the past.
     """
     name = f"to_changes of {node.name}"
     refuse_corrected(name, node)

@@ -18,7 +18,7 @@ class Transacted(RowsNode):
     """The rows of a table without the events that concern a row which another one has replaced."""
 
     transaction: str
-    """A column with the event's kind and its place in its transaction, a struct."""
+    """The name of a column with the event's kind and its place in its transaction, a struct."""
 
     @property
     def summary(self) -> str:
@@ -27,7 +27,7 @@ class Transacted(RowsNode):
 
     @property
     def values(self) -> StructType:
-        """The table's value columns, without the column of transactions."""
+        """The table's value columns in order, without the column ``transaction``."""
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
@@ -39,10 +39,12 @@ class Transacted(RowsNode):
 
 
 def without_replaced_rows(node: Node, transaction: str) -> Transacted:
-    """Return the table without events of rows that were replaced within their transaction.
+    """Return the table without events of rows that another row of their key replaced within their
+    transaction.
 
-    ``transaction``: a column of the fields ``op``, ``id``, ``total_order`` and ``place``, which is
-    not checked. The result lacks it. Raises ``PlanError`` for a versioned table.
+    ``transaction``: the name of a struct column with the fields ``op``, ``id``, ``total_order`` and
+    ``place``, which is not checked. The result lacks this column. Raises ``PlanError`` for a
+    versioned table.
     """
     name = f"transactions of {node.name}"
     if node.versioned_us is not None:

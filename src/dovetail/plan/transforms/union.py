@@ -66,8 +66,8 @@ class Union(Node):
 
 
 def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -> Union:
-    """Return the union of ``nodes``, at least two streams or at least two tables. ``label``: its
-    name, None for the names of the inputs.
+    """Return the union of ``nodes``, at least two streams or at least two tables. ``label``: the
+    union's name, None for the names of the inputs.
 
     ``source``: for tables, the name of a new key column with the name of each row's table. Value
     columns may differ in order; the first node's counts.
@@ -113,8 +113,8 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
 
 
 def _comparable_columns(node: Node) -> tuple[Any, ...]:
-    """Return a node's key columns in order, then its value columns sorted by name: (name, type)
-    each.
+    """Return a pair of lists: a node's key columns in order, and its value columns sorted by name,
+    each as (name, type). Nodes with equal pairs can be united.
     """
     key, values = ([(f.name, f.dataType) for f in part] for part in (node.key, node.values))
     return key, sorted(values, key=lambda column: column[0])

@@ -71,9 +71,11 @@ class Unwindowed(Node):
 
 
 def windows_as_table(node: Node, windows: WindowMode) -> Unwindowed:
-    """Return a windowed table as a table whose key includes the start and the end of the window.
+    """Return the windowed table ``node`` as a table whose key includes the start and the end of the
+    window.
 
-    ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row.
+    ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
+    the window is closed.
     """
     names = (*node.key.names, *node.values.names)
     return Unwindowed(
@@ -91,11 +93,11 @@ def windows_as_stream(
     key: str | Sequence[str] | None,
     select: Sequence[str | Column] | Mapping[str, str | Column] | None,
 ) -> Unwindowed:
-    """Return the changes of a windowed table as a stream.
+    """Return the changes of the windowed table ``node`` as a stream.
 
-    ``windows``: ``"on_change"`` for every change, ``"on_close"`` for a window's last row. ``key``:
-    the new key, columns of ``select``; by default the table's key without its window. ``select``:
-    names or expressions; by default all columns.
+    ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
+    the window is closed. ``key``: the new key, columns of ``select``; by default the table's key
+    without its window. ``select``: names or expressions; by default all columns.
 
     Raises ``PlanError`` for unknown, duplicate and reserved names, for no key column, and for keys
     of an unsuitable type. Expressions must resolve, which needs a Spark session.
@@ -139,8 +141,10 @@ def windows_as_stream(
 
 
 def _item_name(operator: str, columns: StructType, item: str | Column) -> str:
-    """Return the name of a selected column: ``item`` if it is a name, known or not, else the one
-    that Spark gives the expression. Raises ``PlanError`` if Spark cannot resolve it.
+    """Return the name of a selected column: ``item`` if it is a name, known or not, else the name
+    that Spark gives the expression. Raises ``PlanError`` if Spark cannot resolve the expression.
+
+    ``operator``: the node in errors. ``columns``: the schema of the windowed table's row.
     """
     if isinstance(item, str):
         return item
@@ -150,7 +154,8 @@ def _item_name(operator: str, columns: StructType, item: str | Column) -> str:
 def _selected_field(operator: str, columns: StructType, name: str, item: object) -> StructField:
     """Return the field of a selected column, nullable, under the name ``name``.
 
-    ``item``: a column's name or an expression. Raises ``PlanError`` for an unknown name, and for an
+    ``operator``: the node in errors. ``columns``: the schema of the windowed table's row. ``item``:
+    a column's name or an expression. Raises ``PlanError`` for an unknown name, and for an
     expression that Spark cannot resolve.
     """
     if isinstance(item, Column):
@@ -161,7 +166,8 @@ def _selected_field(operator: str, columns: StructType, name: str, item: object)
 
 def _expression_field(operator: str, columns: StructType, item: Column) -> StructField:
     """Return the field of an expression over a row of ``columns``, as Spark resolves it. Raises
-    ``PlanError`` if it cannot, or if there is no Spark session.
+    ``PlanError`` if Spark cannot, or if there is no Spark session. ``operator``: the node in
+    errors.
     """
     remedy = f"Its columns are {', '.join(columns.names)}"
     return computed_field(operator, "select=", columns, item, remedy)

@@ -55,14 +55,18 @@ _ORDERED = (
 
 
 def is_ordered(type_: DataType) -> bool:
-    """Say whether values of a type have an order. ``arrays.ordering`` defines it."""
+    """Say whether values of a type have an order, which ``arrays.ordering`` defines. Arrays, maps,
+    structs, variants and collated strings have none.
+    """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
     return isinstance(type_, _ORDERED) or type_.typeName() == "time"
 
 
 def is_sortable(type_: DataType) -> bool:
-    """Say whether ``top`` can show a type: rows of one rank then have one order."""
+    """Say whether ``top`` can show a column of this type: an ordered type, or a struct of such
+    types at any depth. Rows of one rank are then shown in one order.
+    """
     if isinstance(type_, StructType):
         return all(is_sortable(field.dataType) for field in type_)
     return is_ordered(type_)
@@ -81,12 +85,12 @@ def has_no_equality(type_: DataType) -> bool:
     return isinstance(type_, (MapType, VariantType))
 
 
-def spark_of(argument: str, type_: Type) -> DataType:
-    """Return a type that a user has given as a Spark type.
+def given_spark_type(argument: str, type_: Type) -> DataType:
+    """Return the Spark type of a type that a user has given to ``aggregate``.
 
     ``type_``: a Spark type, an Arrow type, or a text such as ``"bigint"``, which needs a Spark
-    session. ``argument``: its name in errors. Raises ``PlanError`` for anything else and for a type
-    that Spark does not have.
+    session. ``argument``: the argument in errors. Raises ``PlanError`` for anything else and for a
+    type that Spark does not have.
     """
     if isinstance(type_, DataType):
         return type_
@@ -102,14 +106,16 @@ def spark_of(argument: str, type_: Type) -> DataType:
     raise PlanError("aggregate", f"{argument} is {type_!r}", remedy)
 
 
-def arrow_of(argument: str, type_: Type) -> pa.DataType:
-    """Return the Arrow type of a type that a user has given: a Spark type, an Arrow type, or a
-    text, which needs a Spark session.
+def given_arrow_type(argument: str, type_: Type) -> pa.DataType:
+    """Return the Arrow type of a type that a user has given to ``aggregate``: a Spark type, an
+    Arrow type, or a text, which needs a Spark session.
 
-    An Arrow type is returned as it is, even if Spark does not have it. ``argument``: its name in
-    errors. Raises ``PlanError`` for anything else.
+    An Arrow type is returned as it is, even if Spark does not have it. ``argument``: the argument
+    in errors. Raises ``PlanError`` for anything else.
     """
-    return type_ if isinstance(type_, pa.DataType) else arrow_type(spark_of(argument, type_))
+    if isinstance(type_, pa.DataType):
+        return type_
+    return arrow_type(given_spark_type(argument, type_))
 
 
 def arrow_type(type_: DataType) -> pa.DataType:

@@ -35,12 +35,12 @@ from dovetail.plan.types.aggregate_types import (
     FLOATS,
     INTEGERS,
     Type,
-    arrow_of,
     arrow_type,
+    given_arrow_type,
+    given_spark_type,
     has_no_equality,
     is_ordered,
     is_sortable,
-    spark_of,
 )
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
@@ -858,8 +858,8 @@ def aggregate(
         raise PlanError(
             "aggregate", "state= names no columns", 'Give names and types, as in {"total": "long"}'
         )
-    columns = {name: arrow_of(f"state= {name!r}", type_) for name, type_ in state.items()}
-    spark = spark_of("returns=", returns)
+    columns = {name: given_arrow_type(f"state= {name!r}", type_) for name, type_ in state.items()}
+    spark = given_spark_type("returns=", returns)
     result = arrow_type(spark)
     if finish is None and list(columns.values()) != [result]:
         raise PlanError(
@@ -871,6 +871,9 @@ def aggregate(
 
     @validated
     def call(*names: _Column) -> AggregateCall:
+        """Return a call of the aggregate over the columns ``names``, which ``add`` gets in
+        order.
+        """
         return AggregateCall("aggregate", names, functions=functions, returns=spark)
 
     return call
@@ -882,9 +885,9 @@ def resolve_aggregate(
     """Return the result column ``name`` of an aggregate over rows of ``schema``, nullable, and its
     kernel.
 
-    ``retracts``: True if rows may leave their groups, as those of a table do. Raises ``PlanError``
-    for an unknown column, for a type that the aggregate does not take, and for an aggregate that
-    needs rows to stay.
+    ``operator``: the aggregation in errors. ``retracts``: True if rows may leave their groups, as
+    those of a table do. Raises ``PlanError`` for an unknown column, for a type that the aggregate
+    does not take, and, with ``retracts``, for an aggregate that cannot take rows back.
     """
     columns = [_column_field(operator, name, call, column, schema) for column in call.columns]
     context = _Context(operator, name, call, tuple(columns), retracts)
@@ -895,10 +898,11 @@ def resolve_aggregate(
 def _column_field(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
-    """Return the field of a column that an aggregate reads. Raises ``PlanError`` if ``schema``
-    lacks it.
+    """Return the field of the column ``column`` that an aggregate reads. Raises ``PlanError`` if
+    ``schema`` lacks it.
 
-    ``name``: the result column in errors.
+    ``operator``, ``name``, ``call``: the aggregation, the result column and the aggregate in
+    errors.
     """
     hint = "; compute an expression in the frame first"
     return known_field(operator, f"{name}={call}", column, schema, hint=hint)
@@ -906,56 +910,59 @@ def _column_field(
 
 @dataclass(frozen=True)
 class _Context:
-    """The data of one aggregate call while its columns are looked up: operator, result, call and
-    columns.
-    """
+    """The data from which the type and the kernel of one aggregate call follow."""
 
     operator: str
+    """The aggregation in errors."""
     name: str
+    """The name of the result column."""
     call: AggregateCall
     fields: tuple[StructField, ...]
+    """The fields of the columns that the call reads, in its order."""
     retracts: bool
     """True if rows may leave their groups."""
 
     @property
-    def spark(self) -> DataType:
+    def spark_type(self) -> DataType:
         """The Spark type of the first column of the call, which must have one."""
         return self.fields[0].dataType
 
     @property
-    def arrow(self) -> pa.DataType:
+    def arrow_type(self) -> pa.DataType:
         """The Arrow type of the first column of the call, which must have one."""
-        return arrow_type(self.spark)
+        return arrow_type(self.spark_type)
 
     @property
-    def number(self) -> pa.DataType:
+    def number_type(self) -> pa.DataType:
         """The Arrow type of the first column of the call. Raises ``PlanError`` unless it is an
         integer or a decimal.
         """
-        if not isinstance(self.spark, (*INTEGERS, DecimalType)):
-            raise self.unfit("a number", "Cast it in the frame first")
-        return self.arrow
+        if not isinstance(self.spark_type, (*INTEGERS, DecimalType)):
+            raise self.type_error("a number", "Cast it in the frame first")
+        return self.arrow_type
 
-    def refused(self, problem: str, remedy: str) -> PlanError:
-        """Return the ``PlanError`` that names the operator, the result column and the call."""
+    def call_error(self, problem: str, remedy: str) -> PlanError:
+        """Return a ``PlanError`` whose problem follows the operator, the result column and the
+        call.
+        """
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
-    def unfit(self, needs: str, remedy: str, column: int = 0) -> PlanError:
-        """Return the ``PlanError`` for a column of an unsuitable type.
+    def type_error(self, needs: str, remedy: str, column: int = 0) -> PlanError:
+        """Return a ``PlanError`` for a column of an unsuitable type.
 
         ``needs``: the type that is needed, in words. ``column``: the index of the column in the
         call.
         """
         field = self.fields[column]
         type_ = field.dataType.simpleString()
-        return self.refused(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
+        return self.call_error(f"column {field.name!r} is of type {type_}, not {needs}", remedy)
 
     def refuse_to_retract(self, instead: str) -> None:
-        """Raise ``PlanError`` if rows may leave their groups. ``instead``: the aggregates to use
-        then, in words.
+        """Raise ``PlanError`` if rows may leave their groups (``retracts``). ``instead``: what to
+        use then, in words for the remedy.
         """
         if self.retracts:
-            raise self.refused(
+            raise self.call_error(
                 "a table's rows change and leave their groups, and "
                 f"{self.call.function} cannot take them back",
                 f"Use {instead}, or aggregate a stream",
@@ -963,16 +970,16 @@ class _Context:
 
     def refuse_without_order(self) -> None:
         """Raise ``PlanError`` if values of the first column have no order."""
-        if not is_ordered(self.spark):
-            raise self.unfit(
+        if not is_ordered(self.spark_type):
+            raise self.type_error(
                 "one with an order by value or bytes",
                 "Compute a column of a plain type in the frame",
             )
 
     def refuse_without_equality(self) -> None:
         """Raise ``PlanError`` if equal values of the first column may differ in their bytes."""
-        if has_no_equality(self.spark):
-            raise self.unfit(
+        if has_no_equality(self.spark_type):
+            raise self.type_error(
                 "one whose values can be compared by their bytes",
                 "Compute a column of a plain type in the frame, for instance map_entries of a map "
                 "or lower of a text",
@@ -980,62 +987,67 @@ class _Context:
 
 
 _Resolved: TypeAlias = tuple[DataType, Aggregate]
+"""The Spark type of an aggregate's result, and its kernel."""
 
 
-def _count(_: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``count``, for any column or none."""
+def _resolve_count(_: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``count``, for a column of any type or none."""
     return LongType(), Count()
 
 
-def _sum(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``sum``. Raises ``PlanError`` unless the column is a
-    number.
+def _resolve_sum(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``sum``: a double for floats, a long for integers, a
+    wider decimal for decimals. Raises ``PlanError`` unless the column is a number.
     """
-    if isinstance(context.spark, FLOATS):
+    if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatSum()
-    return _resolve_exact(context, ExactSum(context.number), LongType())
+    return _resolve_exact(context, ExactSum(context.number_type), LongType())
 
 
-def _mean(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``mean``. Raises ``PlanError`` unless the column is a
-    number.
+def _resolve_mean(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``mean``: a double for floats and integers, a decimal
+    for decimals. Raises ``PlanError`` unless the column is a number.
     """
-    if isinstance(context.spark, FLOATS):
+    if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatMean()
-    return _resolve_exact(context, ExactMean(context.number), DoubleType())
+    return _resolve_exact(context, ExactMean(context.number_type), DoubleType())
 
 
 def _resolve_exact(
     context: _Context, aggregate: ExactSum | ExactMean, of_integers: DataType
 ) -> _Resolved:
-    """Return the Spark type of an exact sum or mean, wide enough for it, and its kernel.
+    """Return the Spark type of the result of ``aggregate``, an exact sum or mean, and ``aggregate``
+    itself.
 
-    ``of_integers``: the type for integers; decimals have the kernel's precision and scale.
+    Of a decimal column the result is a decimal with the kernel's precision and scale. Of integers
+    it is of type ``of_integers``.
     """
-    if isinstance(context.spark, DecimalType):
+    if isinstance(context.spark_type, DecimalType):
         return DecimalType(aggregate.result.precision, aggregate.result.scale), aggregate
     return of_integers, aggregate
 
 
 def _resolve_extreme(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``min`` or ``max``. Raises ``PlanError`` for a column
-    without an order.
+    """Return the column's type and the kernel of ``min`` or ``max``; with ``retracts`` a kernel
+    that can take rows back. Raises ``PlanError`` for a column without an order.
     """
     context.refuse_without_order()
     kernel = ChangingExtreme if context.retracts else Extreme
-    return context.spark, kernel(context.arrow, context.call.function == "max")
+    return context.spark_type, kernel(context.arrow_type, context.call.function == "max")
 
 
-def _top(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``top``. Raises ``PlanError`` if the ranking column
-    has no order, or if a column shown has none, which breaks ties.
+def _resolve_top(context: _Context) -> _Resolved:
+    """Return the Spark type and the kernel of ``top``: an array of values, or of structs.
+
+    Raises ``PlanError`` if the ranking column has no order. So it does if a column that is shown
+    has none, since these columns order rows of one rank.
     """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
     assert taken is not None
     for column_index, field in enumerate(shown, start=1):
         if not is_sortable(field.dataType):
-            raise context.unfit(
+            raise context.type_error(
                 "one with an order by value or bytes, which decides between rows whose "
                 f"{context.fields[0].name!r} is the same",
                 "Compute a column of a plain type in the frame, for instance to_json of an array, "
@@ -1047,7 +1059,7 @@ def _top(context: _Context) -> _Resolved:
         row = StructType([StructField(field.name, field.dataType, True) for field in shown])
     kernel = Top(
         n=taken.n,
-        by=context.arrow,
+        by=context.arrow_type,
         row=arrow_type(row),
         single=taken.single,
         descending=taken.descending,
@@ -1057,30 +1069,30 @@ def _top(context: _Context) -> _Resolved:
 
 
 def _resolve_first_or_last(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``first`` or ``last``. Raises ``PlanError`` if rows
-    may leave their groups.
+    """Return the column's type and the kernel of ``first`` or ``last``. Raises ``PlanError`` if
+    rows may leave their groups.
     """
     context.refuse_to_retract("min, max or collect_list")
     call = context.call
-    return context.spark, End(context.arrow, call.function == "last", call.ignore_nulls)
+    return context.spark_type, End(context.arrow_type, call.function == "last", call.ignore_nulls)
 
 
-def _collect_list(context: _Context) -> _Resolved:
+def _resolve_collect_list(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``collect_list``. Raises ``PlanError`` if rows may
     leave their groups and values cannot be compared.
     """
     if context.retracts:
         context.refuse_without_equality()
-    return ArrayType(context.spark, False), CollectList(context.arrow)
+    return ArrayType(context.spark_type, False), CollectList(context.arrow_type)
 
 
-def _last_row(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``last_row``. Raises ``PlanError`` for a column whose
-    equal values may differ in their bytes.
+def _resolve_last_row(context: _Context) -> _Resolved:
+    """Return the Spark type, a struct, and the kernel of ``last_row`` (``LastRowCall``). Raises
+    ``PlanError`` for a column whose equal values may differ in their bytes.
     """
     for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
-            raise context.unfit(
+            raise context.type_error(
                 "one whose values can be compared by their bytes",
                 "Leave it out with drop(), or compute a plain type, such as map_entries of a map",
                 column_index,
@@ -1091,23 +1103,23 @@ def _last_row(context: _Context) -> _Resolved:
     return row, LastRow(arrow_type(row), call.unique, call.key)
 
 
-def _collect_set(context: _Context) -> _Resolved:
+def _resolve_collect_set(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``collect_set``. Raises ``PlanError`` for a column
     whose equal values may differ in their bytes.
     """
     context.refuse_without_equality()
-    return ArrayType(context.spark, False), CollectSet(context.arrow, context.retracts)
+    return ArrayType(context.spark_type, False), CollectSet(context.arrow_type, context.retracts)
 
 
-def _count_distinct(context: _Context) -> _Resolved:
+def _resolve_count_distinct(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``count_distinct``. Raises ``PlanError`` for a column
     whose equal values may differ in their bytes.
     """
     context.refuse_without_equality()
-    return LongType(), CountDistinct(context.arrow, context.retracts)
+    return LongType(), CountDistinct(context.arrow_type, context.retracts)
 
 
-def _approximate(context: _Context) -> _Resolved:
+def _resolve_approx_count_distinct(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``approx_count_distinct``.
 
     Raises ``PlanError`` if rows may leave their groups, or for a column whose equal values may
@@ -1118,9 +1130,9 @@ def _approximate(context: _Context) -> _Resolved:
     return LongType(), ApproxCountDistinct()
 
 
-def _user_defined(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of a user-defined aggregate. Raises ``PlanError`` if
-    rows may leave their groups and it has no ``retract``.
+def _resolve_user_defined(context: _Context) -> _Resolved:
+    """Return the type that the user declared and the kernel of a user-defined aggregate. Raises
+    ``PlanError`` if rows may leave their groups and the aggregate has no ``retract``.
     """
     functions, returns = context.call.functions, context.call.returns
     assert functions is not None
@@ -1131,18 +1143,18 @@ def _user_defined(context: _Context) -> _Resolved:
 
 
 _FUNCTIONS: dict[str, Callable[[_Context], _Resolved]] = {
-    "count": _count,
-    "sum": _sum,
-    "mean": _mean,
+    "count": _resolve_count,
+    "sum": _resolve_sum,
+    "mean": _resolve_mean,
     "min": _resolve_extreme,
     "max": _resolve_extreme,
-    "top": _top,
+    "top": _resolve_top,
     "first": _resolve_first_or_last,
     "last": _resolve_first_or_last,
-    "collect_list": _collect_list,
-    "collect_set": _collect_set,
-    "last_row": _last_row,
-    "count_distinct": _count_distinct,
-    "approx_count_distinct": _approximate,
-    "aggregate": _user_defined,
+    "collect_list": _resolve_collect_list,
+    "collect_set": _resolve_collect_set,
+    "last_row": _resolve_last_row,
+    "count_distinct": _resolve_count_distinct,
+    "approx_count_distinct": _resolve_approx_count_distinct,
+    "aggregate": _resolve_user_defined,
 }

@@ -85,8 +85,9 @@ def analysis_of(frame: DataFrame, column: Column) -> Analysis:
 
 
 def random_of(frame: DataFrame) -> str | None:
-    """Return the part of a frame that makes other rows when it is read again, as text; None if none
-    is known. Raises ``ConfigurationError`` as ``analysis_of`` does.
+    """Return the first part of a frame that makes other rows when the frame is computed again, such
+    as ``sample()`` or ``rand()``; None if none is known. Functions of the time do not count. Raises
+    ``ConfigurationError`` as ``analysis_of`` does.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -114,7 +115,9 @@ class _PlannedAnalysis(Analysis):
 
     @property
     def of_one_row(self) -> bool:
-        """True if Spark plans the expression as a mere projection of the frame."""
+        """True if Spark plans the expression as a mere projection of the frame, without a step for
+        aggregates, windows or generators.
+        """
         nodes = self._plan.nodeName(), self._plan.child().nodeName()
         return nodes == ("Project", jvm.analyzed_plan(self._frame).nodeName())
 
@@ -126,7 +129,9 @@ class _PlannedAnalysis(Analysis):
 
     @property
     def random(self) -> str | None:
-        """The part that makes another value each time, as SQL without seeds; None without one."""
+        """The part of the expression that makes another value each time, as SQL without seeds; None
+        without one.
+        """
         return _random_part(self._plan.expressions().head())
 
     @property
@@ -152,8 +157,10 @@ _REPEATED_EXPRESSIONS = re.compile(
 
 
 def _random_part(expression: Any) -> str | None:
-    """Return the part of an expression that makes another value each time, as SQL without seeds, or
-    None. Parts that Spark repeats for one row, such as file names, do not count.
+    """Return the first innermost part of an expression that makes another value each time, as SQL
+    without seeds, or None. Parts that Spark repeats for one row, such as file names, do not count.
+
+    ``expression``: the JVM's Catalyst expression.
     """
     if expression.deterministic() or _READ_ONCE_CONDITION.fullmatch(
         str(expression.sql()).strip("()")
@@ -170,7 +177,7 @@ def _random_part(expression: Any) -> str | None:
 
 def _random_within(plan: Any) -> str | None:
     """Return the first part of a plan, its inputs included, that makes other rows each time, as
-    SQL, or None.
+    SQL without seeds, or None. ``plan``: the JVM's logical plan.
     """
     if plan.deterministic():
         return None
@@ -280,8 +287,10 @@ class _ShownAnalysis(Analysis):
 
 
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
-    """Yield the steps of a frame's plan as Spark shows them, the last one first,
-    with all columns.
+    """Yield the steps of a frame's analysed plan as the lines of text that Spark shows, the last
+    step first, with all columns. Each line lacks the marks of the tree before the step.
+
+    Raises ``ConfigurationError`` in a declarative pipeline that shows too few columns.
     """
     remote: Any = frame
     with _all_fields(frame.sparkSession):
@@ -320,7 +329,9 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
 
 
 def _shown_step(line: str) -> FrameStep:
-    """Return the step that a line of a plan's text shows. Only a filter has columns."""
+    """Return the step that a line of a plan's text shows. Only a filter has columns: those that its
+    condition reads, as often as the line names them.
+    """
     named = _STEP_NAME.match(line)
     name = line if named is None else named[1]
     return FrameStep(name, _COLUMN_READ.findall(line) if name == "Filter" else ())
@@ -328,24 +339,25 @@ def _shown_step(line: str) -> FrameStep:
 
 def _without_numbers(text: str) -> str:
     """Return an expression's text without the numbers of columns. Lambda variables are renumbered
-    from 0.
+    from 0, in the order of first use: ``lambda x#17`` becomes ``lambda 0``.
     """
     numbers: dict[str, str] = {}
 
-    def anew(match: re.Match[str]) -> str:
+    def renumbered(match: re.Match[str]) -> str:
+        """Return the text for one number: nothing, or a lambda variable with its new number."""
         if match[1] is None:
             return ""
         return numbers.setdefault(match[0], f"lambda {len(numbers)}")
 
-    return _COLUMN_NUMBER.sub(anew, text)
+    return _COLUMN_NUMBER.sub(renumbered, text)
 
 
 def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:
-    """Return the types of the named fields of Spark's file metadata, in their order.
+    """Return the types of the fields ``names`` of Spark's file metadata, in their order.
 
-    It is None if Spark does not know the file of each row, or lacks a field. PySpark would log that
-    as an error.
+    The result is None if Spark does not know the file of each row, or lacks one of the fields.
     """
+    # PySpark logs an unknown column as an error.
     logger = PySparkLogger.getLogger(_UNRESOLVED)
     disabled, logger.disabled = logger.disabled, True
     try:

@@ -11,8 +11,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 
 def nullable(type_: DataType) -> DataType:
-    """Return the type with nulls allowed at every depth. The values of a deleted
-    row are all null.
+    """Return the type with nulls allowed at every depth, as elements, values of maps and fields.
+    The values of a deleted row are all null.
     """
     return StructType([StructField("value", type_)]).toNullable()[0].dataType
 
@@ -62,5 +62,7 @@ def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
 
 
 def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
-    """Return a field whose timestamps, at any depth, are in the given time zone."""
+    """Return the field with its type's zoned timestamps, at any depth, labelled with
+    ``timezone``.
+    """
     return field.with_type(_type_in_timezone(field.type, timezone))

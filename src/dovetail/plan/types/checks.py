@@ -60,19 +60,19 @@ class KeyedNode(Protocol):
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Raise ``PlanError`` with this remedy if a name occurs twice. Spark ignores case in names:
+    """Raise ``PlanError`` with this remedy if a name occurs twice. Case is ignored, as Spark does:
     ``ID`` and ``id`` are one name.
     """
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for name in names:
-        if name.lower() in seen:
+        if name.lower() in earlier:
             raise PlanError(operator, f"column {name!r} occurs twice", remedy)
-        seen.add(name.lower())
+        earlier.add(name.lower())
 
 
 def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Raise ``PlanError`` for an empty name, and for a reserved one that changelogs and
-    stages use.
+    """Raise ``PlanError`` for the first of ``names`` that is empty, or reserved for changelogs and
+    stages (``base.columns.is_reserved``).
     """
     for name in names:
         if not name or is_reserved(name):
@@ -91,9 +91,9 @@ def known_field(
 ) -> StructField:
     """Return the column ``name`` of ``schema``.
 
-    Raises ``PlanError`` for an unknown name. The error says ``where`` the name was given, lists the
-    known columns of the input ``input_name``, and names the nearest one. ``hint`` is added to the
-    advice.
+    Raises ``PlanError`` for an unknown name; case counts. The error says ``where`` the name was
+    given, such as ``key=``, lists the known columns of the input ``input_name``, and names a
+    similar one. ``hint`` is added to the list.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(
@@ -109,10 +109,11 @@ _EXPRESSION_ARGUMENTS = ("timestamp=", "select=", "deleted=", "sequence=", "wind
 
 
 def unknown_name_advice(where: str, name: object, names: Sequence[str]) -> str:
-    """Return advice on an unknown name: the nearest known name, or how to write an expression.
+    """Return advice on an unknown name: how to write an expression if ``name`` looks like one, else
+    the most similar of the known ``names``.
 
-    The text begins with ``;``, and is empty if there is no advice. ``where``: the argument with the
-    name.
+    The text begins with ``;``. It is empty if no name is similar, and for a ``name`` that is no
+    text. ``where``: the argument with the name, such as ``select=``.
     """
     if not isinstance(name, str):
         return ""
@@ -131,7 +132,8 @@ def unknown_name_advice(where: str, name: object, names: Sequence[str]) -> str:
 def split_key_and_values(
     operator: str, key: str | Sequence[str], schema: StructType
 ) -> tuple[StructType, StructType]:
-    """Split a schema into key columns, in the order of ``key``, and value columns.
+    """Split a schema into key columns, in the order of ``key``, and value columns, in that of
+    ``schema``.
 
     Raises ``PlanError`` for an unknown key column, and for one named twice.
     """
@@ -144,7 +146,8 @@ def split_key_and_values(
 def refuse_key_type(operator: str, key: StructField) -> None:
     """Raise ``PlanError`` if a key column has a type whose equality differs from equality of bytes.
 
-    Such types are maps, variants, calendar intervals and collated strings, at any depth.
+    Such types are maps, variants, calendar and year-month intervals, and collated strings, at any
+    depth.
     """
     offending = next((t for t in types_within(key.dataType) if _is_no_key(t)), None)
     if offending is not None:
@@ -158,8 +161,8 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
 
 def refuse_value_type(operator: str, value: StructField) -> None:
-    """Raise ``PlanError`` if a column has calendar intervals at any depth. Values travel as Arrow
-    columns, which have no such type.
+    """Raise ``PlanError`` if a column has calendar or year-month intervals at any depth. Values
+    travel as Arrow columns, for which Spark has no form of these types.
     """
     offending = next(
         (t for t in types_within(value.dataType) if isinstance(t, _CALENDAR_TYPES)), None
@@ -174,17 +177,19 @@ def refuse_value_type(operator: str, value: StructField) -> None:
 
 
 def map_without_text_keys(type_: DataType) -> MapType | None:
-    """Return the first map in a type, at any depth, whose keys Spark does not write as their text
-    in JSON; None if there is none. It writes dates as numbers, and bytes and arrays as names of
-    Java objects.
+    """Return the first map in a type, at any depth, whose keys are no strings, numbers or booleans;
+    None if there is none.
+
+    Spark does not write such keys as their text in JSON: dates become numbers, and bytes and arrays
+    the names of Java objects.
     """
     maps = (part for part in types_within(type_) if isinstance(part, MapType))
     return next((part for part in maps if not isinstance(part.keyType, _TEXT_KEYS)), None)
 
 
 def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
-    """Raise ``PlanError`` for the first of ``arguments`` that is not None. ``problem``: the words
-    that follow its name, such as ``is for streams``.
+    """Raise ``PlanError`` for the first of ``arguments`` that is not None; raise nothing if all are
+    None. ``problem``: the words that follow the argument's name, such as ``is for streams``.
     """
     for argument, value in arguments.items():
         if value is not None:
@@ -201,10 +206,8 @@ _CALENDAR_TYPES = (CalendarIntervalType, YearMonthIntervalType)
 
 
 def _is_no_key(type_: DataType) -> bool:
-    """Return True if values of a type cannot be keys: maps, variants, intervals, and collated
-    strings.
-
-    Types nested in it are not looked at.
+    """Return True if values of a type cannot be keys: maps, variants, calendar and year-month
+    intervals, and collated strings. Types nested in ``type_`` are not looked at.
     """
     collated = isinstance(type_, StringType) and not type_.isUTF8BinaryCollation()
     return collated or isinstance(type_, (MapType, VariantType, *_CALENDAR_TYPES))

@@ -47,12 +47,13 @@ def field_of(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """Return the column that the expression ``column`` makes over a frame, nullable at every depth.
+    """Return the field that the expression ``column`` makes over a frame, nullable at every depth.
 
-    If its value may differ each time, the metadata has ``RANDOM``. ``argument``, ``remedy``: for
-    errors. ``repeatable``: True to refuse expressions that depend on chance or on the time. Raises
-    ``PlanError`` with Spark's complaint. Aggregates, windows, generators and expressions of several
-    columns are also refused. A random expression alone is not (``refuse_random``).
+    If a random part makes the value differ each time, the field's metadata has it under ``RANDOM``.
+    ``operator``, ``argument``, ``remedy``: for errors. ``repeatable``: True to refuse expressions
+    that depend on chance or on the time. Raises ``PlanError`` with Spark's complaint. Aggregates,
+    windows, generators and expressions of several columns are also refused. Without ``repeatable``,
+    random expressions are not (``refuse_random``).
     """
     try:
         selected = frame.select(column)
@@ -84,8 +85,8 @@ def field_of(
 
 
 def refuse_random(operator: str, what: str, field: StructField) -> None:
-    """Raise ``PlanError`` for a column that ``field_of`` marked as random. ``what``: the column in
-    words.
+    """Raise ``PlanError`` if ``field_of`` marked ``field`` as random. ``what``: the column in
+    words, for the error.
     """
     if field.metadata and RANDOM in field.metadata:
         raise PlanError(
@@ -95,11 +96,11 @@ def refuse_random(operator: str, what: str, field: StructField) -> None:
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
     """Return the text of ``item``: the name of a column, quoted where SQL needs it, or the SQL of
-    an expression as Spark resolves it.
+    an expression as Spark resolves it. The text of a Python function is its name alone.
 
-    ``row``: makes a frame to resolve the expression over. A Python function is known by its name
-    alone. The text of each ``owner``'s expression is cached. Spark's own error passes if the
-    expression does not resolve there.
+    ``row``: makes a frame to resolve the expression over; called for an expression only. ``owner``:
+    the node that has the expression, which caches the text as long as it lives. Spark's own error
+    passes if the expression does not resolve.
     """
     if isinstance(item, str):
         return item if _PLAIN_NAME.fullmatch(item) else quoted(item)

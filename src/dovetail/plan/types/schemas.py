@@ -43,9 +43,10 @@ def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
 
 
 def parse_columns(operator: str, argument: str, text: str) -> StructType:
-    """Return the columns of a text such as ``'id long, name string'``. It needs a Spark session.
+    """Return the columns of a text such as ``'id long, name string'``, in their order.
 
-    Raises ``PlanError`` for a text that does not parse, or that is a single type.
+    ``argument``: where the text was given, for errors. Raises ``PlanError`` for a text that does
+    not parse, for a single type, and without a Spark session.
     """
     try:
         schema = DataType.fromDDL(text)
@@ -68,7 +69,7 @@ def _nullable_field(
     operator: str, argument: str, name: str, type_: pa.DataType | DataType
 ) -> StructField:
     """Return the nullable column ``name`` of a Spark type or an Arrow type. Raises ``PlanError`` if
-    Spark has no such type.
+    Spark has no type for the Arrow type.
     """
     if isinstance(type_, DataType):
         return StructField(name, type_)

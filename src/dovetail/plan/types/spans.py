@@ -38,8 +38,9 @@ _LONGEST_US = 1000 * 366 * 86_400_000_000
 def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
     """Return a span in microseconds. A span is a ``timedelta`` or a text such as ``"7 days"``.
 
-    ``negative``: True if it may be below zero. Raises ``PlanError`` for a text that is no span, for
-    more than 1000 years of 366 days and, unless ``negative``, for less than zero.
+    ``operator``, ``argument``: for errors. ``negative``: True if the span may be below zero. Raises
+    ``PlanError`` for a text that is no span, for more than 1000 years of 366 days and, unless
+    ``negative``, for less than zero.
 
     >>> microseconds("join", "grace=", "1 min")
     60000000
@@ -62,7 +63,8 @@ def microseconds(operator: str, argument: str, span: Span, *, negative: bool = F
 
 
 def span_as_text(span_us: int) -> str:
-    """Return a span as people read it, in the largest unit that divides it.
+    """Return a span of microseconds in words, in the largest unit up to days that divides it. The
+    sign of a negative span is kept.
 
     >>> span_as_text(90_000_000), span_as_text(7 * 86_400_000_000), span_as_text(0)
     ('90 s', '7 days', '0 s')

@@ -384,9 +384,9 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 def _build_windows(
     kind: Kind, size: Span, advance: Span, grace: Span, retention: Span | None
 ) -> Windows:
-    """Return windows of a kind. ``advance``: the time from one window's start to the next, ``0 s``
-    if records determine the windows. ``retention``: None for their size and grace period, which is
-    the shortest.
+    """Return windows of a kind, after all checks. ``size``: the length of a window, or the gap of
+    sessions. ``advance``: the time from one window's start to the next, ``0 s`` if records
+    determine the windows. ``retention``: None for the shortest, size and grace period together.
 
     Raises ``PlanError`` for what is no span or negative, for a size of zero, and for spans that do
     not fit together.
