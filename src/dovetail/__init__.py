@@ -166,6 +166,11 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 
 
 def __getattr__(name: str) -> Any:
+    """Return the public name ``name``, and import its module at first use.
+
+    Raises ``MissingNameError`` with advice for an unknown name, and ``AttributeError`` for a
+    private one.
+    """
     if name in _MODULE_OF:
         value = getattr(import_module(f"dovetail.{_MODULE_OF[name]}"), name)
         globals()[name] = value

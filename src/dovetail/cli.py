@@ -40,12 +40,16 @@ class _Commands(typer.core.TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
-        """Return a command, None if there is none of this name."""
+        """Return the command named ``cmd_name``, and import its module; None if there is none of
+        this name.
+        """
         return command_of(cmd_name) if cmd_name in COMMANDS else None
 
 
 def command_of(name: str) -> Any:
-    """Return the command of the function named ``name``, a key of ``COMMANDS``."""
+    """Return the Click command that calls the function ``name`` of its module in
+    ``dovetail.command``. The module is imported. ``name``: a key of ``COMMANDS``.
+    """
     module = import_module(f"dovetail.command.{COMMANDS[name]}")
     command = typer.Typer(add_completion=False)
     command.command()(getattr(module, name))
@@ -67,15 +71,17 @@ def _all() -> None:
 
 
 def main() -> None:
-    """Run the command that this process was called with. An error of dovetail or Spark is printed
-    as one line, and the process exits with status 1.
+    """Run the command that this process was called with, and exit with its status.
+
+    An error of dovetail or Spark is printed on standard error as one line, and the status is 1.
+    Other errors pass with their traceback.
     """
     if COMMANDS.get("".join(sys.argv[1:2])) == "state":
         _do_without_pandas()
     try:
         app()
     except Exception as error:
-        message = _message(error)
+        message = _known_message(error)
         if message is None:
             raise
         print(f"dovetail: {message.splitlines()[0]}", file=sys.stderr)
@@ -83,10 +89,11 @@ def main() -> None:
 
 
 def _do_without_pandas() -> None:
-    """Let pyarrow do without pandas, whose import takes longer than to look up a row.
-
-    pyarrow looks for it once, at its first array. A process that has begun to use it is left alone.
+    """Let pyarrow do without pandas for the rest of this process. Do nothing if either has been
+    imported.
     """
+    # Pandas takes longer to import than a row to look up. pyarrow looks for pandas once, at its
+    # first array.
     if {"pyarrow", "pandas"} & {*sys.modules}:
         return
     import pyarrow as pa
@@ -103,13 +110,17 @@ class _NoPandas(MetaPathFinder):
     """A finder of modules that finds no pandas, even if others would."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Raise ``ModuleNotFoundError`` for pandas."""
+        """Raise ``ModuleNotFoundError`` for pandas; return None for other modules, which other
+        finders then look for.
+        """
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 
 
-def _message(error: Exception) -> str | None:
-    """Return the message of an error of dovetail or Spark; None for other errors."""
+def _known_message(error: Exception) -> str | None:
+    """Return the message of an error of dovetail, or class and first line of an error of Spark;
+    None for other errors.
+    """
     if isinstance(error, DovetailError):
         return str(error)
     if "pyspark" not in sys.modules:

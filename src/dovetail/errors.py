@@ -74,11 +74,11 @@ class DovetailError(Exception):
         return f"{self.operator}: {self.problem}. {self.remedy}.{where}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows: the message, the user's line if it is known, and the
-        cause.
+        """Return the lines that IPython shows for the error. IPython calls this by its name.
 
-        It is the whole traceback outside of IPython, in mode Verbose, and once the cell that failed
-        is over, as for ``%tb``.
+        In the cell that failed they are the message, the user's line if it is known, and the cause
+        if the message does not quote it. They are the whole traceback in mode Verbose, in later
+        cells, as for ``%tb``, and outside of IPython.
         """
         shell = _shell()
         if shell is None:
@@ -227,14 +227,16 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def _shell() -> Any:
-    """Return IPython's shell; None if IPython does not run in this process."""
+    """Return IPython's shell, an ``InteractiveShell``; None if IPython does not run in this
+    process.
+    """
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 def _users_line(error: BaseException, shell: Any) -> list[str]:
-    """Return two lines, the place and the text of the line that called the library. The list is
-    empty if no call from outside precedes the library's in the traceback.
+    """Return two lines: the place of the line that called the library, and its text. The list is
+    empty if the traceback does not begin with a call from outside of the library.
 
     ``shell``: IPython's shell, which names notebook cells.
     """

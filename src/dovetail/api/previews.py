@@ -115,10 +115,10 @@ def preview_of(
 ) -> Preview:
     """Return the preview of a node, for the arguments of ``Table.preview``.
 
-    ``limit``: the most rows to show. ``changes``: True for changes, False for current rows.
-    ``input_rows``: the most rows to read of a streaming input. ``timeout_s``: the most seconds to
-    wait for inputs, and again for the result. Raises ``ConfigurationError`` and ``PlanError`` as
-    ``Table.preview`` does.
+    ``limit``: the most rows to show. ``changes``: True for changes, False for current rows; a
+    stream has its records either way. ``input_rows``: the most rows to read of a streaming input.
+    ``timeout_s``: the most seconds to wait for inputs, and again for the result. Raises
+    ``ConfigurationError`` and ``PlanError`` as ``Table.preview`` does.
     """
     rowed = node if node.windows is None else windows_as_table(node, "on_change")
     first = first_rows(
@@ -132,9 +132,12 @@ def preview_of(
 
 
 def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
-    """Return the note on the number of rows shown. ``noun``: the word for rows, in the plural with
-    an s. ``origin``: their origin with a space before it, or an empty text. ``more``: True if there
-    are more rows.
+    """Return the note on the number of rows shown, such as ``the first 2 changes of orders; there
+    are more``.
+
+    ``shown``: that number. ``noun``: the word for rows, in the plural with an s. ``origin``: the
+    words after the noun, such as `` of orders``, or an empty text. ``more``: True if there are more
+    rows.
     """
     if not shown:
         return f"no {noun}{origin}"
@@ -143,8 +146,11 @@ def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
 
 
 def _notes(first: FirstRows, noun: str, name: str) -> Iterator[str]:
-    """Yield the notes of a preview: a text on the number of rows shown, and one on those read of
-    each input. ``noun``: the word for rows. ``name``: that of what is previewed.
+    """Yield the notes of a preview: a text on the number of rows shown, then a text on the rows
+    that were read of each input in ``first.read``.
+
+    ``noun``: the word for the rows shown, ``rows`` or ``changes``. ``name``: the name of the
+    previewed node.
     """
     yield _note_on_rows(first.rows.num_rows, noun, f" of {name}", more=first.more)
     for read in first.read:

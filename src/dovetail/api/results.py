@@ -182,7 +182,7 @@ def run(
 
 
 def _as_tuple(sinks: Any) -> tuple[Any, ...]:
-    """Return one sink, or a list of sinks, as a tuple."""
+    """Return one sink, or a sequence of sinks in its order, as a tuple."""
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
 
 

@@ -470,7 +470,7 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
             stream=False,
             static=True,
         )
-        return cls(source if duplicates == "last" else _with_each_key_once(source, frame))
+        return cls(source if duplicates == "last" else _source_with_key_check(source, frame))
 
 
 def _source_by_commit(
@@ -478,16 +478,17 @@ def _source_by_commit(
     keys: Sequence[str],
     name: str,
     versioned: Span | None,
-    time: str | None,
+    time_text: str | None,
     malformed: Malformed,
     max_ahead: Span | None,
 ) -> Source:
     """Return the source of a change feed's ``changes``, which take effect commit by commit.
-    ``keys``: the key columns. ``time``: the text of the event time in fingerprints, None for that
-    of its column. ``versioned``, ``malformed``, ``max_ahead``: the user's arguments.
 
-    ``changes`` needs the columns ``_timestamp``, ``_deleted`` and the feed's position, which are
-    used up. Raises ``PlanError`` as ``source_of`` does.
+    ``changes``: a row for each change of a key. It needs the columns ``_timestamp``, ``_deleted``
+    and the feed's position, which are used up. ``keys``: the key columns. ``name``: the table's
+    name. ``time_text``: the text of the event time in fingerprints; None for the text of
+    ``_timestamp``. ``versioned``, ``malformed``, ``max_ahead``: the user's arguments. Raises
+    ``PlanError`` as ``source_of`` does.
     """
     roles = {
         "timestamp=": TIMESTAMP,
@@ -500,15 +501,16 @@ def _source_by_commit(
     )
     order = replace(source.order, by_commit=True)
     return source_without_unplaced(
-        replace(source, order=order, time_text=time), malformed, max_ahead
+        replace(source, order=order, time_text=time_text), malformed, max_ahead
     )
 
 
-def _with_each_key_once(source: Source, frame: DataFrame) -> Source:
-    """Return the source with a frame that fails, as it is read, if it has a key twice. The error is
-    Spark's, with our words.
+def _source_with_key_check(source: Source, frame: DataFrame) -> Source:
+    """Return the source with a frame that fails, as the frame is read, if two of its rows have the
+    same key. The error is Spark's own, which quotes this library's message.
 
-    ``frame``: the source's own. Rows with a null in the key are in no table, and are not checked.
+    ``frame``: the source's frame, which is static. Rows with a null in the key are in no table, and
+    are not checked.
     """
     key = [F.col(quoted(column)) for column in source.key.names]
     has_key = reduce(Column.__and__, (column.isNotNull() for column in key))

@@ -70,8 +70,8 @@ class Planned(Hinted):
         self.plan = plan
 
     def _columns(self) -> Iterable[str]:
-        """Return the names of the columns, key columns first: users may take them for
-        attributes.
+        """Return the names of the columns, key columns first. Users may write them as attributes,
+        which an error then explains (``Hinted``).
         """
         return self.plan.row.names
 
@@ -267,7 +267,7 @@ class Planned(Hinted):
 
     @property
     def _title(self) -> str:
-        """The class, the name and the key as text."""
+        """The class, the name and the key columns as text: ``Table[orders; key id]``."""
         return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     def __repr__(self) -> str:
@@ -713,9 +713,10 @@ class Topology(Planned):
         """Return a table or a stream of the records in ``frame``, for the user's arguments of
         ``from_records``.
 
-        ``topic``: its name, if known. With formats that transact or keep unsent values, the table
-        is a node above its source. Raises ``PlanError`` as ``from_records`` does, and for a format
-        of tables on a stream.
+        ``topic``: the name of the topic that all records are from; None if they may be from others.
+        With a format that has ``transactions=True`` or ``unsent="keep"``, the result's plan is a
+        node above its source. Raises ``PlanError`` as ``from_records`` does; so it does for a
+        stream with such a format.
         """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
@@ -735,11 +736,11 @@ class Topology(Planned):
         )
         keys, rows = records.rows()
         label = name or f"{kind}[{', '.join(keys)}]"
-        for option, given in (
+        for option, is_given in (
             ("unsent='keep'", records.value.keeps),
             ("transactions=True", records.value.transacts),
         ):
-            if given and cls._stream:
+            if is_given and cls._stream:
                 raise PlanError(
                     title,
                     f"{option} is for tables: a stream's records replace none",
@@ -767,10 +768,10 @@ class Topology(Planned):
             with_unread=with_unread,
         )
         source = replace(source, grows=records.value.grows)
-        made: Node = (
+        plan: Node = (
             without_replaced_rows(source, TRANSACTION) if records.value.transacts else source
         )
-        return cls(fill_unsent(made, UNSENT, "fail") if records.value.keeps else made)
+        return cls(fill_unsent(plan, UNSENT, "fail") if records.value.keeps else plan)
 
     @validated
     def with_replays(self, folder: Path) -> Self:

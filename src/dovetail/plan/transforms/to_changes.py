@@ -60,7 +60,8 @@ class ToChanges(RowsNode):
 
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
     """Return the changes of a table as a stream, with the kind of each record in a new text column
-    ``column``. An update makes two records: the row before it, then the row after it.
+    ``column``. An update makes two records: the row before it, then the row after it. A change that
+    leaves the row as it was makes none.
 
     ``kinds``: four different words for a new row, a row before and after an update, and a deleted
     row, in this order. Their number is not checked. Raises ``PlanError`` for a column name in use
