@@ -76,9 +76,9 @@ class DovetailError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows for the error. IPython calls this by its name.
 
-        In the cell that failed they are the message, the user's line if it is known, and the cause
-        if the message does not quote it. They are the whole traceback in mode Verbose, in later
-        cells, as for ``%tb``, and outside of IPython.
+        In the cell that failed they are the message, the user's line if it is known, and the cause.
+        A cause that the message quotes is left out. In mode Verbose, in later cells, as for
+        ``%tb``, and outside of IPython they are the whole traceback.
         """
         shell = _shell()
         if shell is None:
@@ -238,7 +238,7 @@ def _users_line(error: BaseException, shell: Any) -> list[str]:
     """Return two lines: the place of the line that called the library, and its text. The list is
     empty if the traceback does not begin with a call from outside of the library.
 
-    ``shell``: IPython's shell, which names notebook cells.
+    ``error``: the error with its traceback. ``shell``: IPython's shell, which names notebook cells.
     """
     frames = traceback.extract_tb(error.__traceback__)
     entered = (n for n, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE))

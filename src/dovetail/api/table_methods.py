@@ -375,8 +375,8 @@ class TableRows(TableSources):
         Raises
         ------
         PlanError
-            If a column is unknown or a key column, or if its type cannot serve. Also for a
-            join of histories (``late="history"``).
+            If a column is unknown or a key column, or if its type cannot serve. Also without a
+            Spark session, and for a join of histories (``late="history"``).
 
         See Also
         --------
@@ -411,9 +411,9 @@ class TableRows(TableSources):
         Parameters
         ----------
         source : LookupSource
-            The store, made by ``dt.lookups.postgres``, ``sqlite`` or ``delta_files``. It
-            has this table's key, and columns of the same names and types. If its
-            ``where=`` names constants, the changelog is restricted to them, too.
+            The store, made by a function of ``dt.lookups``, such as ``postgres``, ``sqlite`` or
+            ``delta_files``. It has this table's key, and columns of the same names and types.
+            If its ``where=`` names constants, the changelog is restricted to them, too.
         changes : {"insert", "upsert", "all"}, optional
             The changes that may come. ``"insert"``: a key's row comes once and stays.
             ``"upsert"``: it may also be replaced. ``"all"``: it may also be deleted. By

@@ -711,7 +711,7 @@ class Topology(Planned):
         topic: str | None = None,
     ) -> Self:
         """Return a table or a stream of the records in ``frame``, for the user's arguments of
-        ``from_records``.
+        ``from_records`` (described there).
 
         ``topic``: the name of the topic that all records are from; None if they may be from others.
         With a format that has ``transactions=True`` or ``unsent="keep"``, the result's plan is a

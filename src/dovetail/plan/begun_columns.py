@@ -79,8 +79,8 @@ def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructTyp
     with their former types.
 
     ``then``: the name of each former column and its type as text. The result is None if a former
-    column is gone, if its type is not the former one with fields added, or if Spark cannot read the
-    former type.
+    column is gone, or if its type is not the former one with fields added. It is also None if Spark
+    cannot read a former type.
     """
     former_fields = []
     for name, text in then:
@@ -230,7 +230,9 @@ def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
 
 
 def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` for a name that is no column of the node's narrowed input: it is new."""
+    """Raise ``PlanError`` for the first of ``names`` that is no column of the input of ``node``,
+    which is already narrowed: the column is new.
+    """
     row = node.inputs[0].row.names
     for name in names:
         if name not in row:
@@ -238,8 +240,8 @@ def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
 
 
 def _narrow_columns(before: Node, over: Any) -> Node:
-    """Return a view or unwindowed table without the columns that are gone, with the present types
-    of others.
+    """Return a view or unwindowed table without the columns that are gone. The others have the
+    types that they have over the narrowed input.
 
     ``before``: the node over the unnarrowed input; ``over``: the same over the narrowed one. Raises
     ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an expression.

@@ -84,8 +84,8 @@ def _view_origins(node: View) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _lookup_origins(node: Lookup) -> Mapping[str, Origins]:
-    """Return the origins of each column of a lookup's result: those of the record's column, or the
-    column of the store. A column that is a whole side has none.
+    """Return the origins of each column of a lookup's result, by name: those of the record's
+    column, or the column of the store. A column that has a whole side as a struct has none.
     """
     below = _origins_by_column(node.node)
     origins = {name: below[name] for name in node.key.names}
@@ -143,8 +143,9 @@ def _join_origins(node: JoinNode) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _aggregation_origins(node: Aggregation) -> Mapping[str, Origins]:
-    """Return the origins of each column of an aggregation's result: of the groups, and of what is
-    aggregated. The bounds of windows and a count of rows have none.
+    """Return the origins of each column of an aggregation's result, by name. A grouping column has
+    those of the input's column. An aggregate has those of the columns that it reads, with the use
+    ``aggregation``. The bounds of windows and a count of rows have none.
     """
     below = _origins_by_column(node.input)
     windows = dict.fromkeys((WINDOW_START, WINDOW_END) if node.windows else (), frozenset[Origin]())
@@ -231,8 +232,11 @@ def _named_origins(
 
 
 def _with_use(origins: Origins, use: Use) -> Origins:
-    """Return the origins with a further use. A use that makes a column only replaces a weaker one:
-    an aggregated column stays so, whatever follows. Any other use replaces all.
+    """Return the origins with a further use, ``use``.
+
+    ``identity``, ``transformation`` and ``aggregation`` only replace a weaker use, one before them
+    in this order: an aggregated column that is transformed stays aggregated. Any other use replaces
+    all.
     """
     if use not in _VALUE_USES:
         return frozenset(origin._replace(use=use) for origin in origins)

@@ -156,9 +156,8 @@ def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, 
 
 
 def _renumber_inputs(described: Mapping[str, Any]) -> Any:
-    """Return the description of a result with its inputs numbered from 0, in the order in which the
-    description names them if its names are sorted. Two results that differ only in the numbers of
-    their inputs become equal.
+    """Return the description of a result with its names sorted, and its inputs numbered from 0 in
+    their order there. Two results that differ only in the numbers of their inputs become equal.
     """
     numbers: dict[int, int] = {}
 
@@ -202,7 +201,9 @@ def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _description_hash(described: Mapping[str, Any]) -> str:
-    """Return the first 16 hexadecimal digits of a description's SHA-256 hash."""
+    """Return the first 16 hexadecimal digits of a description's SHA-256 hash. The order of names
+    within JSON objects does not count.
+    """
     text = json.dumps(described, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -273,8 +274,8 @@ class _Description:
         return described
 
     def _join(self, node: JoinNode, whole: bool) -> dict[str, Any]:
-        """Return the description of a join, as JSON data. ``whole``: True to include its selection,
-        too.
+        """Return the description of the join ``node`` and of its sides, as JSON data. ``whole``:
+        True to include its selection and those below it, too.
         """
         described: dict[str, Any] = {
             "join": node.how,
@@ -293,12 +294,14 @@ class _Description:
         return described
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """Return the text of a column name, or of an expression over a row of schema ``row``."""
+        """Return the text of ``item``: a column name, or an expression of ``node`` over a row of
+        schema ``row``. The text is the same in every process, and cached by ``node``.
+        """
         return text_of(node, item, lambda: self._empty_frame(row))
 
     def _empty_frame(self, row: StructType) -> DataFrame:
-        """Return an empty frame with the columns ``row``, of the session of the first source's
-        frame or, if that has none, of the active session. There must be one.
+        """Return an empty frame with the columns ``row``. Its session is that of the first source's
+        frame or, without such a frame, the active one, which must exist.
         """
         frame = self._inputs[0].frame
         session = SparkSession.getActiveSession() if frame is None else frame.sparkSession

@@ -90,17 +90,19 @@ class Node:
 
     @property
     def emits_spurious_tombstones(self) -> bool:
-        """True for a table that may emit tombstones of keys that had no row. By default False."""
+        """True for a table whose computation may add tombstones of keys that had no row. By default
+        False.
+        """
         return False
 
     @property
     def title(self) -> str:
-        """The name after the word ``stream`` or ``table``, for errors."""
+        """The name after the word ``stream`` or ``table``, for errors: ``table orders``."""
         return f"{'stream' if self.stream else 'table'} {self.name}"
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``, by default its name."""
         return self.name
 
     @property
@@ -153,7 +155,9 @@ class Node:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdict on each limitation of a delta join; empty if no delta join was tried."""
+        """The verdict on each limitation of a delta join, in the order of the checks; empty if no
+        delta join was tried.
+        """
         return ()
 
     @property
@@ -177,7 +181,9 @@ class Node:
 
     @property
     def timed(self) -> bool:
-        """True if this node, or any node below it, depends on stream time."""
+        """True if the results of this node, or of any node below it, depend on stream time. By
+        default, those of windowed tables do.
+        """
         return self.windows is not None or any(node.timed for node in self.inputs)
 
     @property
@@ -264,8 +270,8 @@ class Describe(Protocol):
         """
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """Return the text of a column name, or of an expression over a row of schema ``row``. The
-        text is the same in every process.
+        """Return the text of ``item``: a column name, or an expression of ``node`` over a row of
+        schema ``row``. The text is the same in every process.
         """
 
 
@@ -284,7 +290,7 @@ class Entry(Node):
 
     @property
     def ordered(self) -> bool:
-        """True if each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs of the topology share."""
         raise NotImplementedError
 
     def walk_stage(self) -> Iterator[Node]:
@@ -526,7 +532,9 @@ class JoinNode(Node):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the join in ``explain``."""
+        """The line of text that describes the join in ``explain``: kind, manner and ``align=``,
+        such as ``left join by key``.
+        """
         align = "" if self.align_us is None else f", aligned up to {span_as_text(self.align_us)}"
         return f"{self.how} join {self.manner}{align}"
 
@@ -580,10 +588,11 @@ class JoinNode(Node):
         )
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data by name, the join's own properties that stored state depends on:
-        none of the sides, ``how``, the wait and the selection.
+        """Return, as JSON data by name, the properties of this kind of join that stored state
+        depends on, such as ``on``. ``plan.fingerprint`` adds those of all joins: the sides,
+        ``how``, ``align`` and the selection.
 
-        ``text``: turns a column or an expression into text.
+        ``text``: turns a column or an expression, and the schema of its row, into text.
         """
         raise NotImplementedError
 

@@ -33,8 +33,8 @@ def _nodes_after_state(node: Node) -> Iterator[Node]:
     """Yield the nodes of the stage that computes ``node`` whose values are computed after all
     state.
 
-    These are the nodes of the stage without its inputs, and, if an input is a stream read by this
-    program, its views.
+    These are the nodes of the stage without its inputs. Of an input that is a stream of a source,
+    they are also its views, as the stage does not store them.
     """
     if not isinstance(node, Entry):
         yield node

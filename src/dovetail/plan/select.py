@@ -33,8 +33,8 @@ SIDES = ("left", "right")
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
     """Return all value columns of the left side, then all of the right side, each under its name.
 
-    ``operator``: the join in errors. Raises ``PlanError`` if a name is on both sides, or if a value column of either side has the
-    name of a left key column. Case is ignored.
+    ``operator``: the join in errors. Raises ``PlanError`` if a name is on both sides, or if a value
+    column of either side has the name of a left key column. Case is ignored.
     """
     shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
     if shared:
@@ -67,7 +67,8 @@ def resolve_selection(
     """Check a selection against the joined row of ``left`` and ``right``. Return the selected
     columns and their fields, in the order of the selection.
 
-    Key columns that the result has anyway are left out. ``how``: the kind of join. ``one_key``:
+    Key columns that the result has anyway are left out. ``operator``: the join in errors. ``how``:
+    the kind of join. ``one_key``:
     True if both sides have the same key. A key column of a side that may be missing is then an
     expression, null if the side is missing.
 
@@ -118,7 +119,8 @@ def _is_key_column(selected: Selected, left: Node, right: Node, *, one_key: bool
 
 
 def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
-    """Return the schema of the joined row, and the side and column behind each of its plain names.
+    """Return the schema of the joined row of ``left`` and ``right``, and the side and column behind
+    each of its plain names.
 
     The row has the key of ``left``, a struct for each side, then the plain names, left ones first.
     A plain name is a value column that only one side has, and that is no key column of ``left`` and
@@ -141,8 +143,8 @@ def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, t
 def _column_by_text(
     operator: str, left: Node, right: Node, how: How, name: str | None, text: str
 ) -> Selected:
-    """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``name``: the result's
-    name, None for the column's.
+    """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``operator``: the join
+    in errors. ``name``: the result's name, None for the column's.
 
     A key column that is named with a side becomes an expression if ``how`` lets that side be
     missing. A plain name of a key column is the left one. Raises ``PlanError`` for an unknown
@@ -182,12 +184,12 @@ def _resolve_expressions(
     *,
     repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
-    """Resolve the expressions of a selection. Return all selected columns in order, each with its
-    name, and the fields of the computed ones by name.
+    """Resolve the expressions of a selection over the joined row of ``left`` and ``right``. Return
+    all selected columns in order, each with its name, and the fields of the computed ones by name.
 
-    Spark resolves expressions on an empty joined row. ``repeatable``: True to refuse expressions
-    that depend on chance or the time. Raises ``PlanError`` with Spark's complaint, and if there is
-    no Spark session.
+    ``operator``: the join in errors. Spark resolves expressions on an empty joined row.
+    ``repeatable``: True to refuse expressions that depend on chance or the time. Raises
+    ``PlanError`` with Spark's complaint, and if there is no Spark session.
     """
     row, _ = joined_row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -212,7 +214,8 @@ def computed_field(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """Return the field of an expression over a row, as Spark resolves it (``field_of``).
+    """Return the field of the expression ``column`` over a row, as Spark resolves it
+    (``field_of``).
 
     ``operator``, ``argument``, ``remedy``: for errors. ``row``: the schema of the row.
     ``repeatable``: True to refuse an expression that depends on chance or the time. Without it, a
@@ -225,8 +228,9 @@ def computed_field(
 
 
 def session_for(operator: str, argument: str) -> SparkSession:
-    """Return the active Spark session. Raises ``PlanError`` if there is none. ``argument``: the
-    argument whose expressions need it, for the error, such as ``select=``.
+    """Return the active Spark session. Raises ``PlanError`` if there is none. ``operator``,
+    ``argument``: the subject of the error, and the argument whose expressions need a session, such
+    as ``select=``.
     """
     spark = SparkSession.getActiveSession()
     if spark is None:
@@ -251,8 +255,8 @@ def _plain_column_field(left: Node, right: Node, selected: Selected) -> StructFi
 
 
 def _refuse_key_name(operator: str, name: str, left: Node) -> None:
-    """Raise ``PlanError`` if a value column has the name of a key column of the left side, whatever
-    the case.
+    """Raise ``PlanError`` if ``name``, a value column of either side, is the name of a key column
+    of the left side, whatever the case. ``operator``: the join in errors.
     """
     if name.lower() in (key.lower() for key in left.key.names):
         raise PlanError(
@@ -263,8 +267,9 @@ def _refuse_key_name(operator: str, name: str, left: Node) -> None:
 
 
 def _unknown_column_error(operator: str, text: str, columns: Sequence[str]) -> PlanError:
-    """Return the error for the column ``text`` in ``select=`` that is not among ``columns``. The
-    error lists ``columns``, and suggests a similar name if there is one.
+    """Return the error for the column ``text`` in ``select=`` that is not among ``columns``, the
+    known ones. The error lists ``columns``, and suggests a similar name if there is one.
+    ``operator``: the join in errors.
     """
     return PlanError(
         operator,

@@ -63,7 +63,7 @@ def column_of(item: ColumnItem) -> Column:
 
 def array_of(rows: pa.Table, item: ColumnItem) -> pa.ChunkedArray | pa.Array:
     """Return the values of ``item``, one for each row: a column of ``rows`` by name, a constant, or
-    a field of a struct. It must not be an expression, and needs no Spark session.
+    a field of a struct. ``item`` must not be an expression, so no Spark session is needed.
     """
     assert not isinstance(item, Column), "an expression"
     return rows.column(item) if isinstance(item, str) else item.array(rows)

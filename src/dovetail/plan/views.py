@@ -95,7 +95,9 @@ class View(Entry):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the view in ``explain``."""
+        """The line of text that describes the view in ``explain``: its operation, and a note if
+        failing rows are left out.
+        """
         return self._operation + ("" if self.letters is None else ", dead letters where it fails")
 
     @property
@@ -167,17 +169,20 @@ class View(Entry):
 
     @property
     def computed(self) -> bool:
-        """True if the view has expressions, which Spark evaluates."""
+        """True if the condition or a column is a Spark expression. Names, constants and fields of
+        structs need no Spark.
+        """
         return any(isinstance(item, Column) for item in (self.condition, *self.columns))
 
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the condition and the origin of each column.
+        """Return, as JSON data, the viewed node, the condition and the origin of each column.
 
-        ``needed``: the columns that are read, or None for all. Unread columns are left out, and so
-        are the columns of the node that only they use. A view with ``letters`` has all, since each
-        may fail. ``whole`` changes nothing.
+        ``describe``: describes the node and makes texts of expressions. ``needed``: the columns
+        that are read, or None for all. Unread columns are left out, and so are the columns of the
+        node that only they use. A view with ``letters`` has all, since each may fail. ``whole``
+        changes nothing.
         """
         row = self.expression_schema
         where = None if self.condition is None else describe.text(self, self.condition, row)
@@ -215,7 +220,8 @@ def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
 
 
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
-    """Return the rows that meet a condition as a view; a table's other rows are deleted.
+    """Return the rows of ``node`` that meet a condition as a view. A table's other rows are
+    deleted, a stream's other records left out. Null does not meet a condition.
 
     ``condition``: a boolean column, an expression, or SQL. ``errors``: the effect of a row on which
     it fails. Raises ``PlanError`` if the condition is random, not boolean or not resolved, and for
@@ -258,7 +264,7 @@ def select_columns(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Return a view with the key and the given value columns, in that order.
+    """Return a view of ``node`` with the key and the given value columns, ``columns`` first.
 
     ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
     columns named as such are not repeated. ``errors``: the effect of a row on which an expression
@@ -283,10 +289,11 @@ def with_columns(
     *,
     call: str = "with_columns",
 ) -> View:
-    """Return a view of all columns, with those in ``named`` added at the end or replaced where they
-    are.
+    """Return a view of all columns of ``node``, with those in ``named`` added at the end or
+    replaced where they are.
 
-    ``errors``: ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
+    ``named``: a column's name or an expression by the new column's name. ``errors``:
+    ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
     query. ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be
     replaced, and else as ``select_columns`` does.
     """
@@ -306,7 +313,8 @@ def with_columns(
 
 
 def drop_columns(node: Node, names: Sequence[str]) -> View:
-    """Return a view of all columns but ``names``, in their order. No names give all columns.
+    """Return a view of all columns of ``node`` but ``names``, in their order. No names give all
+    columns.
 
     Raises ``PlanError`` for key columns and unknown names, and for a node that ``view_input``
     refuses.
@@ -323,8 +331,8 @@ def drop_columns(node: Node, names: Sequence[str]) -> View:
 
 
 def rename_columns(node: Node, names: Mapping[str, str]) -> View:
-    """Return a view of all columns, key columns included, with new names by the mapping ``names``
-    from old ones. Columns that it lacks keep their names.
+    """Return a view of all columns of ``node``, key columns included, in their order, with new
+    names. ``names``: the new names by the old ones. Columns that are not in it keep their names.
 
     Raises ``PlanError`` for unknown, reserved and repeated names, and for a node that
     ``view_input`` refuses.
@@ -347,8 +355,8 @@ def rows_under_key(
     named: Mapping[str, str | Column],
     errors: Errors = "fail",
 ) -> View:
-    """Return a view of the rows under another key; unused columns of the former key become values,
-    before the others.
+    """Return a view of the rows of ``node`` under another key. Columns of the former key that the
+    new key does not use become values, before the other values.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
     behind these. ``errors``: the effect of a row on which an expression fails.
@@ -371,9 +379,10 @@ def rows_under_key(
 
 
 def changes_as_stream(node: Node) -> View:
-    """Return the changes of a table as a stream: each is a record, a deletion one without a value.
-    Late changes of a versioned table are left out. Raises ``PlanError`` for a table that corrects
-    the past.
+    """Return the changes of the table ``node`` as a stream: each change is a record, and a deletion
+    is a record without a value. Left out are late changes of a versioned table, and tombstones that
+    views have added for keys without a row. Raises ``PlanError`` for a table that corrects the
+    past.
     """
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
@@ -381,15 +390,16 @@ def changes_as_stream(node: Node) -> View:
 
 
 def last_records_as_table(node: Node) -> View:
-    """Return the last record of each key of a stream as a table. Raises ``PlanError`` for a stream
-    that takes records back.
+    """Return the last record of each key of the stream ``node`` as a table. A last record without a
+    value deletes the key's row. Raises ``PlanError`` for a stream that takes records back.
     """
     return _unchanged_view(view_input(f"to_table of {node.name}", node), stream=False)
 
 
 def explode_records(node: Node, column: str) -> View:
-    """Return a view of a stream with a record for each element of the array ``column``, in the
-    array's place.
+    """Return a view of the stream ``node`` with a record for each element of the array ``column``,
+    in the array's order. The element takes the array's place. An array that is null or empty gives
+    no record.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, and for a node that
     ``view_input`` refuses.
@@ -456,9 +466,10 @@ def joined_row_view(
 ) -> View:
     """Return the view that computes a selection from a joined row, under the key of the join.
 
-    ``name``: the join in errors. ``joined``: the joined row, with a struct for each side. ``plain``: columns of the joined row,
-    each with the side and the column that it equals. ``values``: the result's value columns, one
-    for each of ``select``. Raises ``PlanError`` if they have reserved or repeated names.
+    ``name``: the join in errors. ``joined``: the joined row, with a struct for each side.
+    ``plain``: columns of the joined row, each with the side and the column that it equals.
+    ``values``: the result's value columns, one for each of ``select``. Raises ``PlanError`` if they
+    have reserved or repeated names.
     """
     names = {ref: column for column, ref in plain.items()}
     items = [names.get(item.ref or ("", "")) or _item_of_selected(item) for item in select]
@@ -477,8 +488,9 @@ def _item_of_selected(selected: Selected) -> Column:
 
 
 def with_name_in_key(node: Node, column: str) -> View:
-    """Return a view of a table with the table's name, as text, in a new last key column ``column``.
-    Values stay as they are. Raises ``PlanError`` if ``column`` is reserved or the name of a column.
+    """Return a view of the table ``node`` with the table's name, as text, in a new last key column
+    ``column``. Values stay as they are. Raises ``PlanError`` if ``column`` is reserved or the name
+    of a column.
     """
     name = f"union of {node.name}"
     source = view_input(name, node)
@@ -488,9 +500,9 @@ def with_name_in_key(node: Node, column: str) -> View:
 
 
 def struct_fields(name: str, node: Node, struct: str) -> View:
-    """Return a view of the key and, as values, the fields of the column ``struct``, which must be a
-    struct. ``name``: the operator in errors. Raises ``PlanError`` if a field has a reserved name or
-    that of a key column.
+    """Return a view of the key of ``node`` and, as values, the fields of its value column
+    ``struct``, which must be a struct. The other values are left out. ``name``: the operator in
+    errors. Raises ``PlanError`` if a field has a reserved name or that of a key column.
     """
     source = view_input(name, node)
     row = source.values[struct].dataType
@@ -500,8 +512,8 @@ def struct_fields(name: str, node: Node, struct: str) -> View:
 
 
 def columns_read_by(text: str, node: Node) -> set[str]:
-    """Return the names of the columns of ``node`` that an expression with this text may read;
-    perhaps too many.
+    """Return the names of the columns of ``node`` that occur as words in ``text``, the text of an
+    expression. They are all columns that the expression reads, and perhaps others.
     """
     return {name for name in node.row.names if is_named_in(name, text)}
 
@@ -534,9 +546,9 @@ def _build_view(
 ) -> View:
     """Return a view of ``source`` with the given key and values, each a field and its origin.
 
-    ``name``: the view in errors. ``exploded``: the index of the column, key columns included, whose array gives one row per
-    element; None for none. Raises ``PlanError`` for reserved or repeated names, and for key columns
-    that are random or of an unsuitable type.
+    ``name``: the view in errors. ``exploded``: the index of the column, key columns included, whose
+    array gives one row per element; None for none. Raises ``PlanError`` for reserved or repeated
+    names, and for key columns that are random or of an unsuitable type.
     """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")
@@ -556,7 +568,8 @@ def _build_view(
 
 def _with_dead_letters(name: str, view: View, errors: Errors) -> View:
     """Return the view in a form that leaves out failing rows, if ``errors`` is ``"dead_letter"``
-    and it has expressions. Otherwise return it unchanged. ``name``: the operator in dead letters.
+    and the view has expressions. Otherwise return ``view`` unchanged. ``name``: the operator in
+    dead letters.
     """
     lenient = errors == "dead_letter" and view.computed
     return replace(view, letters=name) if lenient else view

@@ -47,13 +47,17 @@ class DeltaJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words for ``explain`` on how rows of both sides match."""
+        """A few words for ``explain`` on how rows of both sides match, such as ``by lookups on
+        city``.
+        """
         on = (left if left == right else f"{left} = {right}" for left, right in self.on)
         return f"by lookups on {', '.join(on)}"
 
     @property
     def key(self) -> StructType:
-        """The left key, followed by the right key if the left key does not tell results apart."""
+        """The left key, followed by the right key if the left key does not tell results apart
+        (``has_right_key``).
+        """
         if not self.has_right_key:
             return self.left.key
         return with_right_key(self.left.key, self.right.key)
@@ -73,7 +77,9 @@ class DeltaJoin(JoinNode):
         return (self.how != "inner" and self.has_right_key) or super().null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the join key and the form of the result's key."""
+        """Return, as JSON data, the join key, a left and a right column for each part, and the form
+        of the result's key. ``text`` is not used, as there are no expressions.
+        """
         return {"on": [list(pair) for pair in self.on], "form": self.form}
 
 
@@ -184,9 +190,10 @@ def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
 
 
 def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the columns of the left and of the right side that a delta join reads.
+    """Return the names of the columns that a delta join reads of the left and of the right side.
 
-    These are keys, join keys and selected columns; all columns if the selection has expressions.
+    These are keys, join keys and selected columns. If the selection has expressions, they are all
+    columns.
     """
     needed = []
     for side_index, (name, side) in enumerate((("left", node.left), ("right", node.right))):

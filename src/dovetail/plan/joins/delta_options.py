@@ -250,8 +250,9 @@ def join_tables(
     """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
     ``options`` decides between lookups and state; ``"auto"`` tries lookups if a side has a store.
-    In state, the join is by key if ``on=`` names the left key. ``late``: for a join by key in state
-    only, as is ``call.align``.
+    In state, the join is by key if ``on=`` names the left key. ``late`` and ``call.align`` are for
+    a join by key in state. Given for lookups, they count as a broken limitation; by foreign key
+    they raise ``PlanError``.
 
     If lookups are tried and a limitation is broken, the join is in state. With ``"force"``, or if
     ``on=`` does not pair the whole right key, ``PlanError`` is raised instead. It is also raised as
@@ -290,9 +291,12 @@ def join_tables(
 def _delta_join(
     call: JoinCall, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
-    """Return the delta join of two tables that meet all limitations. ``on``: the pairs of equal
-    columns. Raises ``PlanError`` for column names that occur twice, and for columns that cannot be
-    selected.
+    """Return the delta join of two tables that meet all limitations. ``call``: the user's arguments
+    besides ``on``. ``left``, ``right``: the sides as inputs. ``on``: the pairs of equal columns.
+    ``options``: for the sizes of caches.
+
+    Without a selection, a column of ``on`` with one name on both sides is selected once. Raises
+    ``PlanError`` for column names that occur twice, and for columns that cannot be selected.
     """
     form = key_form(left, right, on)
     same = {b for a, b in on if a == b}
@@ -309,10 +313,11 @@ def _delta_join(
 
 
 def key_form(left: Node, right: Node, pairs: NamedPairs) -> Form:
-    """Return the form of a delta join's key.
+    """Return the form of a delta join's key, by the pairs of equal columns ``pairs``.
 
-    ``"key"``: ``pairs`` are both keys in order. ``"left"``: the left key, as ``pairs`` have the
-    whole right key. ``"pair"``: both keys.
+    ``"key"``: ``pairs`` are both keys, each in its order. ``"left"``: the result has the left key,
+    as ``pairs`` have all columns of the right key and no others. ``"pair"``: the result has both
+    keys, in all other cases.
     """
     columns = [{pair[side_index] for pair in pairs} for side_index in (0, 1)]
     if columns[1] != set(right.key.names):
@@ -383,7 +388,11 @@ def _source_verdict(side: Entry) -> Verdict:
 
 def _steps_verdict(side: Entry) -> Verdict:
     """Return the verdict on the steps between a side's changelog and the join, which a lookup
-    skips: broken if any step drops or changes rows, or keeps state.
+    skips.
+
+    Broken for a versioned table, for a view, and for a result that keeps state. Broken also for a
+    source whose frame has a step that may drop or combine rows (``_offending_step``); a static
+    frame is not checked.
     """
     limit = f"only stateless steps before {side.name}"
     if side.versioned_us is not None:
@@ -411,10 +420,11 @@ def _steps_verdict(side: Entry) -> Verdict:
 
 
 def _offending_step(source: Source) -> str | None:
-    """Return the first step of a source's frame that may drop or change rows, in words, or None.
-    The source must have a frame.
+    """Return the first step of a source's frame that may drop, add or combine rows, in words, or
+    None. The source must have a frame.
 
-    Projections are allowed, and filters on columns of the lookup source's own filters.
+    Projections are allowed, even if they compute columns. So are filters on columns of the lookup
+    source's own filters, and on columns whose names begin with ``_``.
     """
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
     assert source.frame is not None
@@ -455,8 +465,8 @@ def _updates_verdict(
 
 
 def _deletes_verdict(left: Entry, right: Entry, form: Form) -> Verdict:
-    """Return the verdict on deletions: broken if both sides delete rows and results have both keys,
-    as in form ``"pair"``.
+    """Return the verdict on deletions: broken if both sides may delete rows (``changes_of``) and
+    results have both keys, as in ``form`` ``"pair"``.
     """
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
@@ -493,7 +503,7 @@ def _options_verdict(late: Late, align: Span | None) -> Iterator[Verdict]:
 
 def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
     """Raise one ``PlanError`` with all broken ones among ``verdicts`` and their remedies. Raise
-    nothing if none is broken.
+    nothing if none is broken. ``name``: the join in the error.
     """
     broken = [verdict for verdict in verdicts if verdict.broken]
     if not broken:

@@ -34,7 +34,9 @@ class ForeignKeyJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words for ``explain`` on how rows of both sides match."""
+        """A few words for ``explain`` on how rows of both sides match, such as ``by foreign key
+        customer``.
+        """
         on = (item if isinstance(item, str) else "an expression" for item in self.on)
         return f"by foreign key {', '.join(on)}"
 

@@ -39,7 +39,9 @@ class Materialized(RowsNode):
     summary = "materialized"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the description of the stored table. ``whole`` changes nothing."""
+        """Return, as JSON data, the description of the stored table, by ``describe``. ``whole``
+        changes nothing.
+        """
         return {"materialized": describe(self.node)}
 
 
@@ -106,7 +108,7 @@ class JoinCall:
         if all are None.
 
         ``arguments``: the values by the argument's name without ``=``. ``problem``: the words that
-        follow the name in the error.
+        follow the name in the error. ``remedy``: the error's advice.
         """
         refuse_given(self.label or "join", problem, remedy, **arguments)
 
@@ -132,7 +134,7 @@ def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
 
 def side_as_changes(name: str, side: Node) -> Entry:
     """Return a side as an input of a node that stores no rows and passes on each change. Tombstones
-    of keys that had no row are excluded (``side_as_input``).
+    that views add for keys without a row are excluded (``side_as_input``).
 
     A versioned table gets a stage of its own, which drops late changes, as these change no current
     row. ``name``: the node in errors. Raises ``PlanError`` for a stream that takes records back.

@@ -126,12 +126,14 @@ def expression_type(name: str, argument: str, left: KeyedNode, column: Column) -
 
 
 def _row_schema(side: KeyedNode) -> StructType:
-    """Return the key columns of a side, then its value columns."""
+    """Return the schema of a side's row: its key columns, then its value columns."""
     return StructType([*side.key.fields, *side.values.fields])
 
 
 def _keys_in_words(left: KeyedNode, right: KeyedNode) -> str:
-    """Return the names and types of both sides' keys in words, for errors."""
+    """Return the names and types of both sides' keys in words, for errors: ``the key of a is (id
+    bigint), of b (code string)``.
+    """
     return (
         f"the key of {left.name} is {columns_as_text(left.key)}, "
         f"of {right.name} {columns_as_text(right.key)}"

@@ -127,15 +127,18 @@ class Lookup(View):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the lookup in ``explain``."""
+        """The line of text that describes the lookup in ``explain``: the kind, the store and the
+        lookup key.
+        """
         on = (a if a == b else f"{a} = {b}" for a, b in self.on)
         return f"{self.how} lookup in {self.lookup.title} on {', '.join(on)}"
 
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the viewed node, the lookup key and the value columns. The store's
-        address is not part of it. All columns are described, whatever ``whole`` and ``needed`` say.
+        """Return, as JSON data, the viewed node, by ``describe``, the kind of join, the lookup key
+        and the value columns. The store's address is not part of it. All columns are described,
+        whatever ``whole`` and ``needed`` say.
         """
         return {
             "view": describe(self.node, whole=True),
@@ -159,8 +162,8 @@ def lookup(
     cached: LookupCache | None,
     label: str | None,
 ) -> View:
-    """Return a view of a stream's records, each with the rows of the store ``lookup`` that match
-    it.
+    """Return a view of the records of the stream ``node``, each with the rows of the store
+    ``lookup`` that match it.
 
     ``columns``: the store's columns, its key among them. ``on``: None pairs the keys of stream and
     store. ``how``: ``"left"`` keeps records without a row, ``"inner"`` drops them. ``select``: None
@@ -211,8 +214,9 @@ def lookup(
 
 
 def _store_schema(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """Return the columns of the store ``lookup`` as a schema. Raises ``PlanError`` for a text that
-    is no list of columns, for reserved or repeated names, and if the store's key is not among them.
+    """Return the columns of the store ``lookup`` as a schema, nullable. ``name``: the lookup in
+    errors. Raises ``PlanError`` for a text that is no list of columns, and for reserved or repeated
+    names. So it does if a column of the store's key is not among them.
     """
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")
@@ -237,8 +241,9 @@ def _store_side(name: str, lookup: LookupSource, row: StructType, key: Sequence[
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
-    """Raise ``PlanError`` for a lookup by the store's columns ``by`` if one is named twice, or if
-    no index of the store fits them (``index_for``). ``name``: the lookup in errors.
+    """Raise ``PlanError`` if one of the store's columns ``by``, which rows are looked up by, is
+    named twice. So it does if no index of the store fits ``by`` (``index_for``). ``name``: the
+    lookup in errors.
     """
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
     if index_for(lookup, by) is None:

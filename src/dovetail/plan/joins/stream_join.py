@@ -152,7 +152,9 @@ class StreamJoin(JoinNode):
         return self.how != "inner" and self.unmatched == "retract"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the window and the treatment of records without a match."""
+        """Return, as JSON data, the window and the treatment of records without a match. ``text``
+        is not used, as there are no expressions.
+        """
         return {**asdict(self.within), "unmatched": self.unmatched}
 
 

@@ -42,7 +42,9 @@ class StreamTableJoin(JoinNode):
 
     @property
     def manner(self) -> str:
-        """A few words for ``explain`` on how rows of both sides match."""
+        """A few words for ``explain`` on how rows of both sides match: the stream's columns, then
+        ``grace=`` and ``load=`` if they are given.
+        """
         grace = "" if self.grace_us is None else f", grace {span_as_text(self.grace_us)}"
         load = "" if self.load is None else f", load {self.load}"
         return f"of a stream with a table on {', '.join(self.on)}{grace}{load}"
@@ -53,14 +55,14 @@ class StreamTableJoin(JoinNode):
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the stream's columns that are looked up for the stream, and the key columns for a
-        table.
+        """Return the columns by which rows of the input ``entry`` are partitioned: the looked-up
+        columns for a stream, the key columns for a table.
         """
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
         """Return, as JSON data, the stream's columns that equal the table's key, and the grace
-        period.
+        period. ``text`` is not used, as there are no expressions.
         """
         return {"on": list(self.on), "grace_us": self.grace_us}
 
@@ -106,22 +108,22 @@ def sources_that_wait(*nodes: Node) -> dict[Source, None]:
         for node in dict.fromkeys(part for node in nodes for part in node.walk())
         if isinstance(node, StreamTableJoin) and node.load is not None
     ]
-    held = {source: None for join in loading for source in join.left.origins}
+    waiting = {source: None for join in loading for source in join.left.origins}
     for join in loading:
         for source in join.right.origins:
-            if source in held:
+            if source in waiting:
                 raise PlanError(
                     join.name,
                     f"load='first' lets {source.name} wait for a table that is made of it",
                     "Leave load= out, or compute the table in a query of its own",
                 )
-    return held
+    return waiting
 
 
 def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
-    """Say whether the left side is a join of a stream with a table, without ``grace=``, that looks
-    up the same columns of the same stream, still under their names. Both joins can share one stage
-    then.
+    """Say whether the left side is a join of a stream with a table by the same ``columns`` of the
+    stream, without ``grace=``. Its result must have these columns under their names. Both joins can
+    share one stage then.
     """
     if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
         return False
@@ -133,7 +135,8 @@ def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
     """Raise ``PlanError`` if an input of the side ``right`` has no history, or one shorter than the
-    grace period. ``grace``: the period as the user wrote it; ``grace_us``: in microseconds.
+    grace period. ``name``: the join in errors. ``grace``: the period as the user wrote it;
+    ``grace_us``: in microseconds.
     """
     for source in right.entries:
         if source.versioned_us is None:

@@ -20,7 +20,9 @@ class TableJoin(JoinNode):
     by_key = True
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return an empty mapping: stored state depends on the sides alone."""
+        """Return an empty mapping: stored state depends on the sides alone. ``text`` is not
+        used.
+        """
         return {}
 
 

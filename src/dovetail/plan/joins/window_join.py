@@ -91,8 +91,8 @@ class WindowJoin(JoinNode):
         return "of the same windows"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the shift and the column or the expression of the
-        window's start.
+        """Return, as JSON data, the shift and the text of the column or expression of the window's
+        start, null without one. ``text``: turns either into text.
         """
         looks = self.window_of
         window_text = None if looks is None else text(looks, self.left.row)
@@ -124,9 +124,9 @@ def window_join(
     meets.
 
     ``others``: arguments that do not apply, by name, with None for those that were not given.
-    Raises ``PlanError`` for given ones and for ``align=``, for keys that ``on=`` does not pair as a
-    whole, and for windows that do not fit together. Also for a kind of join that these sides do not
-    have, and for columns that cannot be selected. It refuses a stream that takes records back, too.
+    Raises ``PlanError`` for given ones, for ``align=``, and for windows that do not fit together.
+    Also for keys that ``on=`` does not pair as a whole, and for a kind of join that these sides do
+    not have. It refuses columns that cannot be selected, and a stream that takes records back.
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")
@@ -185,7 +185,8 @@ def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: in
 
     Both must have the same kind, size and advance. A shift needs fixed windows, and is a multiple
     of the advance. Each side must retain a window as long as the other side's window may still
-    change. ``shift_us``: from a left window to the right one, 0 for the same window.
+    change. ``name``: the join in errors. ``shift_us``: from a left window to the right one, 0 for
+    the same window.
     """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
         raise PlanError(
@@ -223,8 +224,8 @@ def _refuse_no_window(
     name: str, left: Node, windows: Windows, window_of: str | Column | None
 ) -> None:
     """Raise ``PlanError`` unless ``window_of`` is a timestamp column of the left side, or an
-    expression of that type over its row, and ``windows``, those of the right side, are fixed. None
-    is refused. ``name``: the join in errors.
+    expression of that type over the left row. None is refused. So are ``windows``, those of the
+    right side, if they are not fixed. ``name``: the join in errors.
     """
     if not windows.fixed:
         raise PlanError(

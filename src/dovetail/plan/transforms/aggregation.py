@@ -63,7 +63,9 @@ class Aggregation(Node):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the aggregation in ``explain``."""
+        """The line of text that describes the aggregation in ``explain``: the groups and, if there
+        are any, the windows.
+        """
         over = "" if self.windows is None else f", windows {self.windows}"
         return f"aggregate by {', '.join(self.by)}{over}"
 
@@ -91,8 +93,8 @@ class Aggregation(Node):
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the aggregates, the groups, the windows (None for none) and the
-        input. ``whole`` changes nothing: all of it decides what is stored.
+        """Return, as JSON data, the aggregates, the groups, the windows (None for none) and, by
+        ``describe``, the input. ``whole`` changes nothing: all of it decides what is stored.
         """
         return {
             "aggregate": [[c.name, list(c.columns), _kernel_text(c.kernel)] for c in self.columns],

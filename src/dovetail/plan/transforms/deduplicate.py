@@ -25,12 +25,12 @@ class Deduplicated(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``: ``deduplicate within 5 min``."""
         return f"deduplicate within {span_as_text(self.within_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the stream and the span within which records repeat each other.
-        ``whole``: True to include the columns that the stream's selections make.
+        """Return, as JSON data, the stream, by ``describe``, and the span within which records
+        repeat each other. ``whole``: True to include the columns that the stream's selections make.
         """
         return {
             "deduplicated": describe(self.node, whole=whole),
@@ -39,8 +39,8 @@ class Deduplicated(RowsNode):
 
 
 def deduplicate(node: Node, within: Span) -> Deduplicated:
-    """Return a stream without records that repeat an emitted record of their key ``within`` a span
-    of event time; the span itself is included.
+    """Return the stream ``node`` without records that repeat an emitted record of their key
+    ``within`` a span of event time; the span itself is included.
 
     Raises ``PlanError`` if ``within`` is no span or negative, and for a stream that takes records
     back.

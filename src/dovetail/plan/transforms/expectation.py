@@ -83,15 +83,19 @@ class Expectation(View):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the view in ``explain``."""
+        """The line of text that describes the view in ``explain``, such as ``expect paid, else
+        drop``.
+        """
         return self._operation
 
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the condition, and whether rows that do not meet it are kept.
+        """Return, as JSON data, the viewed node, the condition, and whether rows that do not meet
+        it are kept. The label is not part of it.
 
-        ``needed``: the columns that are read, or None for all. ``whole`` changes nothing.
+        ``describe``: describes the node and makes the condition's text. ``needed``: the columns of
+        the view that are read, or None for all. ``whole`` changes nothing.
         """
         text = describe.text(self, self.expected, self.expression_schema)
         read = None if needed is None else {*needed, *columns_read_by(text, self.node)}
@@ -103,11 +107,12 @@ class Expectation(View):
 
 
 def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str | None) -> View:
-    """Return a view of the rows that treats those that do not meet a condition as ``on_fail`` says.
+    """Return a view of the rows of ``node`` that treats rows that do not meet a condition as
+    ``on_fail`` says (``OnFail``).
 
-    ``label``: the name of the expectation, None for the text of the condition. Raises ``PlanError``
-    if the condition is random, not boolean or not resolved, and for a node that ``view_input``
-    refuses.
+    ``condition``: a boolean column, an expression, or SQL. ``label``: the name of the expectation,
+    None for the text of the condition. Raises ``PlanError`` if the condition is random, not boolean
+    or not resolved, and for a node that ``view_input`` refuses.
     """
     name = f"expect of {node.name}"
     source = view_input(name, node)

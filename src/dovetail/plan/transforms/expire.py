@@ -24,19 +24,19 @@ class Expired(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``: ``expires after 7 days``."""
         return f"expires after {span_as_text(self.after_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table and the age at which rows expire. ``whole`` changes
-        nothing.
+        """Return, as JSON data, the table, by ``describe``, and the age in microseconds after which
+        rows expire. ``whole`` changes nothing.
         """
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 
 
 def expire_rows(node: Node, after: Span) -> Expired:
-    """Return the table with rows that expire ``after`` their last change: once stream time is more
-    than ``after`` ahead of it.
+    """Return the table ``node`` with rows that expire ``after`` their last change: once stream time
+    is more than ``after`` ahead of that change.
 
     Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
     is no span or negative.

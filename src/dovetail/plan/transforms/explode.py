@@ -29,7 +29,9 @@ class Exploded(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``: the array, and the name of the
+        position or the word ``element``.
+        """
         return f"explode {self.column} by {self.position or 'element'}"
 
     @property
@@ -60,8 +62,8 @@ class Exploded(RowsNode):
         return StructType([*named.values()])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, the array column and the position's name, None for none.
-        ``whole`` changes nothing.
+        """Return, as JSON data, the table, by ``describe``, the array column and the position's
+        name, None for none. ``whole`` changes nothing.
         """
         return {
             "exploded": describe(self.node, whole=True),
@@ -71,9 +73,9 @@ class Exploded(RowsNode):
 
 
 def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
-    """Return a table with a row for each element of the array ``column``. The key of such a row is
-    the table's key and the element. With ``position``, the name of a new column, it is the table's
-    key and the element's position.
+    """Return a table with a row for each element of the array ``column`` of the table ``node``. The
+    key of such a row is the table's key and the element. With ``position``, the name of a new
+    column, the key is the table's key and the element's position.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, or if elements cannot be keys
     and there is no ``position``. Raises it for names that occur twice or are reserved, and for
@@ -98,7 +100,7 @@ def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
 
 def _refuse_element(name: str, element: StructField) -> None:
     """Raise ``PlanError`` if elements of the type of ``element`` cannot be a key
-    (``refuse_key_type``), with advice to use positions.
+    (``refuse_key_type``), with advice to use positions. ``name``: the node in errors.
     """
     try:
         refuse_key_type(name, element)

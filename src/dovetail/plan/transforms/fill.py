@@ -34,19 +34,22 @@ class Filled(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``: the columns in which nulls are
+        ignored, or the column ``unsent``.
+        """
         if self.unsent is None:
             return f"ignores nulls of {', '.join(self.nulls)}"
         return f"keeps what {self.unsent} names"
 
     @property
     def values(self) -> StructType:
-        """The table's value columns, without the one that names values not sent."""
+        """The table's value columns in order, without the column ``unsent``, if there is one."""
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table and the column of names, or the columns of nulls. State
-        keeps all columns of the table, so ``whole`` changes nothing.
+        """Return, as JSON data, the table, by ``describe``, and the column ``unsent`` or, without
+        one, the sorted columns of nulls. State keeps all columns of the table, so ``whole`` changes
+        nothing.
         """
         table = describe(self.node, whole=True)
         if self.unsent is None:
@@ -55,7 +58,7 @@ class Filled(RowsNode):
 
 
 def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
-    """Return the table with omitted values filled in from the key's former row.
+    """Return the table ``node`` with omitted values filled in from the key's former row.
 
     ``unsent``: the column with the names of the omitted ones, an ``array<string>``, which the
     result lacks. ``missing``: the effect of an omitted value without a former row: ``"fail"`` stops
@@ -82,8 +85,8 @@ def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
 
 
 def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
-    """Return the table in which a null of ``columns`` leaves the former value, or null without a
-    former row. ``columns``: value columns, or None for all.
+    """Return the table ``node`` with nulls in ``columns`` replaced by the values of the key's
+    former row. A null without a former row stays. ``columns``: value columns, or None for all.
 
     Raises ``PlanError`` for an unknown column, one named twice or no column, for a versioned table,
     and for a table that corrects the past.
@@ -101,7 +104,9 @@ def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
 
 
 def _refuse_versioned(name: str, node: Node) -> None:
-    """Raise ``PlanError`` for a versioned table, whose former rows change with late records."""
+    """Raise ``PlanError`` if ``node`` is a versioned table, whose former rows change with late
+    records. ``name``: the subject of the error.
+    """
     if node.versioned_us is not None:
         raise PlanError(
             name,

@@ -25,7 +25,8 @@ def table_under_key(
     duplicates: Duplicates,
     errors: Errors = "fail",
 ) -> View:
-    """Return the rows of a table under other key columns, one row for each new key.
+    """Return the rows of the table ``node`` under other key columns, one row for each new key. Rows
+    with a null in the new key are left out.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
     ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived,

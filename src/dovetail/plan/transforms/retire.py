@@ -34,8 +34,8 @@ _COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
 
 
 def retire_rows(node: Node, snapshot: str, at: str) -> Node:
-    """Return the table's rows that were read since its latest complete snapshot began, or when it
-    began.
+    """Return the rows of the table ``node`` that were read when its latest complete snapshot began,
+    or later.
 
     ``snapshot``: a text column that marks a snapshot's first and last rows by the values of
     ``_FIRST_MARKS`` and ``_LAST_MARKS``. ``at``: a long column with the moment at which a row was
@@ -85,8 +85,8 @@ def _latest_snapshot_start(moments: Column) -> Column:
     start = F.struct(none.alias("open"), none.alias("whole"))
 
     def state_after(state: Column, coded: Column) -> Column:
-        """Return the state after a mark: the begin of the snapshot that is read, if one is marked,
-        and the begin of the latest complete snapshot.
+        """Return the state after the mark ``coded``: as ``open`` the begin of the snapshot that is
+        being read, as ``whole`` that of the latest complete one. Either may be null.
         """
         moment = F.shiftright(coded, 1)
         last = coded % 2 == 1

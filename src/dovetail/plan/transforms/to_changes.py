@@ -39,7 +39,9 @@ class ToChanges(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``, with the four words for
+        changes.
+        """
         return f"changes, as {', '.join(self.kinds)}"
 
     @property
@@ -48,8 +50,8 @@ class ToChanges(RowsNode):
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, the new column and the four kinds. ``whole`` changes
-        nothing.
+        """Return, as JSON data, the table, by ``describe``, the new column and the four kinds.
+        ``whole`` changes nothing.
         """
         return {
             "changes": describe(self.node, whole=True),
@@ -59,9 +61,9 @@ class ToChanges(RowsNode):
 
 
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
-    """Return the changes of a table as a stream, with the kind of each record in a new text column
-    ``column``. An update makes two records: the row before it, then the row after it. A change that
-    leaves the row as it was makes none.
+    """Return the changes of the table ``node`` as a stream, with the kind of each record in a new
+    text column ``column``. An update makes two records: the row before it, then the row after it. A
+    change that leaves the row as it was makes none.
 
     ``kinds``: four different words for a new row, a row before and after an update, and a deleted
     row, in this order. Their number is not checked. Raises ``PlanError`` for a column name in use

@@ -22,7 +22,7 @@ class Transacted(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``, the same for all such nodes."""
         return "counts rows within transactions"
 
     @property
@@ -31,16 +31,16 @@ class Transacted(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table and the column of transactions. State keeps no other
-        column of the table. ``whole``: True to include the columns that the table's selections
-        make.
+        """Return, as JSON data, the table, by ``describe``, and the column of transactions. State
+        keeps no other column of the table. ``whole``: True to include the columns that the table's
+        selections make.
         """
         return {"transacted": describe(self.node, whole=whole), "transaction": self.transaction}
 
 
 def without_replaced_rows(node: Node, transaction: str) -> Transacted:
-    """Return the table without events of rows that another row of their key replaced within their
-    transaction.
+    """Return the table ``node`` without events of rows that another row of their key replaced
+    within their transaction.
 
     ``transaction``: the name of a struct column with the fields ``op``, ``id``, ``total_order`` and
     ``place``, which is not checked. The result lacks this column. Raises ``PlanError`` for a

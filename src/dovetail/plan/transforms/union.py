@@ -59,8 +59,8 @@ class Union(Node):
         return self.parts
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the descriptions of all parts, from left to right. ``whole``
-        changes nothing.
+        """Return, as JSON data, the descriptions of all parts by ``describe``, from left to right.
+        ``whole`` changes nothing.
         """
         return {"union": [describe(part, whole=True) for part in self.parts]}
 

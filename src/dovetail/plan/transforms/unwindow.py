@@ -46,7 +46,9 @@ class Unwindowed(Node):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``."""
+        """The line of text that describes the node in ``explain``: a table or a stream, and a note
+        if only closed windows are emitted.
+        """
         final = ", each window once, when it is closed" if self.final else ""
         return f"windows as a {'stream' if self.stream else 'table'}{final}"
 
@@ -56,8 +58,9 @@ class Unwindowed(Node):
         return (self.input,)
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the windowed table, and when its windows are emitted. ``whole``:
-        True to include the result's columns.
+        """Return, as JSON data, the windowed table, the result's kind, and whether windows are
+        emitted once they are closed. ``describe``: describes the table. ``whole``: True to include
+        the result's columns.
         """
         described: dict[str, Any] = {
             "windows": describe(self.input.node, whole=whole or self.final),

@@ -111,7 +111,8 @@ def given_arrow_type(argument: str, type_: Type) -> pa.DataType:
     Arrow type, or a text, which needs a Spark session.
 
     An Arrow type is returned as it is, even if Spark does not have it. ``argument``: the argument
-    in errors. Raises ``PlanError`` for anything else.
+    in errors. Raises ``PlanError`` for anything else. Spark's own error passes for a Spark type
+    without an Arrow form.
     """
     if isinstance(type_, pa.DataType):
         return type_

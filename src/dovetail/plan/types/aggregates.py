@@ -886,8 +886,9 @@ def resolve_aggregate(
     kernel.
 
     ``operator``: the aggregation in errors. ``retracts``: True if rows may leave their groups, as
-    those of a table do. Raises ``PlanError`` for an unknown column, for a type that the aggregate
-    does not take, and, with ``retracts``, for an aggregate that cannot take rows back.
+    those of a table do. Raises ``PlanError`` for an unknown column, and for a type that the
+    aggregate does not take. With ``retracts`` it also refuses an aggregate that cannot take rows
+    back.
     """
     columns = [_column_field(operator, name, call, column, schema) for column in call.columns]
     context = _Context(operator, name, call, tuple(columns), retracts)
@@ -942,16 +943,16 @@ class _Context:
         return self.arrow_type
 
     def call_error(self, problem: str, remedy: str) -> PlanError:
-        """Return a ``PlanError`` whose problem follows the operator, the result column and the
-        call.
+        """Return a ``PlanError`` of the operator. Its problem is ``problem`` after the result
+        column and the call, and its advice is ``remedy``.
         """
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
     def type_error(self, needs: str, remedy: str, column: int = 0) -> PlanError:
         """Return a ``PlanError`` for a column of an unsuitable type.
 
-        ``needs``: the type that is needed, in words. ``column``: the index of the column in the
-        call.
+        ``needs``: the type that is needed, in words. ``remedy``: the advice. ``column``: the index
+        of the column in the call.
         """
         field = self.fields[column]
         type_ = field.dataType.simpleString()
@@ -991,13 +992,15 @@ _Resolved: TypeAlias = tuple[DataType, Aggregate]
 
 
 def _resolve_count(_: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``count``, for a column of any type or none."""
+    """Return the Spark type, a long, and the kernel of ``count``, for a column of any type or
+    none.
+    """
     return LongType(), Count()
 
 
 def _resolve_sum(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``sum``: a double for floats, a long for integers, a
-    wider decimal for decimals. Raises ``PlanError`` unless the column is a number.
+    decimal for decimals. Raises ``PlanError`` unless the column is a number.
     """
     if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatSum()
@@ -1078,8 +1081,8 @@ def _resolve_first_or_last(context: _Context) -> _Resolved:
 
 
 def _resolve_collect_list(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``collect_list``. Raises ``PlanError`` if rows may
-    leave their groups and values cannot be compared.
+    """Return the Spark type, an array without nulls, and the kernel of ``collect_list``. Raises
+    ``PlanError`` if rows may leave their groups and equal values may differ in their bytes.
     """
     if context.retracts:
         context.refuse_without_equality()
@@ -1104,23 +1107,23 @@ def _resolve_last_row(context: _Context) -> _Resolved:
 
 
 def _resolve_collect_set(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``collect_set``. Raises ``PlanError`` for a column
-    whose equal values may differ in their bytes.
+    """Return the Spark type, an array without nulls, and the kernel of ``collect_set``. Raises
+    ``PlanError`` for a column whose equal values may differ in their bytes.
     """
     context.refuse_without_equality()
     return ArrayType(context.spark_type, False), CollectSet(context.arrow_type, context.retracts)
 
 
 def _resolve_count_distinct(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``count_distinct``. Raises ``PlanError`` for a column
-    whose equal values may differ in their bytes.
+    """Return the Spark type, a long, and the kernel of ``count_distinct``. Raises ``PlanError`` for
+    a column whose equal values may differ in their bytes.
     """
     context.refuse_without_equality()
     return LongType(), CountDistinct(context.arrow_type, context.retracts)
 
 
 def _resolve_approx_count_distinct(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``approx_count_distinct``.
+    """Return the Spark type, a long, and the kernel of ``approx_count_distinct``.
 
     Raises ``PlanError`` if rows may leave their groups, or for a column whose equal values may
     differ in their bytes.

@@ -55,7 +55,9 @@ class Analysis(ABC):
     @property
     @abstractmethod
     def repeatable(self) -> bool:
-        """True if the expression depends neither on chance nor on the time, such as ``now()``."""
+        """True if the expression depends neither on chance nor on the time or the user. So it is
+        False for ``rand()``, ``now()`` and ``current_user()``.
+        """
 
     @property
     @abstractmethod
@@ -75,8 +77,8 @@ class Analysis(ABC):
 
 
 def analysis_of(frame: DataFrame, column: Column) -> Analysis:
-    """Return the analysis of an expression over a frame. Spark's own error passes if it does not
-    resolve there.
+    """Return the analysis of the expression ``column`` over a frame. Spark's own error passes if
+    the expression does not resolve there.
 
     On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline that shows too few
     columns of a plan.
@@ -227,7 +229,9 @@ _FIELDS, _FIELDS_MAX = "spark.sql.debug.maxToStringFields", 1 << 20
 
 
 def names_moment(column: Column) -> bool:
-    """Return True if the text of an expression names a function of the present time or the user."""
+    """Return True if the text of an expression names a function of the present time or the user,
+    such as ``now()`` or ``current_user()``. Case is ignored.
+    """
     return _MOMENT.search(str(column)) is not None
 
 
@@ -255,8 +259,8 @@ class _ShownAnalysis(Analysis):
 
     @property
     def random(self) -> str | None:
-        """The part of the expression that makes another value each time, or None. If its name is
-        not known, it is described in words.
+        """The part of the expression that makes another value each time, in words if its name is
+        not known. None without such a part, and if only names of files are not deterministic.
         """
         if self._deterministic:
             return None
@@ -267,8 +271,8 @@ class _ShownAnalysis(Analysis):
 
     @cached_property
     def _deterministic(self) -> bool:
-        """True if Spark takes the expression within an aggregate, which it refuses for a random
-        one.
+        """True if Spark takes the expression within an aggregate, which Spark refuses for an
+        expression that is not deterministic. Its other errors pass.
         """
         try:
             _ = self._frame.agg(F.count(self._column)).schema

@@ -60,8 +60,8 @@ class KeyedNode(Protocol):
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
-    """Raise ``PlanError`` with this remedy if a name occurs twice. Case is ignored, as Spark does:
-    ``ID`` and ``id`` are one name.
+    """Raise ``PlanError`` if one of ``names`` occurs twice. Case is ignored, as Spark does: ``ID``
+    and ``id`` are one name. ``operator``, ``remedy``: the error's subject and advice.
     """
     earlier: set[str] = set()
     for name in names:
@@ -72,7 +72,7 @@ def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
 
 def refuse_names(operator: str, names: Sequence[str], remedy: str) -> None:
     """Raise ``PlanError`` for the first of ``names`` that is empty, or reserved for changelogs and
-    stages (``base.columns.is_reserved``).
+    stages (``base.columns.is_reserved``). ``operator``, ``remedy``: the error's subject and advice.
     """
     for name in names:
         if not name or is_reserved(name):
@@ -92,8 +92,8 @@ def known_field(
     """Return the column ``name`` of ``schema``.
 
     Raises ``PlanError`` for an unknown name; case counts. The error says ``where`` the name was
-    given, such as ``key=``, lists the known columns of the input ``input_name``, and names a
-    similar one. ``hint`` is added to the list.
+    given, such as ``key=``. It lists the known columns of the input ``input_name``, and names a
+    similar one. ``hint`` is added to the list. ``operator``: the error's subject.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(
@@ -135,7 +135,8 @@ def split_key_and_values(
     """Split a schema into key columns, in the order of ``key``, and value columns, in that of
     ``schema``.
 
-    Raises ``PlanError`` for an unknown key column, and for one named twice.
+    ``operator``: the subject of errors. Raises ``PlanError`` for an unknown key column, and for one
+    named twice.
     """
     keys = [key] if isinstance(key, str) else list(key)
     key_fields = StructType([known_field(operator, "key=", column, schema) for column in keys])
@@ -147,9 +148,9 @@ def refuse_key_type(operator: str, key: StructField) -> None:
     """Raise ``PlanError`` if a key column has a type whose equality differs from equality of bytes.
 
     Such types are maps, variants, calendar and year-month intervals, and collated strings, at any
-    depth.
+    depth. ``operator``: the error's subject.
     """
-    offending = next((t for t in types_within(key.dataType) if _is_no_key(t)), None)
+    offending = next((t for t in types_within(key.dataType) if _cannot_be_key(t)), None)
     if offending is not None:
         raise PlanError(
             operator,
@@ -161,8 +162,9 @@ def refuse_key_type(operator: str, key: StructField) -> None:
 
 
 def refuse_value_type(operator: str, value: StructField) -> None:
-    """Raise ``PlanError`` if a column has calendar or year-month intervals at any depth. Values
-    travel as Arrow columns, for which Spark has no form of these types.
+    """Raise ``PlanError`` if the column ``value`` has calendar or year-month intervals at any
+    depth. Values travel as Arrow columns, for which Spark has no form of these types. ``operator``:
+    the error's subject.
     """
     offending = next(
         (t for t in types_within(value.dataType) if isinstance(t, _CALENDAR_TYPES)), None
@@ -190,6 +192,7 @@ def map_without_text_keys(type_: DataType) -> MapType | None:
 def refuse_given(operator: str, problem: str, remedy: str, **arguments: object) -> None:
     """Raise ``PlanError`` for the first of ``arguments`` that is not None; raise nothing if all are
     None. ``problem``: the words that follow the argument's name, such as ``is for streams``.
+    ``operator``, ``remedy``: the error's subject and advice.
     """
     for argument, value in arguments.items():
         if value is not None:
@@ -205,7 +208,7 @@ _TEXT_KEYS = (StringType, NumericType, BooleanType)
 _CALENDAR_TYPES = (CalendarIntervalType, YearMonthIntervalType)
 
 
-def _is_no_key(type_: DataType) -> bool:
+def _cannot_be_key(type_: DataType) -> bool:
     """Return True if values of a type cannot be keys: maps, variants, calendar and year-month
     intervals, and collated strings. Types nested in ``type_`` are not looked at.
     """

@@ -85,8 +85,8 @@ def field_of(
 
 
 def refuse_random(operator: str, what: str, field: StructField) -> None:
-    """Raise ``PlanError`` if ``field_of`` marked ``field`` as random. ``what``: the column in
-    words, for the error.
+    """Raise ``PlanError`` if ``field_of`` marked ``field`` as random. ``operator``, ``what``: the
+    error's subject, and the column in words.
     """
     if field.metadata and RANDOM in field.metadata:
         raise PlanError(

@@ -27,9 +27,9 @@ def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
     """Return a user's columns as a ``StructType``, nullable at every depth, in their order.
 
     ``columns``: a text as in SQL, a ``StructType``, an Arrow schema, or types by name.
-    ``argument``: where they were given, for errors. Raises ``PlanError`` for a text that is no list
-    of columns, and for types that Spark lacks. A text needs a Spark session. Names are not checked:
-    they may be reserved or occur twice.
+    ``operator``, ``argument``: where they were given, for errors. Raises ``PlanError`` for a text
+    that is no list of columns, and for types that Spark lacks. A text needs a Spark session. Names
+    are not checked: they may be reserved or occur twice.
     """
     if isinstance(columns, str):
         return parse_columns(operator, argument, columns).toNullable()
@@ -45,8 +45,8 @@ def schema_of(operator: str, argument: str, columns: Columns) -> StructType:
 def parse_columns(operator: str, argument: str, text: str) -> StructType:
     """Return the columns of a text such as ``'id long, name string'``, in their order.
 
-    ``argument``: where the text was given, for errors. Raises ``PlanError`` for a text that does
-    not parse, for a single type, and without a Spark session.
+    ``operator``, ``argument``: where the text was given, for errors. Raises ``PlanError`` for a
+    text that does not parse, for a single type, and without a Spark session.
     """
     try:
         schema = DataType.fromDDL(text)
@@ -68,8 +68,8 @@ def parse_columns(operator: str, argument: str, text: str) -> StructType:
 def _nullable_field(
     operator: str, argument: str, name: str, type_: pa.DataType | DataType
 ) -> StructField:
-    """Return the nullable column ``name`` of a Spark type or an Arrow type. Raises ``PlanError`` if
-    Spark has no type for the Arrow type.
+    """Return the nullable column ``name`` of a Spark type or an Arrow type. ``operator``,
+    ``argument``: for errors. Raises ``PlanError`` if Spark has no type for the Arrow type.
     """
     if isinstance(type_, DataType):
         return StructField(name, type_)
