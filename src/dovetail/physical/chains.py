@@ -25,8 +25,8 @@ from dovetail.plan.transforms.aggregation import Aggregation
 
 
 def subscription_source(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """Return the output of ``SubscribeLaw`` as an input: by foreign key, with primary key and
-    values.
+    """Return the output of ``SubscribeLaw`` as an input: by foreign key, with the primary key and
+    the values as its values.
 
     ``left``: the input of ``SubscribeLaw``, which has a foreign key. ``carries``: the arrival
     columns that the rows bring.
@@ -56,7 +56,7 @@ def _source_by_foreign_key(
     """Return an input with the rows of ``source`` under its foreign key, which becomes the key.
 
     ``values``: the value columns. ``carries``: the arrival columns that the rows bring.
-    ``instruction``: the columns that say what a row is for.
+    ``instruction``: the columns that tell what a row does.
     """
     row_fields = [source.shape.schema.field(name) for name in ROW_COLUMNS]
     key = source.shape.foreign_fields[1:]
@@ -122,7 +122,8 @@ def in_order_operator(answering: Operator, name: str) -> Operator:
     """Return the operator that puts the results of a foreign-key join in order: those of each
     primary key by the change that caused them.
 
-    ``answering``: the join. ``name``: the name of the returned operator's input in errors.
+    ``answering``: the join's operator. ``name``: the name of the returned operator's input in
+    errors.
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
     results = SourceSpec(name, RowShape(pa.schema([*answering.output_schema, *numbers]), keys=0))
@@ -138,7 +139,8 @@ def in_order_operator(answering: Operator, name: str) -> Operator:
 
 def aggregation_law(node: Aggregation) -> groups.AggregationLaw:
     """Return the law of an aggregation node, with a column for each result. Value columns are
-    numbered by their position in ``node.used``. It takes rows back unless the input is a stream.
+    numbered by their position in ``node.used``. Unless the input is a stream, the law takes rows
+    back that leave their group.
     """
     return groups.AggregationLaw(
         node.name,

@@ -42,25 +42,25 @@ def law_of(node: Node, entries: Sequence[Entry]) -> Law:
     """Return the law of a plan node that is one operator: by default a join of tables by key.
 
     ``entries``: the inputs of the stage, each once, with all that the node reads. The law refers to
-    them by their indices.
+    inputs by their indices in ``entries``.
     """
     return TableJoinLaw(_join_tree(node, entries))
 
 
 @law_of.register
-def _(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
+def _law_of_history_join(node: table_join.HistoryJoin, entries: Sequence[Entry]) -> Law:
     """Return the law of a join of versioned tables over their history."""
     return HistoryJoinLaw(_side_indices(node, entries), node.how)
 
 
 @law_of.register
-def _(node: join_call.Materialized, entries: Sequence[Entry]) -> Law:
+def _law_of_materialized(node: join_call.Materialized, entries: Sequence[Entry]) -> Law:
     """Return the law of a table of which only changes of its rows are emitted."""
     return TableJoinLaw(_join_tree(node.node, entries), distinct=True)
 
 
 @law_of.register
-def _(node: View, entries: Sequence[Entry]) -> Law:
+def _law_of_view(node: View, entries: Sequence[Entry]) -> Law:
     """Return the law of a view that has a stage to itself: a union of one for a stream, else a join
     of one table.
     """
@@ -68,25 +68,25 @@ def _(node: View, entries: Sequence[Entry]) -> Law:
 
 
 @law_of.register(union.Union)
-def _(*_: object) -> Law:
+def _law_of_union(*_: object) -> Law:
     """Return the law of a union, the same for all unions."""
     return UnionLaw()
 
 
 @law_of.register
-def _(node: Deduplicated, _: Sequence[Entry]) -> Law:
+def _law_of_deduplicated(node: Deduplicated, _: Sequence[Entry]) -> Law:
     """Return the law of a stream without repetitions."""
     return DeduplicateLaw(node.within_us)
 
 
 @law_of.register
-def _(node: Expired, _: Sequence[Entry]) -> Law:
+def _law_of_expired(node: Expired, _: Sequence[Entry]) -> Law:
     """Return the law of a table whose rows expire."""
     return ExpireLaw(node.after_us)
 
 
 @law_of.register
-def _(node: Exploded, _: Sequence[Entry]) -> Law:
+def _law_of_exploded(node: Exploded, _: Sequence[Entry]) -> Law:
     """Return the law of a table with a row for each element of an array."""
     (element,) = arrow_schema(StructType([node.element]))
     column_index = node.node.values.names.index(node.column)
@@ -94,11 +94,12 @@ def _(node: Exploded, _: Sequence[Entry]) -> Law:
 
 
 @law_of.register
-def _(node: Filled, _: Sequence[Entry]) -> Law:
+def _law_of_filled(node: Filled, _: Sequence[Entry]) -> Law:
     """Return the law of a table that takes values which were not sent from the row before.
 
-    ``node.unsent``: the column that lists them. Only with it, a missing row before may be an error,
-    if the user asks for it.
+    ``node.unsent``: the column that lists these values; if it is None, nulls in ``node.nulls``
+    stand for them. Only with the column, a missing row before may be an error, if the user asks for
+    it.
     """
     names = tuple(node.node.values.names)
     if node.unsent is None:
@@ -110,38 +111,42 @@ def _(node: Filled, _: Sequence[Entry]) -> Law:
 
 
 @law_of.register
-def _(node: Transacted, _: Sequence[Entry]) -> Law:
+def _law_of_transacted(node: Transacted, _: Sequence[Entry]) -> Law:
     """Return the law of a table of a database's events, counted within their transactions."""
     return TransactLaw(node.node.values.names.index(node.transaction))
 
 
 @law_of.register
-def _(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
+def _law_of_to_changes(node: to_changes.ToChanges, _: Sequence[Entry]) -> Law:
     """Return the law of the rows before and after each change of a table."""
     return ToChangesLaw(node.kinds)
 
 
 @law_of.register
-def _(node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]) -> Law:
+def _law_of_stream_table_join(
+    node: stream_table_join.StreamTableJoin, entries: Sequence[Entry]
+) -> Law:
     """Return the law of a stream joined with tables."""
     return StreamTableJoinLaw(_join_tree(node, entries), node.grace_us)
 
 
 @law_of.register
-def _(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
+def _law_of_stream_join(node: stream_join.StreamJoin, entries: Sequence[Entry]) -> Law:
     """Return the law of a join of two streams within a window."""
     window = Window(**asdict(node.within))
     return StreamJoinLaw(_side_indices(node, entries), node.how, window, node.unmatched)
 
 
 def _side_indices(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
-    """Return the indices of a join's left and right side among the inputs ``entries``."""
+    """Return the indices of a join's left and right side among the inputs ``entries``, equal for a
+    join of an input with itself.
+    """
     return _entry_index(node.left, entries), _entry_index(node.right, entries)
 
 
 def _join_tree(node: Node, entries: Sequence[Entry]) -> Tree:
-    """Return the joins below a node as a tree, with the indices of inputs among ``entries`` as
-    leaves.
+    """Return the joins below a node as a tree; its leaves have the indices of inputs among
+    ``entries``. A node that is no join is a single leaf.
     """
     if not isinstance(node, nodes.JoinNode):
         return TreeLeaf(_entry_index(node, entries))
@@ -149,5 +154,5 @@ def _join_tree(node: Node, entries: Sequence[Entry]) -> Tree:
 
 
 def _entry_index(node: Node, entries: Sequence[Entry]) -> int:
-    """Return the index of a node among the inputs ``entries``, which contain it."""
+    """Return the index of a node among the inputs ``entries``, which must contain it."""
     return next(source_index for source_index, entry in enumerate(entries) if entry == node)

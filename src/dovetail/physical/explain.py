@@ -43,7 +43,7 @@ def explain(
 
 def _stage_lines(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
     """Yield the lines of one stage: its number, then what it shuffles, stores and looks up, and its
-    result. ``reasons``: also say why.
+    result. ``reasons``: True to add why rows are shuffled and stored.
     """
     yield f"Stage {stage.number}"
     yield f"  shuffle  {', '.join(stage.reads)} by {stage.by}"
@@ -61,8 +61,9 @@ def _stage_lines(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
 def _tree_lines(node: Node, first: str, indent: str, shown: set[Node] | None) -> Iterator[str]:
     """Yield the lines of a node and of its inputs, as a tree.
 
-    ``first`` precedes the node's own line, ``indent`` the lines of its inputs. ``shown``: the nodes
-    whose inputs are not repeated, which grows; None to repeat all.
+    ``first``: the text before the node's own line. ``indent``: the text before the lines of its
+    inputs. ``shown``: the nodes whose inputs are not repeated, to which this adds; None to repeat
+    all.
     """
     if isinstance(node, Derived):
         yield from _tree_lines(node.node, first, indent, shown)
@@ -81,7 +82,9 @@ def _tree_lines(node: Node, first: str, indent: str, shown: set[Node] | None) ->
 
 
 def _verdict_lines(join: Node) -> Iterator[str]:
-    """Yield the chosen kind of join, then each limitation: met, or broken and why."""
+    """Yield a line with the outcome, whether a delta join was chosen, then a line for each
+    limitation: met and by what, or broken and why. ``join``: a node with verdicts.
+    """
     yield f"Delta join: {'chosen' if join.eventual else 'not chosen'} for {join.name}"
     for verdict in join.verdicts:
         how = f"met, {verdict.how}" if verdict.broken is None else f"BROKEN, {verdict.broken}"

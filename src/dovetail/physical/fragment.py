@@ -79,13 +79,15 @@ class Operator:
 
     @property
     def keys(self) -> int:
-        """The number of key columns of the first source, the same for all but ``StarLookupLaw``."""
+        """The number of key columns of the first source. All sources have the same number, except
+        those of a ``StarLookupLaw``.
+        """
         return self.sources[0].shape.keys
 
     @property
     def key_columns(self) -> range:
-        """The indices of the first source's key columns in its schema: the same for all sources of
-        all laws but ``StarLookupLaw``.
+        """The indices of the first source's key columns in its schema. They are the same for all
+        sources, except those of a ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 
@@ -96,7 +98,9 @@ class Operator:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names under which the sources' rows are stored; repeated names are numbered."""
+        """The names of the sources, under which their rows are stored; repeated names are
+        numbered.
+        """
         return number_repeated_names([source.name for source in self.sources])
 
     @property
@@ -105,11 +109,11 @@ class Operator:
         return self.law.stores(self.sources)
 
     def time_inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the numbers of the fragment's inputs by whose stream time these ``sources`` of the
-        operator go.
+        """Return the numbers of the fragment's inputs by whose stream time these ``sources`` go.
 
-        ``sources``: indices of the operator's sources. One that another operator feeds goes by the
-        ``clocks`` of this one. The numbers are in the order of ``sources``, perhaps repeated.
+        ``sources``: indices of the operator's sources. A source that an earlier operator feeds goes
+        by all inputs in this operator's ``clocks``. The numbers are in the order of ``sources``,
+        perhaps repeated. For an operator alone in its fragment they are ``sources`` themselves.
         """
         if not self.reads:
             return sources
@@ -176,8 +180,8 @@ class Fragment:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the first input's key columns in its schema: the same for all inputs of
-        all fragments but that of a ``StarLookupLaw``.
+        """The indices of the first input's key columns in its schema. They are the same for all
+        inputs, except those of a ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 
@@ -198,7 +202,9 @@ class Fragment:
 
     @property
     def metric_names(self) -> list[str]:
-        """The metrics of rows that had no use, of all operators, each once."""
+        """The names of the metrics of rows that had no use, each once: those of each operator in
+        order, then ``<input>.replaced`` of inputs whose rows may come from several logs.
+        """
         names: dict[str, None] = {}
         for operator in self.operators:
             names |= dict.fromkeys(operator.law.metric_names(operator.sources))
@@ -211,8 +217,8 @@ class Fragment:
 
     @cached_property
     def match_counted_inputs(self) -> list[str]:
-        """The inputs of joins whose records are counted by whether they find rows on all other
-        sides, each once.
+        """The names of the inputs whose records are counted by whether they find rows on all other
+        sides. Each comes once, in the order of operators; empty without joins.
         """
         return [
             *dict.fromkeys(n for o in self.operators for n in o.law.match_counted_inputs(o.sources))
@@ -276,7 +282,7 @@ class Fragment:
 
     @property
     def _alignment_stores(self) -> Mapping[str, Store]:
-        """The stores of rows that wait for another input; empty without ``align_us``."""
+        """The stores of rows that wait for another input, by name; empty without ``align_us``."""
         if self.align_us is None:
             return {}
         holds = f"what is ahead of another input, for up to {span_as_text(self.align_us)}"
@@ -311,8 +317,8 @@ class Fragment:
 
 
 def alignment_store_name(name: str) -> str:
-    """Return the name of the store of an input's rows that wait for another input (``align=``).
-    ``name``: the input's name.
+    """Return the name of the store of an input's rows that are ahead and wait for another input
+    (``align=``). ``name``: the input's name.
     """
     return f"{name}: ahead"
 
@@ -325,10 +331,14 @@ def log_store_name(name: str) -> str:
 
 
 def replaced_metric(source: SourceSpec) -> str:
-    """Return the metric of an input's rows that are older than their key's row from another log."""
+    """Return the name of the metric of an input's rows that are older than their key's row from
+    another log: ``<input>.replaced``.
+    """
     return metric_name(source.name, "replaced")
 
 
 def no_window_metric(source: SourceSpec) -> str:
-    """Return the metric of an input's rows that name no window, or one that is no longer kept."""
+    """Return the name of the metric of an input's rows that look in no window, or in one that is no
+    longer kept: ``<input>.no_window``.
+    """
     return metric_name(source.name, "no_window")

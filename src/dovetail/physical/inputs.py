@@ -68,8 +68,8 @@ class Input:
 
     @property
     def key_text(self) -> str:
-        """The columns by which the stage finds rows, in words: with ``key`` first if they are the
-        source's key.
+        """The columns by which the stage finds rows, with their types, such as ``(id bigint)``. The
+        text begins with ``key`` if they are the source's own key.
         """
         is_own_key = self.key == tuple(self.source.key.names)
         return ("key " if is_own_key else "") + columns_as_text(StructType(self.key_fields))
@@ -90,9 +90,10 @@ class Input:
     @property
     def value_fields(self) -> list[StructField]:
         """The columns that travel as values, under the source's names: those in ``used``, else all
-        columns of the source without the key by which rows are found. ``only`` restricts these to
-        its value columns and the source's key. Of a star it is the foreign keys, under internal
-        names.
+        columns of the source that are not in ``key``.
+
+        ``only`` restricts the source's value columns among them, not its key columns. With
+        ``references`` (for a star), the columns are the foreign keys alone, under internal names.
         """
         if self.references:
             return [
@@ -117,7 +118,9 @@ class Input:
 
     @property
     def aggregated_fields(self) -> list[StructField]:
-        """The columns that travel as values, with their types, under internal names."""
+        """The columns that travel as values of an aggregation, with their types, under internal
+        names: ``_v0``, ``_v1`` and so on.
+        """
         return [
             StructField(aggregated_name(value_index), f.dataType)
             for value_index, f in enumerate(self.value_fields)
@@ -151,7 +154,7 @@ class Arrival:
         timed = any(node.timed for node in nodes)
         computed = [part for node in nodes for part in node.walk() if not isinstance(part, Source)]
         return cls(
-            _in_one_order([node.origins for node in nodes]),
+            _merge_orders([node.origins for node in nodes]),
             timed,
             expires=any(part.expires for part in computed),
             streams=any(part.stream for part in computed),
@@ -160,13 +163,15 @@ class Arrival:
         )
 
     def has_shared_log(self, source: Entry) -> bool:
-        """Say whether the rows of a source have a place in a log that all inputs share."""
+        """Return True if the rows of ``source`` have a place in a log that all inputs share."""
         return self.one_log or source.ordered
 
     def carried_columns(self, source: Entry) -> tuple[str, ...]:
-        """Return the arrival columns that rows of another stage bring, without ``_sequence``.
+        """Return the names of the arrival columns that rows of another stage bring, without
+        ``_sequence``. ``source``: the input through which they are read.
 
-        Empty for sources, and for delta joins, whose results are put in order anew.
+        Empty if a source of the topology is read, and for delta joins, whose results are put in
+        order anew.
         """
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
@@ -175,13 +180,15 @@ class Arrival:
 
     @property
     def _time_columns(self) -> tuple[str, ...]:
-        """The column with the stream time of a stage's rows; empty if nothing needs it."""
+        """The column with the stream time of a stage's rows (``_stream_time``), as the only
+        element; empty if nothing in the topology needs it.
+        """
         needed = self.expires or self.streams or (self.timed and self.left_out)
         return (STREAM_TIME,) if needed else ()
 
     def _order_columns(self, source: Entry) -> tuple[str, ...]:
-        """Return the columns that order an input's changes, without ``_sequence``: ``_clock`` and
-        ``_order``, or none in a shared log.
+        """Return the names of the columns that order an input's changes, without ``_sequence``:
+        ``_clock`` and ``_order``, or none in a shared log.
 
         In a shared log with expiring rows it is ``_order``: a row that expires comes before the
         record that makes it expire.
@@ -192,7 +199,9 @@ class Arrival:
 
     def cause_columns(self, node: Node) -> tuple[str, ...]:
         """Return the names of the columns by which readers of ``node``'s stage know the record that
-        caused a change; empty if none are needed.
+        caused a change. ``_sequence`` is the first if the rows have a place in a shared log.
+
+        Empty if no columns are needed.
         """
         entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.has_shared_log(entry) else ()), *self.carried_columns(entry))
@@ -208,9 +217,9 @@ class Arrival:
         return (*position, *self._order_columns(source), TIE, *self._time_columns)
 
 
-def _in_one_order(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
-    """Return all sources, each once, in an order that agrees with each list. If lists disagree,
-    return them by first use.
+def _merge_orders(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
+    """Return all sources in ``orders``, each once, in an order that agrees with each list. If lists
+    disagree, return the sources by first use.
     """
     first_use = dict.fromkeys(chain.from_iterable(orders))
     sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
@@ -234,9 +243,10 @@ def source_spec(
     stairs: bool = False,
     aligned: bool = False,
 ) -> SourceSpec:
-    """Return the layout of an input's rows under ``name``, from what its source and ``arrival``
-    say. ``arrival``: that of a topology with all sources of the input. The flags are what a stage
-    asks for:
+    """Return the layout of an input's rows, from the properties of its source and of ``arrival``.
+
+    ``name``: the name of the input in its stage, which no other input of it has. ``arrival``: that
+    of a topology with all sources of the input. The flags are what a stage asks for:
 
     | flag | if true |
     |---|---|
@@ -288,8 +298,9 @@ def source_spec(
 
 
 def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:
-    """Return what orders the rows of a source under this arrival: ``"shared log"``, ``"own logs"``
-    or ``"file"``, the first that applies. Return None for rows that time alone orders.
+    """Return the place by which the rows of a source are ordered under this arrival:
+    ``"shared log"``, ``"own logs"`` or ``"file"``, the first that applies. Return None for rows
+    that time alone orders.
     """
     if arrival.has_shared_log(source):
         return "shared log"
@@ -303,8 +314,9 @@ def table_key(node: Node) -> tuple[str, ...]:
     """Return the names of a node's columns that are the key of a table, for rows that may not have
     nulls there.
 
-    For a stream it is the key of the table whose changes it has; other streams have none. It is
-    empty if the table itself may have nulls in its key.
+    A table's are its own key, none if that may have nulls. For a view of a stream they are the key
+    of the table whose changes the stream has, as far as the view names them. Other streams have
+    none.
     """
     if not node.stream:
         return () if node.null_keys else tuple(node.key.names)
@@ -317,10 +329,10 @@ def table_key(node: Node) -> tuple[str, ...]:
 
 
 def _has_logs(input_: Input) -> bool:
-    """Say whether a key of a table may have rows in several logs, of which the newest counts.
+    """Return True if rows of one key of a table may come from several logs, of which the newest
+    counts. False for streams, and for versioned tables, where event time decides instead.
 
-    Of a versioned table's rows event time decides instead. ``input_``: one with a source below it,
-    not another stage's result.
+    ``input_``: one with a source below it, not another stage's result.
     """
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
@@ -329,17 +341,19 @@ def _has_logs(input_: Input) -> bool:
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:
-    """Say whether the rows of a stage need places of their own (``_order``).
+    """Return True if the rows of a stage need places of their own (``_order``).
 
-    They do if ``feeds``, the columns that it gives to its readers, has them. They also do if the
-    rows of one of its ``inputs`` bring them.
+    They do if ``_order`` is among ``feeds``, the columns that the stage gives to its readers. They
+    also do if the rows of one of its ``inputs`` bring ``_order``.
     """
     return ORDER in feeds or any(ORDER in arrival.carried_columns(i.source) for i in inputs)
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """Raise ``PlanError`` if some of ``inputs``, but not all, have their place in a shared log. If
-    they are ``aligned``, as by ``align=``, raise it if any has.
+    """Raise ``PlanError`` if some of ``inputs``, but not all, have their place in a shared log.
+    With ``aligned`` (inputs wait for each other by ``align=``), raise it if any has.
+
+    ``node``: the node that the error names.
     """
     logs = [i.source.name for i in inputs if i.source.ordered]
     if logs and aligned:
@@ -357,7 +371,9 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
-    """Return the names of the inputs in order; repeated ones are numbered."""
+    """Return the names of the inputs in order, with a number after each repeated one:
+    ``a, a#2``.
+    """
     return number_repeated_names([input_.source.name for input_ in inputs])
 
 

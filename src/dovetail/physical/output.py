@@ -49,8 +49,8 @@ class Output:
         return arrow_schema(self.columns)
 
     def rows_of_changes(self, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one for
-        each. If a projection follows, they stay as they are.
+        """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one row for
+        each change, in their order. If a projection follows, return the changes as they are.
         """
         if self.held is None:
             return changes
@@ -63,7 +63,9 @@ class Output:
 
 
 def changelog_columns(stage: Stage) -> StructType:
-    """Return the columns of the changelog of a stage's node, then those that feed other stages."""
+    """Return the columns of the changelog of a stage's node, then the int64 columns that tell other
+    stages which record caused a change.
+    """
     cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
     return StructType([*changelog_schema(stage.node), *cause])
 
@@ -96,8 +98,10 @@ def output_of(stage: Stage) -> Output:
 
 def held_columns(stage: Stage) -> dict[str, str]:
     """Map each key and value column of the stage's node to the stage column behind it, in the
-    changelog's order. The node's selections may only name columns; columns of a windowed table that
-    are computed are left out. ``stage``: the last one of its node.
+    changelog's order.
+
+    The node's selections may only name columns. For a windowed table, columns that are computed are
+    left out. ``stage``: the last one of its node.
     """
     node = stage.node
     names = (*node.key.names, *node.values.names)
@@ -110,8 +114,8 @@ def held_columns(stage: Stage) -> dict[str, str]:
 
 
 def windowed_node(node: Unwindowed) -> Node:
-    """Return the node whose columns the stage emits for a windowed table read as a table or
-    stream.
+    """Return the node whose columns the stage emits for ``node``, a windowed table read as a table
+    or stream. With windows emitted once closed it is the node's input, else the node below that.
     """
     return node.input if node.final else node.input.node
 
@@ -130,9 +134,9 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
     """Return the stage column behind each key column of a join's result, by name. A join with its
-    own key has ``_k0``, ``_k1`` …; any other has the left side's.
+    own key has ``_k0``, ``_k1`` …; any other join has the columns of the left side.
 
-    ``left``: the stage column behind each column of the left side.
+    ``left``: the stage column behind each column of the left side, by name.
     """
     if node.has_own_key:
         return {name: key_name(key_index) for key_index, name in enumerate(node.key.names)}
@@ -141,7 +145,10 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 def _stage_columns(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
     """Map each column of ``node`` to its stage column, through all joins below it. A node that is
-    no join is a leaf. ``first_leaf``: the index of the leaf of its first input.
+    no join is a leaf.
+
+    ``first_leaf``: the index in ``stage.leaves`` of the node's first input. The joins' selections
+    must only name columns.
     """
     if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)

@@ -111,14 +111,14 @@ def plan_of(
 def _materialize_union(
     node: Node, views: tuple[View, ...], emit: Emit
 ) -> tuple[Node, tuple[View, ...]]:
-    """Return a result's node and its unchanged views. A union of tables under ``emit="batch"``
-    becomes a node that stores its rows; any other node stays.
+    """Return a result's node, which is below its views, and the unchanged ``views``. A union of
+    tables under ``emit="batch"`` becomes a node that stores its rows; any other node stays.
 
     A union keeps no rows by itself, so it could not tell the last change of a key. Raises
-    ``PlanError`` for a union that corrects the past.
+    ``PlanError`` if the union that is to store rows corrects the past.
     """
-    keeps = emit == "batch" and isinstance(node, Union) and not node.stream
-    return (materialize(node) if keeps else node), views
+    stores = emit == "batch" and isinstance(node, Union) and not node.stream
+    return (materialize(node) if stores else node), views
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,16 @@ class _Planner:
     def stage_of(
         self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
     ) -> Stage:
-        """Return the stage that computes ``node`` with the emission ``emit``, creating it on first
+        """Return the stage that computes ``node`` with the emission ``emit``, planning it on first
         use.
 
         A node has a second stage only if a view needs each of its changes and other readers do not.
         ``feeds``: the columns that tell a reader which record caused a change; those of the first
         call count. ``entry``: the input that reads the node, perhaps through a view; None for a
-        result. Raises ``PlanError`` if another reader without a view needs another emission.
+        result.
+
+        Raises ``PlanError`` if another reader without a view needs another emission. Raises the
+        errors of ``plan_stage``.
         """
         if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
             chains.refuse_batch(node)
@@ -158,12 +161,13 @@ class _Planner:
     def _plan_port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
-        """Return the port of an input that is read by key. If the input is a node, plan the stage
-        behind it.
+        """Return the port (the route of rows) of an input that is read by key. If the input is a
+        node's result, plan the stage that computes the node.
 
-        ``emit``: the emission of the reader. The stage behind has it too if the node is current, no
-        delta join or union, and its views keep all rows. Else it emits each change. ``by``: the
-        columns that partition rows, the key if empty. Raises the errors of ``stage_of``.
+        ``source``: the layout of the input's rows. ``emit``: the emission of the reader. The stage
+        behind has it too if the node is current, no delta join or union, and the input's views keep
+        all rows. Else that stage emits each change. ``by``: the columns that partition rows, the
+        key if empty. Raises the errors of ``stage_of``.
         """
         base = input_.source.base
         if isinstance(base, Source):
@@ -190,9 +194,11 @@ class _Planner:
         key_names: tuple[str, ...] = (),
         align_us: int | None = None,
     ) -> Fragment:
-        """Return a fragment of one operator, titled with the node's name. ``topology``: its
-        fingerprint. ``key_names``: the users' names of the key's columns. ``align_us``: the longest
-        wall-clock time that an input waits for another one, None for no waiting.
+        """Return a fragment of one operator, titled with the node's name.
+
+        ``topology``: the fingerprint to which the fragment's stored state belongs. ``key_names``:
+        the users' names of the key's columns. ``align_us``: the longest wall-clock time that an
+        input waits for another one, None for no waiting.
         """
         return Fragment(
             topology=topology,
@@ -328,11 +334,11 @@ class _Planner:
         )
 
     def _plan_star(self, star: Star, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan joins by foreign key of one table: by its key, by all foreign keys, then by its key
-        again. Return the last stage; the others feed it.
+        """Plan a star's joins: by the key of its fact (the table with all foreign keys), by all
+        foreign keys, then by the fact's key again. Return the last stage; the others feed it.
 
         ``emit``, ``feeds``: as for ``plan_stage``. Raises ``PlanError`` if only some of the tables
-        have their place in a shared log, and the errors of ``stage_of`` for the stages behind.
+        have their place in a shared log. Raises the errors of ``stage_of`` for the stages behind.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -423,9 +429,10 @@ class _Planner:
 
     @plan_stage.register
     def _plan_aggregation(self, node: Aggregation, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Plan an aggregation: one stage by group, which is returned.
+        """Plan an aggregation and return its last stage, which has the rows of each group in one
+        bucket.
 
-        Before it, a table has a stage by its own key, which knows the group that each row leaves. A
+        A table has a stage by its own key before it, which knows the group that each row leaves. A
         stream has none. ``emit``, ``feeds``: as for ``plan_stage``. Raises the errors of
         ``stage_of`` for the stage behind.
         """
@@ -470,9 +477,9 @@ class _Planner:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
         Return the stage that joins.
 
-        If a left row may change its join key, a stage by primary key comes first. ``feeds`` is not
-        used: the results are put in order anew. Raises ``PlanError`` if a side has no lookup
-        source.
+        If a left row may change its join key, a stage by primary key comes first. ``emit``: as for
+        ``plan_stage``. ``feeds`` is not used: the results are put in order anew. Raises
+        ``PlanError`` if a side has no lookup source, and the errors of ``stage_of``.
         """
         needed = needed_columns(node)
         inputs = tuple(
@@ -526,8 +533,8 @@ class _Planner:
     ) -> Stage:
         """Plan windowed tables as one fragment of several operators, and return the stage with it.
 
-        ``feeds``: the columns that tell readers the cause of a change. Raises the errors of
-        ``plan_windowed_fragment``.
+        ``emit``, ``feeds``: as for ``plan_stage``. Raises the errors of ``plan_windowed_fragment``
+        and of ``stage_of``.
         """
         planned = plan_windowed_fragment(
             node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds

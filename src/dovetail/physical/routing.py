@@ -37,6 +37,7 @@ class InputEdge:
     """One input of a stage: an edge of the plan."""
 
     stage: Stage
+    """The stage that reads the rows."""
     reader: int
     """The number of the stage in the line."""
     number: int
@@ -46,7 +47,9 @@ class InputEdge:
     reported: int = 0
     """The number of views, from the innermost, whose dead letters another reading reports."""
     fails: bool = False
-    """True if it reports the rows on which its expression fails. One stage of a node does."""
+    """True if it reports the rows on which its foreign key's expression fails. Of several stages of
+    a node that compute it, only the first does.
+    """
 
     @property
     def reports_dead_letters(self) -> bool:
@@ -58,7 +61,8 @@ class InputEdge:
 
     @property
     def metric_names(self) -> list[str]:
-        """The metrics of rows left out during packing that this reading reports, in order.
+        """The names of the metrics of rows left out during packing that this reading reports:
+        ``<input>.dropped``, then ``<input>.failed`` only with ``fails``.
 
         Empty if the stage's operators do not count such rows.
         """
@@ -69,8 +73,8 @@ class InputEdge:
 
     @property
     def failure_text(self) -> str:
-        """The problem in words that a dead letter names if the foreign key's expression fails on
-        its row.
+        """The problem that a dead letter names if the foreign key's expression fails on its row, in
+        words. The reading must be by key (``port.input``).
         """
         assert self.port.input is not None
         return f"{self.stage.argument} fails on a row of {self.port.input.source.name}"
@@ -196,8 +200,8 @@ class Plan:
 
     @property
     def entries(self) -> list[Entry]:
-        """The sources and views of sources that stages read, each once, in the order of first
-        use.
+        """The sources, and the views of sources, that stages read directly: each once, in the order
+        of first use.
         """
         ports = (port for stage in self.stages for port in stage.ports)
         outside = (port for port in ports if isinstance(port.origin, Source))
@@ -205,20 +209,24 @@ class Plan:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets over which each stage's keys are spread."""
+        """The number of buckets over which each stage's keys are spread, the same for all
+        stages.
+        """
         return self.results[0].stage.fragment.buckets
 
     @property
     def has_one_result(self) -> bool:
-        """True if there is one result and dead letters are none, so rows need no address."""
+        """True if the plan has one result and its dead letters are no further result, so rows need
+        no address.
+        """
         return len(self.results) == 1 and not self.dead_letters
 
     @property
     def addresses(self) -> list[int]:
         """The address of each result, in order, then that of the dead letters if they are a result.
 
-        Two results of one stage share an address. Addresses are larger than all numbers in the
-        line.
+        An address is a number larger than those of all stages and relays. Two results of one stage
+        share an address.
         """
         count = len(self.stages_and_relays)
         result_addresses = [
@@ -228,7 +236,8 @@ class Plan:
 
     @cached_property
     def stages_and_relays(self) -> tuple[Stage | Relay, ...]:
-        """All stages in the order in which they run, each followed by its relays.
+        """All stages in the order in which they run, each followed by its relays. A relay applies a
+        view to the stage's changes.
 
         A stage has a relay for each view that reads it if the stage is a result, or if it is read
         in several ways.
@@ -340,10 +349,10 @@ def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
 
 
 def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Return the origin of the rows of an input: a source, a view of it, a stage or a relay.
+    """Return the origin of the rows of an input: a source, a view of a source, a stage or a relay.
 
-    ``relays``: by stage and the view of it that they apply. A source is read once for all its
-    row-by-row views. A view that makes several rows of one, or asks a store, reads it separately.
+    ``relays``: each relay by its stage and its view. A source is read once for all its row-by-row
+    views. A view that makes several rows of one, or asks a store, reads the source separately.
     """
     if port.input is None:
         return port.origin
@@ -356,25 +365,26 @@ def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Ent
 def _heartbeat_inputs(
     readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
 ) -> dict[Stage, tuple[InputEdge, ...]]:
-    """Return for each stage with state the inputs that get its heartbeats; stages without any are
-    left out. ``readings``: the inputs that read each source, stage and relay.
+    """Return for each stage with state the inputs that get its heartbeats; stages whose heartbeats
+    no input gets are left out.
 
-    The inputs belong to the stages with state that read it, directly or through stages without
-    state.
+    ``readings``: the inputs that read each source, stage and relay. The returned inputs belong to
+    stages with state. They read the sending stage directly, or through stages without state.
     """
     reading: dict[Stage, list[InputEdge]] = defaultdict(list)
     for origin, edges in readings.items():
         if isinstance(origin, Stage | Relay):
             reading[origin.stage if isinstance(origin, Relay) else origin] += edges
 
-    def stateful(origin: Stage) -> Iterator[InputEdge]:
+    def stateful_readers(origin: Stage) -> Iterator[InputEdge]:
+        """Yield the inputs of stages with state that read ``origin``, as above."""
         for edge in reading.get(origin, ()):
             if edge.stage.fragment.stateful:
                 yield edge
             else:
-                yield from stateful(edge.stage)
+                yield from stateful_readers(edge.stage)
 
-    edges_by_stage = {stage: tuple(stateful(stage)) for stage in reading}
+    edges_by_stage = {stage: tuple(stateful_readers(stage)) for stage in reading}
     return {
         stage: hearing
         for stage, hearing in edges_by_stage.items()
@@ -383,19 +393,24 @@ def _heartbeat_inputs(
 
 
 def _keeps_unread(base: Entry) -> bool:
-    """Return True if ``base`` is a source that passes records on that it cannot read."""
+    """Return True if ``base`` is a source that passes on, as dead letters, the records that it
+    cannot read.
+    """
     return isinstance(base, Source) and base.with_unread is not None
 
 
 def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
-    """Return the smallest input of a stage among the ``wanted`` (stage, input) pairs, of which at
-    least one is for that stage.
+    """Return the smallest number of an input of stage ``stage_index`` in ``wanted``.
+
+    ``wanted``: pairs (stage, input) of numbers, of which at least one is of that stage.
     """
     return min(input_index for to, input_index in wanted if to == stage_index)
 
 
 def walk_steps(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
-    """Yield each of these steps after all steps before it, at any depth."""
+    """Yield each of these steps after all steps that send to it, at any depth. A step sends to one
+    other step only, so none comes twice.
+    """
     for step in steps:
         yield from walk_steps(step.before)
         yield step

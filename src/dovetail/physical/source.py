@@ -108,7 +108,7 @@ class RowShape:
         return [self.schema.field(index) for index in columns]
 
     def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
-        """Return ``schema`` followed by int64 columns with these names."""
+        """Return ``schema`` followed by an int64 column for each name in ``numbers``."""
         return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in numbers)])
 
 
@@ -226,8 +226,8 @@ class SourceSpec:
 
     @property
     def metric_names(self) -> list[str]:
-        """The metrics of rows that are left out during packing: ``dropped`` and, if the foreign key
-        may fail, ``failed``.
+        """The names of the metrics of rows that are left out during packing: ``<name>.dropped``
+        and, if the foreign key may fail, ``<name>.failed``.
         """
         kinds: tuple[MetricKind, ...] = (
             ("dropped", "failed") if self.shape.fallible else ("dropped",)
@@ -236,18 +236,21 @@ class SourceSpec:
 
     @property
     def title(self) -> str:
-        """The name after the word ``stream`` or ``table``, for errors."""
+        """The name after the word ``stream`` or ``table``, for errors: ``table orders``."""
         return f"{'stream' if self.meaning.stream else 'table'} {self.name}"
 
     @cached_property
     def wire_schema(self) -> pa.Schema:
-        """The columns of rows that reach a bucket: their shape, then int64 columns of arrival."""
+        """The columns of rows that reach a bucket: those of ``shape``, then the int64 columns of
+        arrival, first those that rows bring and then those that pack adds.
+        """
         return self.shape.schema_with([*self.arrival.brought_columns, *self.arrival.added_columns])
 
     @cached_property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack: the row's own, then what they bring of their
-        order. Rows read by file also have the file's time and path, and their block.
+        """The columns of rows on their way to pack: the row's own, then those that the rows bring
+        on their order (``brought_columns``). Rows read by file also have the file's time and path,
+        and their block in it.
         """
         schema = self.shape.schema_with(self.arrival.brought_columns)
         if not self.arrival.by_file:

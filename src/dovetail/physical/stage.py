@@ -63,8 +63,8 @@ class Stage:
 
     @property
     def inputs(self) -> dict[str, Entry]:
-        """The entries that its node reads, by the names that its stores use for them. Those of
-        earlier stages of the same node are among them.
+        """The inputs that the stage's node reads, by the names under which their rows are stored.
+        Those of the earlier stages of the same node are among them.
         """
         entries: dict[str, Entry] = {}
         for port in self.ports:
@@ -75,14 +75,16 @@ class Stage:
         return entries
 
     def computes(self, node: Node) -> bool:
-        """Say whether it computes a node, whole or as a part of its own node. Each stage of a node
-        with several stages does.
+        """Return True if the stage computes ``node``, as its own node or as a part of that. Each
+        stage of a node with several stages does.
         """
         return node in self.node.walk_stage() or node in self.within
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The needs that its shuffle and its stores meet, in words: of each operator, each once."""
+        """The needs that the stage's shuffle and stores meet, in words: that of each operator, then
+        that of ``align=``, each once.
+        """
         needs = [law.reason for law in self.fragment.laws]
         if self.fragment.align_us is not None:
             needs.append("inputs wait for each other (align=), so what is ahead is stored")
@@ -108,8 +110,10 @@ def stages_up_to(last: Stage) -> Iterator[Stage]:
 
 
 def count_readers(results: Sequence[Node]) -> Counter[Node]:
-    """Count the nodes and results that read each node, directly or as the result of its stage. A
-    node that nothing reads counts 0; one that another reads twice counts once for it.
+    """Return the number of nodes and results that read each node, directly or as the result of its
+    stage. A node that nothing reads counts 0; one that another reads twice counts once for it.
+
+    ``results``: the nodes with no reader in the plan; one listed twice has two readers more.
     """
     parts = dict.fromkeys(part for node in results for part in node.walk())
     reading = {

@@ -58,8 +58,8 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
     """Return the star whose last join is ``node``; None if there are not at least two joins, or if
     they are no star.
 
-    ``readers``: the number of readers of each node. A join that others read as well stays a join of
-    its own.
+    ``readers``: the number of readers of each node; a node that is missing has one. A join that
+    others read as well stays a join of its own, so the chain is no star.
     """
     joins = [node]
     while isinstance(joins[0].left, Derived):
@@ -89,8 +89,8 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
 
 
 def _is_fact(entry: Entry) -> bool:
-    """Return True if ``entry`` can be the middle of a star: the rows of a source, one for each
-    record, without windows and without a history.
+    """Return True if ``entry`` can be the fact of a star, the table with all foreign keys. Its rows
+    must be those of a source, one for each record, without windows and without a history.
     """
     return (
         isinstance(entry.base, Source)
@@ -101,8 +101,8 @@ def _is_fact(entry: Entry) -> bool:
 
 
 def _needs_own_stage(join: ForeignKeyJoin) -> bool:
-    """Say whether a join must be a stage of its own: its right rows may appear alone, its foreign
-    key is computed, or the times of its right side are put in order first.
+    """Return True if a join must be a stage of its own: its right rows may appear alone, its
+    foreign key is computed, or its right side has windows or times that never go back.
     """
     return (
         sides_preserved(join.how)[1]
@@ -113,8 +113,10 @@ def _needs_own_stage(join: ForeignKeyJoin) -> bool:
 
 
 def _column_origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
-    """Return the part (``Star.left``) and the column behind a column of the last join's result, or
-    of the fact for no joins. The selections of the joins only name columns.
+    """Return (part, column) behind the column ``name`` of the last join's result; without joins,
+    (0, ``name``). Part 0 is the fact, part n the right side of join number n from 1.
+
+    The selections of ``joins`` only name columns.
     """
     if not joins:
         return 0, name
@@ -126,8 +128,9 @@ def _column_origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str
 def star_messages(
     keys: SourceSpec, types: Sequence[pa.DataType], carries: tuple[str, ...]
 ) -> SourceSpec:
-    """Return the messages of the first stage as an input of the second: the number of a dimension,
-    its foreign key in the columns that all of them share, then the key of the fact.
+    """Return the messages of the first stage as an input of the second. A message has the number of
+    a dimension (the right side of a join), its foreign key, and the key of the fact. All dimensions
+    share the columns of the foreign key.
 
     ``keys``: the input of the first stage. ``types``: those of the shared columns
     (``shared_columns``). ``carries``: the arrival columns that rows bring.
@@ -144,7 +147,10 @@ def star_answers(
 ) -> SourceSpec:
     """Return the answers of the second stage as an input of the third: the key of the fact, then
     for each dimension the time and the columns of its row. An answer has those of one dimension; it
-    is deleted if there is no such row.
+    is a tombstone if the dimension has no such row.
+
+    ``keys``: the input of the first stage. ``dimensions``: the right side of each join, in order.
+    ``carries``: the arrival columns that rows bring.
     """
     columns = [
         *keys.shape.key_fields,
@@ -176,8 +182,9 @@ def _source_between_stages(
     """Return an input with rows of another stage of the star.
 
     ``keys``: the input of the first stage, whose name and order the rows have. ``columns``: the
-    columns of the returned input, of which the first ``count`` are the key. ``instruction``: the
-    columns that tell what a row does. ``carries``: the arrival columns that rows bring.
+    columns of the returned input after ``ROW_COLUMNS``, of which the first ``count`` are the key.
+    ``instruction``: the columns that tell what a row does. ``carries``: the arrival columns that
+    rows bring.
     """
     row_fields = [keys.shape.schema.field(name) for name in ROW_COLUMNS]
     return SourceSpec(

@@ -97,11 +97,13 @@ class TopologyGraph:
 def topology_graph(
     *nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})
 ) -> TopologyGraph:
-    """Return the graph of a topology with these results, planned with changes emitted one by one.
+    """Return the graph of a topology with the results ``nodes``, planned with changes emitted one
+    by one.
 
-    A stream that nothing reads is an input without a stage. If all results are such streams, or
-    there are none, the graph has no sinks. ``sinks``: the targets of results and of dead letters,
-    which come from no node. Raises ``PlanError`` for results that cannot be planned together.
+    ``sinks``: the titles of the targets of each result, and of dead letters, which come from no
+    node. A stream that nothing reads is an input without a stage. If all results are such streams,
+    or there are none, the graph has no sinks. Raises ``PlanError`` for results that cannot be
+    planned together.
     """
     builder = _GraphBuilder()
     run = [node for node in nodes if not (node.stream and node in node.origins)]
@@ -160,7 +162,7 @@ class _GraphBuilder:
     """The figures of rows that come to a stage, by its number and the id of their node."""
 
     def graph(self) -> TopologyGraph:
-        """Return the graph of all that was added."""
+        """Return the graph of all steps and stages that were added."""
         flows = {edge: flow for edge, flow in self.edges.items() if flow is not None}
         return TopologyGraph(tuple(self.nodes), tuple(self.edges), tuple(self.stages), flows)
 
@@ -173,10 +175,11 @@ class _GraphBuilder:
         stage: int | None = None,
     ) -> str:
         """Add a node with an edge from each of ``sources`` (ids), and return its id. An edge has
-        the figure of the stage's arrivals from that source, else of the rows that leave the source.
+        the figure of rows that come to the stage from the source, else of rows that leave the
+        source.
 
-        ``kind``: the kind of step. ``details``: lines on its key, values and stored rows.
-        ``stage``: the number of its stage, None outside of stages.
+        ``kind``, ``title``: as in ``GraphNode``. ``details``: lines on the node's key, values and
+        stored rows. ``stage``: the number of its stage, None outside of stages.
         """
         node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
         self.nodes.append(node)
@@ -186,17 +189,20 @@ class _GraphBuilder:
         return node.id
 
     def _output_figure(self, source: str) -> EdgeFigure | None:
-        """Return the figure of rows that leave a node, None if none counts them."""
+        """Return the figure of rows that leave a node; None if no figure counts them, as for views.
+        ``source``: the id of the node, which must have been added.
+        """
         node = next(node for node in self.nodes if node.id == source)
         if node.kind == "input":
             return EdgeFigure(None, node.title)
         return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
     def add_entry(self, entry: Node, origin: Source | Stage | None) -> str:
-        """Return the id of ``entry``, an input of a stage; add it and all views below it, unless
-        they are in the graph. The result of another stage has the id of that stage's operator.
+        """Return the id of ``entry``, an input of a stage; add ``entry`` and all views below it,
+        unless they are in the graph. The result of another stage has the id of that stage's
+        operator.
 
-        ``origin``: the source or the stage, added before, that the rows come from; None for a lone
+        ``origin``: the source, or the stage added before, that the rows come from; None for a lone
         source.
         """
         if isinstance(entry, Derived):
@@ -217,8 +223,9 @@ class _GraphBuilder:
         return self.ids[None, entry]
 
     def add_stage(self, number: int, stage: Stage, *, is_result: bool) -> None:
-        """Add stage ``number`` with its operators, and with all inputs that are new. The stages
-        that feed it must have been added. ``is_result``: it computes one of several results.
+        """Add stage ``number``, counted from 1, with its operators, and with all inputs that are
+        new. The stages that feed it must have been added. ``is_result``: True if it computes one of
+        several results.
         """
         described = _describe_stage(number, stage, is_result=is_result)
         self.stages.append(described)
@@ -251,11 +258,11 @@ class _GraphBuilder:
         )
 
     def _add_sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
-        """Return the ids of the nodes whose rows a node of stage ``number`` reads, in the order of
-        its inputs; add those that are new.
+        """Return the ids of the nodes whose rows ``node`` reads in stage ``number``, in the order
+        of its inputs; add those that are new.
 
-        ``ports``: the stage's inputs. Inputs that an earlier stage of the same node reads are left
-        out, so the list may be empty.
+        ``ports``: the stage's ports, by input. Inputs that an earlier stage of the same node reads
+        are left out, so the list may be empty.
         """
         sources: list[str] = []
         for child in (node,) if node in ports else node.inputs:
@@ -270,15 +277,15 @@ class _GraphBuilder:
         return sources
 
     def _record_arrivals(self, number: int, port: Port, source: str) -> str:
-        """Store the figure of the rows that come from the node ``source`` to a port of stage
-        ``number``. Return ``source``, the node's id.
+        """Store the figure of the rows that come from the node with the id ``source`` to a port of
+        stage ``number``. Return ``source``.
         """
         self.arrivals[number, source] = EdgeFigure(number, self.arriving.get(port))
         return source
 
     def _add_inner_node(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
-        """Return the id of a node that runs within stage ``number`` and is not its last; add what
-        is new. ``ports``: the stage's inputs.
+        """Return the id of a node that runs within stage ``number`` and is not its last; add the
+        node, and its inputs, if they are new. ``ports``: the stage's ports, by input.
         """
         if (number, node) not in self.ids:
             sources = self._add_sources(number, node, ports)
@@ -287,8 +294,8 @@ class _GraphBuilder:
         return self.ids[number, node]
 
     def add_result(self, node: Node, result: Result) -> str:
-        """Add a result behind its stage and its views to the graph. Return the id of the node that
-        shows it.
+        """Add the node of a result, behind the stage and the views that make it, and return the
+        added node's id.
         """
         last = self.last[result.stage]
         if result.views:
@@ -298,14 +305,14 @@ class _GraphBuilder:
 
 
 def _node_kind(node: Node) -> str:
-    """Return ``stream``, ``table`` or ``static table`` for a node."""
+    """Return ``stream``, ``table`` or, for a source whose rows never change, ``static table``."""
     static = "static " if isinstance(node, Source) and node.static else ""
     return f"{static}{'stream' if node.stream else 'table'}"
 
 
 def _describe_stage(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
-    """Return the description of stage ``number``: its inputs, stores and lookups, and its node's
-    name if it ``is_result``.
+    """Return the description of stage ``number``, counted from 1: its inputs, stores and lookups.
+    With ``is_result`` it also has the name of the stage's node, as one of several results.
     """
     lookups_of_views = (store_lookup(view).summary for view in stage_lookups(stage))
     return GraphStage(
@@ -320,8 +327,8 @@ def _describe_stage(number: int, stage: Stage, *, is_result: bool) -> GraphStage
 
 
 def _lookup_texts(stage: Stage) -> tuple[str, ...]:
-    """Return what a stage's operators look up in other systems, one text for each; empty for
-    none.
+    """Return the lookups in other systems that a stage's operators make, in words, one text for
+    each source; empty for none.
     """
     operators = stage.fragment.operators
     return tuple(line for o in operators for line in o.law.lookup_texts(o.sources))

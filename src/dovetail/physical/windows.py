@@ -96,7 +96,7 @@ def plan_windowed_fragment(
 
     ``arrival``: the order of rows. ``buckets``: the number of buckets. ``emit``: the emission of
     the last operator. ``feeds``: the columns that tell a reader which record caused a change. A
-    table with ``windows="on_close"`` emits closed windows only.
+    table with ``windows="on_close"`` emits closed windows only, each once, whatever ``emit`` says.
 
     Raises ``PlanError`` for ``emit="batch"`` on a stream, and for inputs of which only some share a
     log. It also refuses a selection with expressions in front of another operator, or of windows
@@ -126,7 +126,7 @@ def plan_windowed_fragment(
     leaves = builder.naming_inputs(computed)
     if final:
         builder.add_final(computed, rows)
-        builder.operators[:] = [_emitting_time_changes(operator) for operator in builder.operators]
+        builder.operators[:] = [_emit_time_changes(operator) for operator in builder.operators]
         leaves = (Input(Derived(computed), tuple(computed.key.names)),)
     inputs = builder.inputs_in_use()
     if not arrival.one_log:
@@ -166,8 +166,10 @@ def plan_windowed_fragment(
     return WindowedFragment(inputs, fragment, leaves)
 
 
-def _emitting_time_changes(operator: Operator) -> Operator:
-    """Return the operator so that it also emits groups of which only the time has changed."""
+def _emit_time_changes(operator: Operator) -> Operator:
+    """Return the operator so that it also emits groups of which only the time has changed. An
+    operator that does not aggregate is returned as it is.
+    """
     if not isinstance(operator.law, groups.AggregationLaw):
         return operator
     return replace(operator, law=replace(operator.law, timed=True))
@@ -193,8 +195,9 @@ class _PlannedRows:
         rehashed: bool = True,
         looks: Windows | None = None,
     ) -> Feed:
-        """Return the feed of the node's columns ``names``, in this order; a pair (name,
-        microseconds) shifts a column of times. Raises ``KeyError`` for a column that is computed.
+        """Return the feed (the route to an operator's source) of the node's columns ``names``, in
+        this order. A pair (name, microseconds) shifts a column of times. Raises ``KeyError`` for a
+        column that a selection computes.
 
         ``rehashed``: True to compute the hash anew from the reader's own key. ``looks``: the
         windows that the last two key columns name, None for none.
@@ -214,7 +217,9 @@ class _PlannedInput:
 
     source: Entry
     key: tuple[str, ...]
+    """The columns by which the fragment finds its rows."""
     foreign: tuple[tuple[str | Column, DataType], ...]
+    """The columns or expressions of a foreign key, with their types; empty without one."""
     used: dict[str, int] | None
     """The aggregated columns with their numbers; grows as operators read more.
 
@@ -227,7 +232,9 @@ class _FragmentBuilder:
     """The operators and inputs of a fragment, while it is planned."""
 
     reads: list[_PlannedInput] = field(default_factory=list)
+    """The inputs, in order of first use."""
     operators: list[Operator] = field(default_factory=list)
+    """The operators, in the order in which they run."""
     _known: dict[int, _PlannedRows] = field(default_factory=dict)
     """The rows of each node that is planned already, by the node's ``id``."""
 
@@ -253,8 +260,8 @@ class _FragmentBuilder:
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def plan_node(self, node: Aggregation | WindowJoin, emit: Emit) -> _PlannedRows:
-        """Return the rows of ``node``. On first use, plan its operators with the emission
-        ``emit``.
+        """Return the rows of ``node``. On first use, plan its operators with the emission ``emit``;
+        later calls ignore ``emit``. Raises ``PlanError`` if a joined node's selection computes.
         """
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
@@ -265,8 +272,10 @@ class _FragmentBuilder:
         return self._known[id(node)]
 
     def add_final(self, node: Aggregation | WindowJoin, rows: _PlannedRows) -> _PlannedRows:
-        """Add the operator that emits each window's last row once it is closed, and return its
-        rows. ``rows``: those of ``node``, which it reads.
+        """Add the operator that emits the last row of each of ``node``'s windows once the window is
+        closed, and return the operator's rows.
+
+        ``rows``: those of ``node``, which the operator reads.
         """
         windows = node.windows
         assert windows is not None
@@ -290,7 +299,8 @@ class _FragmentBuilder:
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
     ) -> _PlannedRows:
-        """Return the rows of an input. All operators that read it by the same keys share it.
+        """Return the rows of the input ``source``. All operators that read it by the same keys
+        share one input; those with ``used`` and those without never do.
 
         ``key``: the columns by which rows are found. ``foreign``: the columns or expressions of a
         foreign key, with their types. ``used``: the columns to read besides, None for all.
@@ -323,8 +333,9 @@ class _FragmentBuilder:
     ) -> _PlannedRows:
         """Add an operator whose changes are numbered by ``_sequence``, and return its rows.
 
-        ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
-        windows close. ``columns``: the output column behind each column of the node.
+        ``law``, ``sources``, ``emit``: as in ``Operator``. ``reads``: the route of each source's
+        rows. ``clocks``: the fragment's inputs by whose stream time the operator's windows close.
+        ``columns``: the operator's output column behind each column of the node.
         """
         operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
         return self._add_operator(operator, reads, clocks, columns)
@@ -336,17 +347,19 @@ class _FragmentBuilder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _PlannedRows:
-        """Add an operator to the fragment, and return its rows.
+        """Add ``operator`` to the fragment with these ``reads`` and ``clocks``, and return its
+        rows.
 
-        ``reads``: the route of each source's rows. ``clocks``: the inputs by whose stream time its
-        windows close. ``columns``: the output column behind each column of the node.
+        ``reads``: the route of each source's rows. ``clocks``: the fragment's inputs by whose
+        stream time the operator's windows close. ``columns``: the operator's output column behind
+        each column of the node.
         """
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
         return _PlannedRows(len(self.operators) - 1, True, columns, clocks)
 
     def _add_aggregation(self, node: Aggregation, emit: Emit) -> _PlannedRows:
         """Add the operator of an aggregation with its input, and return the operator's rows.
-        ``emit``: its emission.
+        ``emit``: the operator's emission.
         """
         used = node.used
         read = self._input_rows(node.input, node.by, used=used)
@@ -367,8 +380,10 @@ class _FragmentBuilder:
         return self._add_numbered_operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _add_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
-        """Add the operators of a join of windowed tables, and return the last one's rows. ``emit``:
-        their emission.
+        """Add the operators of a join of windowed tables, and return the last one's rows.
+
+        ``emit``: the emission of all of them; a stream that looks windows up emits each change.
+        Raises ``PlanError`` if the selection of a joined node computes.
         """
         if not node.meets_by_key:
             return self._add_foreign_key_join(node, emit)
@@ -397,7 +412,9 @@ class _FragmentBuilder:
 
     def _add_window_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the operator that joins both sides by their whole key, the window included, and
-        return its rows. A table joined with itself is read once.
+        return the operator's rows. A table joined with itself is read once.
+
+        ``emit``: the operator's emission. Raises the errors of ``_side_rows``.
         """
         sides = [self._side_rows(entry, emit) for entry in (node.left, node.right)]
         entries = [node.left, node.right]
@@ -416,7 +433,7 @@ class _FragmentBuilder:
         """Add the three operators of a join by foreign key, and return the last one's rows.
 
         The foreign key is the left row's key with another window, or without a window if the right
-        side has none.
+        side has none. ``emit``: the emission of all three. Raises the errors of ``_side_rows``.
         """
         windows = node.right.windows
         left_key, base = list(node.left.key), list(node.left.base_key.names)
@@ -467,6 +484,9 @@ class _FragmentBuilder:
     def _add_window_lookup(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the operator that joins a stream with the window that ``window_of`` names for each
         record, and return its rows.
+
+        ``emit``: the emission of the windows; the operator itself emits each change. Raises the
+        errors of ``_side_rows``.
         """
         windows = node.right.windows
         assert windows is not None
@@ -496,8 +516,9 @@ class _FragmentBuilder:
         )
 
     def _left_rows_and_window(self, node: WindowJoin) -> tuple[_PlannedRows, str]:
-        """Return the rows of the left side, which has no windows, and the name of a column. That
-        column has the start of the window that each row looks in.
+        """Return the rows of the join's left side, which has no windows, and the name of a node
+        column among them. That column has the start of the window in which the left row looks: a
+        column of the user's, or the result of the expression in ``window_of``.
         """
         looks = node.window_of
         assert looks is not None
@@ -508,7 +529,7 @@ class _FragmentBuilder:
 
     def _selected_columns(self, node: WindowJoin) -> Mapping[str, str]:
         """Map each key column of a join, and each value column that its selection names, to the
-        output column behind it. Columns that the selection computes are left out.
+        output column of the join's last operator. Columns that the selection computes are left out.
         """
         left, right = self.naming_inputs(node)
         columns_by_side = {
@@ -525,8 +546,11 @@ class _FragmentBuilder:
 def _operator_source(
     entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
-    """Return the input of an operator within the fragment, for an entry with these columns:
-    ``keys`` key columns, then ``foreign`` ones behind their hash, then values.
+    """Return the layout of rows that an operator reads within the fragment.
+
+    ``entry``: the node's input whose name, windows and history the rows have. ``columns``: the
+    columns after ``ROW_COLUMNS``: ``keys`` key columns, then ``foreign`` ones behind their hash,
+    then values.
     """
     windows = entry.windows
     return SourceSpec(
@@ -547,11 +571,15 @@ def _operator_source(
 
 
 def _clock_inputs(sides: Sequence[_PlannedRows]) -> tuple[int, ...]:
-    """Return the inputs by whose stream time any of the sides goes, in ascending order."""
+    """Return the numbers of the fragment's inputs by whose stream time windows of any of ``sides``
+    close, each once, in ascending order.
+    """
     return tuple(sorted({clock for side in sides for clock in side.clocks}))
 
 
 def _output_columns(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
-    """Map the columns of a node to the output columns of its only leaf."""
+    """Map the columns of a node to the output columns of its only leaf. ``key``, ``values``: the
+    names of the node's key and value columns, in order.
+    """
     key_columns = {name: key_name(index) for index, name in enumerate(key)}
     return key_columns | {name: value_name(0, index) for index, name in enumerate(values)}

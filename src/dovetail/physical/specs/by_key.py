@@ -38,6 +38,7 @@ class TableJoinLaw(Law):
     REASON: ClassVar[str] = "a change of any table needs the rows that the others have at its key"
 
     tree: Tree
+    """The joins, with the numbers of the sources as leaves."""
     distinct: bool = False
     """True if, of a single table, only changes of its rows are emitted."""
 
@@ -45,8 +46,8 @@ class TableJoinLaw(Law):
 
     @property
     def reason(self) -> str:
-        """The need that the shuffle and the stores meet, in words; another one for a single
-        table.
+        """The need that the shuffle and the stores meet, in words: ``REASON``, or another text if
+        all leaves are one table.
         """
         lone = len({*self.leaves}) == 1
         return "a change needs the row that it replaces" if lone else self.REASON
@@ -57,13 +58,16 @@ class TableJoinLaw(Law):
         return tuple(tree_sources(self.tree))
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that do not change a table's latest version; empty without
-        versioned tables.
+        """Return the names of the metrics of records that do not change a table's latest version.
+        These are ``<table>.too_old`` of each versioned table, then ``<table>.late`` of each; none
+        without versioned tables.
         """
         return not_latest_metrics(sources)
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the names of all tables; empty if there is only one."""
+        """Return the names of all joined tables, in the order of ``sources``; empty if there is
+        only one.
+        """
         used = sorted({*self.leaves})
         return [sources[source].name for source in used] if len(used) > 1 else []
 
@@ -75,6 +79,7 @@ class StreamTableJoinLaw(Law):
     REASON: ClassVar[str] = "a record needs the row that each table has at its key"
 
     tree: Tree
+    """The joins, with the numbers of the sources as leaves."""
     grace_us: int | None = None
     """The grace period: the stream time that each record waits for late table rows.
 
@@ -85,16 +90,20 @@ class StreamTableJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The number of the input behind each leaf of the join's tree, the stream first."""
+        """The number of the input behind each leaf of the join's tree, from left to right; the
+        stream is the first.
+        """
         return tuple(tree_sources(self.tree))
 
     @property
     def holds_us(self) -> int:
-        """The grace period in microseconds; 0 without one."""
+        """The longest time for which a record waits for table rows: the grace period in
+        microseconds of stream time, 0 without one.
+        """
         return self.grace_us or 0
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: one for each table.
+        """Return the stores of a bucket by name, in the order of ``sources``: one for each table.
 
         With a grace period, one more has the stream's records that wait.
         """
@@ -108,8 +117,8 @@ class StreamTableJoinLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records older than a history: the stream's first, then those of the
-        tables.
+        """Return the names of the metrics of records older than a history, ``<input>.too_old``: the
+        stream's first, then that of each versioned table.
 
         Empty if no table is versioned.
         """
@@ -117,7 +126,9 @@ class StreamTableJoinLaw(Law):
         return [metric_name(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the stream, the only input whose matches are counted."""
+        """Return the name of the stream alone: its records are counted by whether they find table
+        rows.
+        """
         return [sources[self.leaves[0]].name]
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
@@ -134,7 +145,7 @@ class StreamTableJoinLaw(Law):
     def depends_on_time_of(self, entry: Entry) -> bool:
         """Return True if records of other inputs depend on the stream time of the input ``entry``.
 
-        They depend on that of a stream with a grace period, and on those of versioned tables.
+        They depend on the stream's if there is a grace period, and on that of a versioned table.
         """
         return self.grace_us is not None if entry.stream else super().depends_on_time_of(entry)
 
@@ -164,10 +175,12 @@ class StreamJoinLaw(Law):
 
     @property
     def holds_us(self) -> int:
-        """The longest time, in microseconds of stream time, for which an unmatched record is held
-        back.
+        """The longest time for which an unmatched record of a preserved side is held back, in
+        microseconds of stream time. (The records of a preserved side also come out without a
+        match.)
 
-        It is 0 unless ``unmatched`` is ``"on_close"``.
+        It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is negative if
+        each window ends further before its record than the grace period reaches.
         """
         if self.unmatched != "on_close":
             return 0
@@ -205,13 +218,15 @@ class StreamJoinLaw(Law):
         return stores
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of both sides wait, so that time decides which comes out first."""
+        """Return True if records of both sides wait for stream time, so that it decides which come
+        out first. ``entry`` does not matter.
+        """
         return self.how == "outer" and self.unmatched == "on_close"
 
     @property
     def lossy_inputs(self) -> list[int]:
-        """The numbers of the inputs of which no side is preserved, ascending. Their late records
-        may reach no result.
+        """The numbers of the inputs of which no side is preserved, ascending. Late records of these
+        inputs may reach no result.
         """
         preserved_sources = {
             source
@@ -221,8 +236,10 @@ class StreamJoinLaw(Law):
         return sorted({*self.sides} - preserved_sources)
 
     def too_late_metric(self, sources: Sources) -> str | None:
-        """Return the metric of pairs not made because a row was already emitted alone. It is None
-        for inner joins, and unless ``unmatched`` is ``"on_close"``: they lose no such pairs.
+        """Return the name of the metric of pairs not made because a row was already emitted alone,
+        ``<left>-<right>.too_late``.
+
+        None for inner joins, and unless ``unmatched`` is ``"on_close"``: such joins lose no pairs.
         """
         if self.how == "inner" or self.unmatched != "on_close":
             return None
@@ -230,22 +247,22 @@ class StreamJoinLaw(Law):
         return metric_name(f"{left}-{right}", "too_late")
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of late records of the inputs in ``lossy_inputs``. That of pairs not
-        made (``too_late``) follows if there may be any.
+        """Return the names of the metrics of late records, ``<input>.late`` of each of
+        ``lossy_inputs``. That of pairs not made (``too_late_metric``) follows if there may be any.
         """
         late = [metric_name(sources[source].name, "late") for source in self.lossy_inputs]
         pairs = self.too_late_metric(sources)
         return late if pairs is None else [*late, pairs]
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the names of both streams; empty if a stream is joined with itself."""
+        """Return the names of both streams, left first; empty if a stream is joined with itself."""
         left, right = self.sides
         return [] if left == right else [sources[left].name, sources[right].name]
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the stores of records that wait until their window closes, the left side's first.
 
-        Only preserved sides have one, and only if ``unmatched`` is ``"on_close"``; else it is
+        Only preserved sides have one, and only if ``unmatched`` is ``"on_close"``. Else the list is
         empty.
         """
         stores = self.stores(sources)
@@ -264,8 +281,8 @@ def waiting_store_name(side: int) -> str:
 
 
 def marks_store_name(side: int) -> str:
-    """Return the name of the store of a side's records that found a match in a later batch.
-    ``side``: 0 for the left, 1 for the right.
+    """Return the name of the store that marks the records of a side that found a match in a later
+    batch. ``side``: 0 for the left, 1 for the right.
     """
     return f"{('left', 'right')[side]}: joined"
 
@@ -282,11 +299,15 @@ class HistoryJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left and the right side."""
+        """The numbers of the inputs of the left and the right side, equal for a join of a table
+        with itself.
+        """
         return self.sides
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that are older than the tables' histories, one a table."""
+        """Return the names of the metrics of records older than their table's history,
+        ``<table>.too_old``, in the order of ``sources``.
+        """
         return too_old_metrics(sources)
 
 
@@ -311,12 +332,12 @@ class InOrderLaw(Law):
         return (0, 1)
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of the results, which do not depend on the inputs."""
+        """Return the key columns of the results, ``keys``. ``sources`` does not matter."""
         return list(self.keys)
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of a leaf's value columns in the results. ``leaf``: 0 for the left row,
-        1 for the right.
+        1 for the right. ``sources`` does not matter.
         """
         return list(self.types[leaf])
 
@@ -348,8 +369,8 @@ class DeduplicateLaw(Law):
     """The span in microseconds within which a record repeats another one, inclusive."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: keys and times. Each is kept until any
-        record near it is late.
+        """Return the only store of a bucket by its name: the keys and times of emitted records.
+        Each is kept for twice ``within_us`` behind stream time: until any record near it is late.
         """
         (source,), span_us = sources, 2 * self.within_us
         store = replace(
@@ -362,7 +383,9 @@ class DeduplicateLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metric of late records, then that of repeated ones. Both kinds are dropped."""
+        """Return the name of the metric of late records, ``<stream>.late``, then that of repeated
+        ones, ``<stream>.repeated``. Both kinds are dropped.
+        """
         return [metric_name(sources[0].name, "late"), metric_name(sources[0].name, "repeated")]
 
 
@@ -373,12 +396,13 @@ class ExpireLaw(Law):
     REASON: ClassVar[str] = "a row leaves when stream time is past it, so its time is needed"
 
     after_us: int
+    """The microseconds of stream time, inclusive, for which a row stays after its own time."""
 
     nets: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the rows, then their keys by the time at which
-        they may expire.
+        """Return the stores of a bucket by name: the rows, then their keys by the time at which the
+        rows may expire.
         """
         (name,) = super().stores(sources)
         holds = f"last row per key, for {span_as_text(self.after_us)}"
@@ -386,11 +410,15 @@ class ExpireLaw(Law):
         return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True: rows in every bucket expire by the input's stream time."""
+        """Return True, whatever ``entry``: rows in every bucket expire by the input's stream
+        time.
+        """
         return True
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return one name: the counter of rows that had already expired when they were read."""
+        """Return the name of the metric of rows that had already expired when they were read,
+        ``<table>.late``, as the only element.
+        """
         return [metric_name(sources[0].name, "late")]
 
 
@@ -407,13 +435,13 @@ class ToChangesLaw(Law):
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's value columns, then that of the kind of change, a string.
-        ``leaf`` is 0, for the table.
+        ``leaf`` is 0: the table is the only leaf.
         """
         return [*super().value_types(sources, leaf), pa.string()]
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that do not change the latest version; empty unless the
-        table is versioned.
+        """Return the names of the metrics of records that do not change the latest version:
+        ``<table>.too_old``, then ``<table>.late``. Empty unless the table is versioned.
         """
         return not_latest_metrics(sources)
 
@@ -437,27 +465,29 @@ class ExplodeLaw(Law):
     names_columns: ClassVar[bool] = True
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of a change: the table's key, then the element's position or the
-        element.
+        """Return the key columns of a change: the table's key, then the column ``element`` with the
+        element's position or, without ``position``, the element itself.
         """
         last_field = pa.field("element", pa.int32() if self.position else self.element)
         return [*super().key_fields(sources), last_field]
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's values, with the element in place of the array. ``leaf``
-        is 0, for the table.
+        is 0: the table is the only leaf.
 
-        If the element is part of the key, it is not among the values.
+        If the element itself is part of the key, it is not among the values.
         """
         types = super().value_types(sources, leaf)
         types[self.column : self.column + 1] = [self.element] if self.position else []
         return types
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that do not change the latest version.
+        """Return the names of the metrics of records that do not change the latest version, as
+        ``not_latest_metrics`` does.
 
-        Unless positions are keys, those of elements that cannot be keys follow: nulls, and
-        repetitions within their array.
+        Unless positions are keys, those of elements that cannot be keys follow. They are
+        ``<table>.null_element`` for nulls and ``<table>.repeated`` for repetitions within their
+        array.
         """
         if self.position:
             return not_latest_metrics(sources)
@@ -482,7 +512,7 @@ class WithoutColumnLaw(Law):
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's value columns except the one that does not come out.
-        ``leaf`` is 0, for the table.
+        ``leaf`` is 0: the table is the only leaf.
         """
         types = super().value_types(sources, leaf)
         return [type_ for index, type_ in enumerate(types) if index != self.column]
@@ -507,7 +537,8 @@ class FillLaw(WithoutColumnLaw):
     """The numbers of the value columns whose nulls were not sent."""
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metric of values that neither the record nor a row before it has.
+        """Return the name of the metric of values that neither the record nor a row before it has,
+        ``<table>.unsent``.
 
         Empty if nulls stand for values that were not sent, since such a value is null then.
         """
@@ -524,17 +555,21 @@ class TransactLaw(WithoutColumnLaw):
     REASON: ClassVar[str] = "each of a key's rows counts once in its transaction"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the last transaction of each key."""
+        """Return the only store of a bucket by its name: the last transaction of each key, with the
+        rows that the key has in it.
+        """
         kept = Store("last transaction per key, and the rows it has in it")
         return dict.fromkeys(super().stores(sources), kept)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metric of events that repeat an earlier event."""
+        """Return the name of the metric of events that repeat an earlier event,
+        ``<table>.repeated``, as the only element.
+        """
         return [metric_name(sources[0].name, "repeated")]
 
 
 def expiry_store_name(name: str) -> str:
-    """Return the name of the store that says when the rows of a table expire. ``name``: the store
-    of these rows.
+    """Return the name of the store with the times at which the rows of a table expire. ``name``:
+    the name of the store of these rows.
     """
     return f"{name}: expiry"

@@ -101,8 +101,8 @@ class DeltaJoinLaw(Law):
         return [fields[column].type for column in self.sides[leaf].values]
 
     def lookup_texts(self, sources: Sources) -> list[str]:
-        """Return a line of text per side, left first: the store, the index, the columns read and
-        the size of the cache.
+        """Return a line of text for each side, left first: the store, the index, the columns read
+        and the size of the cache, ``none`` without one.
         """
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
@@ -115,8 +115,10 @@ class DeltaJoinLaw(Law):
 
 
 def join_key_input(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
-    """Return an input of a delta join: its join key may be null, its ``primary`` columns may not.
-    ``primary``: the primary key's columns, none if they may be null, too.
+    """Return ``source`` as an input of a delta join: its join key may be null, its ``primary``
+    columns may not.
+
+    ``primary``: the names of the primary key's columns; empty if these may be null, too.
     """
     return replace(
         source,
@@ -143,8 +145,8 @@ def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) ->
     """Return the law of a delta join on these sources.
 
     ``sources``: those of the left and the right side, by join key, with the columns that
-    ``needed_columns`` names. A lookup source must have an index within the join key. Raises
-    ``PlanError`` if a side has no lookup source.
+    ``needed_columns`` names. Each side's lookup source must have an index whose columns are part of
+    the join key. Raises ``PlanError`` if a side has no lookup source.
     """
     needed = delta_join.needed_columns(node)
     sides = []
@@ -181,7 +183,8 @@ def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) ->
 
 def _user_column_numbers(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
     """Return the numbers of the columns ``names`` among the user columns of a source, in the order
-    of ``names``. Raises ``ValueError`` for an unknown name.
+    of ``names``. User columns follow ``ROW_COLUMNS`` and count from 0. Raises ``ValueError`` for an
+    unknown name.
     """
     columns = [field.name for field in source.shape.user_fields]
     return tuple(columns.index(name) for name in names)

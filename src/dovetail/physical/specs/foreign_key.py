@@ -40,8 +40,8 @@ class SubscribeLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of records that do not change the latest version; empty unless the
-        table is versioned.
+        """Return the names of the metrics of records that do not change the latest version, as
+        ``not_latest_metrics`` does. Empty unless the table is versioned.
         """
         return not_latest_metrics(sources)
 
@@ -68,7 +68,7 @@ class ForeignKeyJoinLaw(Law):
 
     def primary_columns(self, sources: Sources) -> range:
         """Return the indices of the left table's primary key columns in the rows of the first
-        input.
+        input, the subscriptions.
         """
         first = sources[0].shape.value_columns.start
         return range(first, first + self.primary)
@@ -77,7 +77,7 @@ class ForeignKeyJoinLaw(Law):
         """Return the indices of the columns of a leaf's values in the rows of its input.
 
         ``leaf``: 0 for the left row, 1 for the right row. The right row's key counts as a value,
-        because the row may be missing.
+        because the row may be missing. The left row's keys do not.
         """
         if leaf == 1:
             return sources[1].shape.user_columns
@@ -123,11 +123,13 @@ class ForeignKeyJoinLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of right records that do not change the latest version; empty unless
-        the right table is versioned.
+        """Return the names of the metrics of right records that do not change the latest version,
+        as ``not_latest_metrics`` does. Empty unless the right table is versioned.
         """
         return not_latest_metrics(sources[1:])
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the left table, the only input whose matches are counted."""
+        """Return the name of the left table alone: its records are counted by whether they find a
+        right row.
+        """
         return [sources[0].name]

@@ -42,8 +42,8 @@ class RetractLaw(Law):
     """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the store of each key's last row, with the grouping and aggregated columns under
-        the users' names.
+        """Return the only store of a bucket by its name: each key's last row, with the grouping and
+        aggregated columns under the users' names.
         """
         (source,) = sources
         stored = [*source.shape.foreign_fields[1:], *source.shape.value_fields]
@@ -60,8 +60,9 @@ class RetractLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of rows that change no latest version, if the table is versioned; then
-        that of rows with a null in their group.
+        """Return the names of the metrics of rows that change no latest version, as
+        ``not_latest_metrics`` does. That of rows with a null in their group follows,
+        ``<table>.null_group``.
         """
         return [*not_latest_metrics(sources), metric_name(sources[0].name, "null_group")]
 
@@ -85,14 +86,18 @@ class AggregationLaw(Law):
     name: str
     """The name of the aggregation in errors."""
     columns: tuple[ResultColumn, ...]
+    """The results, in the order of the output's value columns."""
     windows: Windows | None = None
+    """The windows by which each key's rows are grouped; None without windows."""
     retracts: bool = False
     """True if rows may be ``_deleted``, which means that they leave their group."""
     timed: bool = False
     """True if a group is emitted even if only its time has changed."""
 
     GROUPS: ClassVar[str] = "groups"
+    """The name of the store of accumulators."""
     RECORDS: ClassVar[str] = "records"
+    """The name of the store of records, for sliding windows."""
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
         """Return the grouping columns, then the start and end of the window, if any."""
@@ -102,13 +107,15 @@ class AggregationLaw(Law):
         return group_fields + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the aggregates' results, in order. There is one leaf."""
+        """Return the types of the aggregates' results, in order. ``leaf`` is 0: there is one
+        leaf.
+        """
         return [column.kernel.result for column in self.columns]
 
     @property
     def whole_keys(self) -> bool:
-        """True if an aggregate allows one row at most in a group at the end of a micro-batch. All
-        rows of a key must be seen at once then.
+        """True if an aggregate (the last row with ``unique``) allows at most one row in a group at
+        the end of a micro-batch. All rows of a key must be seen at once then.
         """
         return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
@@ -116,7 +123,7 @@ class AggregationLaw(Law):
     def long_list_columns(self) -> list[int]:
         """The numbers of the columns whose long lists may be stored in parts.
 
-        These are lists that rows may leave, or that results are not made from. Windows have none.
+        These are lists that rows may leave, or from which results are not made. Empty with windows.
         """
         columns = enumerate(self.columns) if self.windows is None else ()
         return [
@@ -134,8 +141,8 @@ class AggregationLaw(Law):
         return f"{name}: index", f"{name}: parts"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores, by name: the accumulators; for each column with long lists, their
-        index and parts; with sliding windows, the records.
+        """Return the stores of a bucket by name: the accumulators; for each column with long lists,
+        their index and parts; with sliding windows, the records.
         """
         window = "" if self.windows is None else " and window, until it is closed"
         stores = {self.GROUPS: self._accumulator_store(sources, f"accumulators per key{window}")}
@@ -148,9 +155,9 @@ class AggregationLaw(Law):
         return stores
 
     def _accumulator_store(self, sources: Sources, holds: str) -> Store:
-        """Describe the store of accumulators; ``holds``: its content in words.
+        """Return the description of the store of accumulators. ``holds``: the content in words.
 
-        With a user-defined aggregate it has no kind, so it is not read back: the state means
+        With a user-defined aggregate it has no kind, so the store is not read back: the state means
         something to the topology only.
         """
         key, listed = self.key_fields(sources), self.long_list_columns
@@ -174,8 +181,8 @@ class AggregationLaw(Law):
         )
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metric of records that came after their window had closed; empty without
-        windows.
+        """Return the name of the metric of records that came after their window had closed,
+        ``<stream>.late``; empty without windows.
         """
         return [] if self.windows is None else [metric_name(sources[0].name, "late")]
 
@@ -187,12 +194,15 @@ class FinalLaw(Law):
     REASON: ClassVar[str] = "a window leaves once, when it has closed, so its last row waits"
 
     wait_us: int
+    """The microseconds of stream time after a window's end until it is closed."""
     after: bool
     """True if stream time must pass that limit, not just reach it."""
 
     waits: ClassVar[bool] = True
     OPEN: ClassVar[str] = "open"
+    """The name of the store of the rows of open windows."""
     CLOSING: ClassVar[str] = "closing"
+    """The name of the store of the windows' closing times."""
 
     @property
     def due_us(self) -> int:
@@ -202,7 +212,9 @@ class FinalLaw(Law):
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores: the rows of open windows, and their keys by closing time."""
+        """Return the stores of a bucket by name: the rows of open windows, then the windows' keys
+        by closing time.
+        """
         holds = "last row per key and window, until it is closed"
         rows = replace(
             table_store(sources, 0), holds=holds, time=WINDOW_END, span_us=self.due_us - 1
@@ -210,6 +222,8 @@ class FinalLaw(Law):
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
-        """Return the store of windows that are not closed yet, as the only element."""
+        """Return the store of keys of windows that are not closed yet, as the only element. Its
+        rows are counted as ``<table>.open``.
+        """
         store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
         return [Wait(self.CLOSING, metrics.waiting_metric(sources[0].name, "open"), store)]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dovetail.plan.nodes import Entry
 
 Sources: TypeAlias = Sequence[SourceSpec]
+"""The inputs of an operator, in order."""
 Kind: TypeAlias = Literal["rows", "versions", "records", "queue"]
 """The way a store is read back.
 
@@ -83,8 +84,9 @@ class Store:
 
     @property
     def own_key(self) -> tuple[pa.Field, ...]:
-        """The key columns that are among ``fields``, so without internal ones. Of accumulators they
-        have the names that ``with_key`` gives them.
+        """The key columns that are among ``fields``, so without internal ones. In a store of
+        accumulators they are the first of ``fields``, under the names that ``with_key`` may have
+        given them.
         """
         if self.results:
             return self.fields[: len(self.key)]
@@ -107,10 +109,10 @@ class Store:
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
-        """Return a store of accumulators whose first key columns are renamed to ``names``, in
-        order.
+        """Return a store of accumulators whose first ``fields`` are renamed to ``names``, in order.
 
-        Other stores are returned unchanged.
+        ``names``: the users' names of the key columns, without those of a window. Other stores are
+        returned unchanged.
         """
         if not self.results:
             return self
@@ -119,7 +121,9 @@ class Store:
 
     @property
     def companion_stores(self) -> tuple[str, ...]:
-        """The names of the stores that must be read together with this one; empty for none."""
+        """The names of the stores that must be read together with this one: ``without``, then the
+        stores of long lists. Empty for none.
+        """
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
 
@@ -136,28 +140,29 @@ class Wait:
 
 
 def too_old_metrics(sources: Sequence[SourceSpec]) -> list[str]:
-    """Return the metric ``too_old`` of each versioned table among ``sources``, in order: records
-    older than its history.
+    """Return the name of the metric ``<table>.too_old`` of each versioned table among ``sources``,
+    in order. It counts records that are older than the table's history.
     """
     return [metric_name(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
 def not_latest_metrics(sources: Sequence[SourceSpec]) -> list[str]:
-    """Return the metrics of records of versioned tables that do not change the latest version.
+    """Return the names of the metrics of records of versioned tables that do not change the latest
+    version.
 
-    First those that are too old for the history, one per versioned table, then the late ones. Empty
-    without versioned tables.
+    First ``<table>.too_old`` of each versioned table, for records older than the history; then
+    ``<table>.late`` of each. Empty without versioned tables.
     """
     late = [metric_name(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
     return [*too_old_metrics(sources), *late]
 
 
 def table_store(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
-    """Return the store of the table that is input ``source_index``: its last rows, or its versions
-    if it is versioned.
+    """Return the description of the store of the table that is input ``source_index``: its last
+    rows, or its versions if it is versioned.
 
     ``key``: the number of columns that make its key, if rows are stored by a longer key than the
-    input's. Such a store has last rows only.
+    input's; else None. A store with ``key`` has last rows only.
     """
     source = sources[source_index]
     versioned, windowed = source.meaning.versioned_us, source.meaning.retention_us
@@ -212,15 +217,15 @@ class Law:
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The number of the input behind each leaf. A leaf is one group of value columns in the
-        output.
+        """The number of the input behind each leaf; by default the first input alone. A leaf is one
+        group of value columns in the output.
         """
         return (0,)
 
     @property
     def holds_us(self) -> int:
-        """The longest time, in microseconds of stream time, that a result is held back; 0 for
-        none.
+        """The longest time, in microseconds of stream time, for which a result is held back; by
+        default 0, for none.
         """
         return 0
 
@@ -245,29 +250,29 @@ class Law:
         return {name: table_store(sources, source_index) for source_index, name in enumerate(names)}
 
     def lookup_texts(self, sources: Sources) -> list[str]:
-        """Return in words what the operator asks of lookup sources, one line for each source; empty
-        for none.
+        """Return the lookups that the operator makes in lookup sources, in words, one line for each
+        source; by default none.
         """
         return []
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of other inputs depend on the stream time of the input
-        ``entry``.
+        """Return True if records of other inputs depend on the stream time of the input ``entry``:
+        by default, if it is versioned and one of several inputs.
         """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the names of the metrics of rows without use, in the order in which they are
-        counted; by default none.
+        counted; by default none. ``sources``: the operator's inputs.
         """
         return []
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the names of the inputs whose records are counted by whether they find rows on all
-        other sides; empty for none.
+        other sides; by default none.
         """
         return []
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
-        """Return the stores with rows that wait for a time; empty for none."""
+        """Return the stores with rows that wait for a time; by default none."""
         return []

@@ -45,13 +45,13 @@ class StoreLookup:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The Arrow columns of the keys that the store is asked for, in order."""
+        """The Arrow columns of the keys that the store is asked for, in the order of ``by``."""
         return pa.schema([self.schema.field(name) for name in self.by])
 
     @property
     def summary(self) -> str:
-        """The store, the index, the columns and the cache, in words. Without a cache the text says
-        ``none``.
+        """The store, the index, the columns that are read and the cache, in words. Without a cache
+        the text ends with ``cache none``.
         """
         cached = "none"
         if self.rows_max:
@@ -71,7 +71,9 @@ def stage_lookups(stage: Stage) -> Iterator[Lookup]:
 
 def store_lookup(node: Lookup) -> StoreLookup:
     """Return the lookup of a plan node as data for the workers, with only the columns that results
-    need. An index of the store must have all its columns among those that the lookup compares.
+    need.
+
+    The store must have an index with all its columns among those that the lookup compares.
     """
     on, store_columns = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}

@@ -52,8 +52,8 @@ class StarLookupLaw(Law):
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Describe the stores, by name: the fact's keys by the rows that they refer to, then the
-        rows of each dimension.
+        """Return the stores of a bucket by name: the fact's keys by the rows that they refer to,
+        then the rows of each dimension.
         """
         fact, *dimensions = sources
         stores = {
@@ -64,8 +64,8 @@ class StarLookupLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the metrics of the dimensions' records that do not change the latest version;
-        empty unless a dimension is versioned.
+        """Return the names of the metrics of the dimensions' records that do not change the latest
+        version, as ``not_latest_metrics`` does. Empty unless a dimension is versioned.
         """
         return not_latest_metrics(sources[1:])
 
@@ -94,12 +94,12 @@ class StarJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the last join's left side, 0, and of its right side, 1."""
+        """The numbers 0 and 1: leaf 0 is the left side of the last join, leaf 1 its right side."""
         return (0, 1)
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the value columns of a side of the last join: of the left side for
-        ``leaf`` 0, of the last dimension for 1.
+        """Return the types of the value columns of a side of the last join. ``leaf``: 0 for the
+        left side, 1 for the right side, which is the last dimension with its key.
         """
         fact, answers = (source.shape for source in sources)
         if leaf == 1:
@@ -111,10 +111,11 @@ class StarJoinLaw(Law):
         ]
 
     def column_index(self, sources: Sources, part: int, column: int) -> int:
-        """Return the index of a column in the rows of the input that has it.
+        """Return the index of a column in the rows of the input that has it: the fact, or the
+        answers.
 
-        ``part``: 0 for the fact, n for dimension n. ``column``: of the fact, the index in its rows;
-        of a dimension, the number among its user columns, from 0.
+        ``part``: 0 for the fact, n for dimension n. ``column``: of the fact, the index in its rows,
+        which is returned; of a dimension, the number among its user columns, from 0.
         """
         if part == 0:
             return column
@@ -139,7 +140,9 @@ class StarJoinLaw(Law):
         return {name: replace(table_store(sources, 0), holds=holds)}
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the fact, the only input whose matches are counted."""
+        """Return the name of the fact alone: its rows are counted by whether they find rows of all
+        dimensions.
+        """
         return [sources[0].name]
 
 
@@ -173,13 +176,16 @@ def shared_columns(
 
 
 def left_input_of_dimensions(messages: SourceSpec) -> SourceSpec:
-    """Return the messages of a star as the left input of one join by foreign key: the number of the
-    dimension and the foreign key, the key of the fact, and that key's hash as the only value.
+    """Return the messages of a star as the left input of one join by foreign key. Their key is the
+    dimension's number with the foreign key. Their values are the key of the fact and the hash of
+    that key.
     """
     schema = messages.shape.schema.append(pa.field(value_name(0, 0), pa.int64()))
     return replace(messages, shape=replace(messages.shape, schema=schema))
 
 
 def subscription_store_name(fact: str) -> str:
-    """Return the name of the store of keys of the fact that refer to rows of the dimensions."""
+    """Return the name of the store of the fact's keys by the dimensions' rows that they refer to.
+    ``fact``: the fact's name.
+    """
     return f"subscriptions of {fact}"
