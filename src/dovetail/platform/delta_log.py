@@ -57,7 +57,9 @@ class DeltaLog:
     properties: dict[str, str]
     """The table property of the change data feed (``delta_tables.FEED``), if it is set."""
     _snapshot: Any
+    """Delta's own snapshot of the table, an object of the JVM."""
     _folder: Folder
+    """The folder of the log's files."""
 
     @classmethod
     def of(cls, session: SparkSession, location: str) -> DeltaLog:
@@ -76,40 +78,45 @@ class DeltaLog:
 
     @cached_property
     def size(self) -> int:
-        """The bytes of the table's data files. Without a checksum in the log it takes jobs."""
+        """The bytes of the table's data files at this version. If the log has no checksum file of
+        the version, this runs jobs.
+        """
         checksum = self._folder.read(f"{self.version:020d}.crc")
         if checksum is None:
             return int(self._snapshot.sizeInBytes())
         return int(json.loads(checksum)["tableSizeBytes"])
 
     def commit(self, version: int) -> dict[str, Any] | None:
-        """Return the record that commit ``version`` has of itself, None if the log no longer has
-        its file.
+        """Return the record (``commitInfo``) that commit ``version`` has of itself. None if the log
+        no longer has its file, or if the file has no such record.
 
-        It has ``operation``, ``operationMetrics``, ``userMetadata`` and more, as Delta writes them.
+        The record has ``operation``, ``operationMetrics``, ``userMetadata`` and more, as Delta
+        writes them.
         """
-        return next(_actions(self._lines(version), "commitInfo"), None)
+        return next(_actions(self._commit_lines(version), "commitInfo"), None)
 
     def changes(self, after: int, until: int) -> ChangeSize | None:
         """Return the size of all changes after version ``after``, exclusive, up to ``until``,
-        inclusive. It is 0 if both are the same.
+        inclusive. Both sizes are 0 if the versions are the same.
 
-        None if a commit does not say it, if the log no longer has its file, or for more than
+        None if a commit does not say its size, if the log no longer has its file, or for more than
         ``COMMITS_MAX`` commits.
         """
         if until - after > COMMITS_MAX:
             return None
-        sizes = [self._change(version) for version in range(after + 1, until + 1)]
+        sizes = [self._commit_size(version) for version in range(after + 1, until + 1)]
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
             return None
         return ChangeSize(sum(size.rows for size in known), sum(size.size for size in known))
 
-    def _change(self, version: int) -> ChangeSize | None:
+    def _commit_size(self, version: int) -> ChangeSize | None:
         """Return the size of the changes of commit ``version``; None if the commit does not say it,
-        or if the log no longer has its file. Bytes are estimated by the commit's largest new file.
+        or if the log no longer has its file.
+
+        Bytes are estimated by the size of a row in the new file with the most rows.
         """
-        lines = self._lines(version)
+        lines = self._commit_lines(version)
         commit = next(_actions(lines, "commitInfo"), None)
         rows = None if commit is None else _changed_rows(commit)
         if not rows:
@@ -119,23 +126,25 @@ class DeltaLog:
         in_file, size = max(sizes, default=(0, 0))  # small files are large for their rows
         return ChangeSize(rows, rows * size // in_file) if in_file else None
 
-    def _lines(self, version: int) -> list[bytes]:
-        """Return the lines of a commit's file, a JSON object each; empty if the log no longer has
-        the file.
+    def _commit_lines(self, version: int) -> list[bytes]:
+        """Return the lines of the file of commit ``version``, a JSON object each; empty if the log
+        no longer has the file.
         """
         text = self._folder.read(f"{version:020d}.json")
         return [] if text is None else text.splitlines()
 
 
 def _actions(lines: list[bytes], kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the parsed content of each line that is an action of this kind, such as ``add``."""
+    """Yield the content of each action of this kind, such as ``add``, in the order of ``lines``.
+    ``lines``: JSON objects with one action each.
+    """
     start = b'{"%s"' % kind.encode()
     return (json.loads(line)[kind] for line in lines if line.startswith(start))
 
 
 def _changed_rows(commit: dict[str, Any]) -> int | None:
-    """Return the number of rows that a commit changes, 0 for one of ``HARMLESS``; None if its
-    record does not say it.
+    """Return the number of rows that a commit changes, 0 for an operation of ``HARMLESS``. None if
+    its record does not say it. ``commit``: that record (``commitInfo``).
     """
     if commit["operation"] in HARMLESS:
         return 0

@@ -55,7 +55,7 @@ Range = tuple[Any, Any]
 
 def refuse_without_delta(session: SparkSession, operator: str) -> None:
     """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar.
-    ``operator``: what needs it.
+    ``operator``: the call that needs them, for the error.
     """
     if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigurationError(
@@ -73,8 +73,8 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
 
 
 def strict(session: SparkSession) -> None:
-    """Let a session, which must be the caller's own, fail at a missing or broken file. This sets
-    two Spark settings, so that no row is skipped silently.
+    """Set two Spark settings, so that the session fails at a missing or broken file instead of
+    skipping its rows. The session must be the caller's own.
     """
     for ignored in ("Missing", "Corrupt"):
         session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
@@ -85,7 +85,7 @@ def tune(session: SparkSession) -> None:
     literally.
 
     The session must be the caller's own; other values are overwritten. Only a number of partitions
-    for reading logs stays, if it is set.
+    for reading logs stays, if it is set. Without one, it becomes the number of cores, at most 50.
     """
     for name, value in _SETTINGS.items():
         if session.conf.get(name, None) != value:  # Spark warns of some settings
@@ -97,8 +97,8 @@ def tune(session: SparkSession) -> None:
 
 @contextmanager
 def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply settings within the block, and restore the former ones after it, also on an error. A
-    query that starts meanwhile keeps a copy of them.
+    """Apply ``settings`` to the session within the block, and restore the former ones after the
+    block, also on an error. A query that starts meanwhile keeps a copy of them.
     """
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -114,19 +114,22 @@ def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None
 
 
 def once(application: str, version: int) -> dict[str, str]:
-    """Return settings under which a commit is made once.
+    """Return Spark settings under which a commit is made once. ``application``: the name of the
+    writer. ``version``: a number that rises with each of its commits.
 
     The table's log stores the version under the application's name. A later commit of the same
-    version, or a smaller one, changes nothing and raises nothing.
+    version, or of a smaller one, changes nothing and raises nothing.
     """
     transaction = "spark.databricks.delta.write.txn"
     return {f"{transaction}AppId": application, f"{transaction}Version": str(version)}
 
 
 def path_of(session: SparkSession, operator: str, argument: str, path: str | PathLike[str]) -> str:
-    """Return the full form of a path; a relative one starts at the JVM's working directory.
+    """Return the full form of a path, with its scheme; a relative one starts at the JVM's working
+    directory.
 
-    ``argument``: the argument in errors. Raises ``ConfigurationError`` if its file system cannot be
+    ``operator``, ``argument``: the user's call and the argument that has the path, such as
+    ``path=``, for errors. Raises ``ConfigurationError`` if the path's file system cannot be
     reached.
     """
     with reaching(operator, argument, path):
@@ -138,8 +141,8 @@ def folder_of(
 ) -> str:
     """Return the full path of a folder, which is created if it is missing.
 
-    ``argument``: the argument in errors. Raises ``ConfigurationError`` if its file system cannot be
-    reached, or if it is a file or cannot be created.
+    ``operator``, ``argument``: as for ``path_of``. Raises ``ConfigurationError`` if its file system
+    cannot be reached, or if the path is a file or cannot be created.
     """
     full = path_of(session, operator, argument, path)
     make_folder(session, operator, argument, full)
@@ -147,7 +150,9 @@ def folder_of(
 
 
 def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str | None) -> None:
-    """Raise ``PlanError`` unless exactly one of ``path`` and ``table`` is given."""
+    """Raise ``PlanError`` unless exactly one of ``path`` and ``table`` is given. ``operator``: the
+    user's call, for the error.
+    """
     if (path is None) == (table is None):
         raise PlanError(operator, "it needs a path or table=", "Give one of them")
 
@@ -162,30 +167,32 @@ def called(
     """Return the name of a table in SQL: that of its path or, without a path, ``table``. Exactly
     one of both must be given (``refuse_but_one``).
 
-    ``argument``: the argument for the path in errors. Raises ``ConfigurationError`` if the path's
-    file system cannot be reached.
+    ``operator``, ``argument``: as for ``path_of``. Raises ``ConfigurationError`` if the path's file
+    system cannot be reached.
     """
     return (table or "") if path is None else named(path_of(session, operator, argument, path))
 
 
 def details(session: SparkSession, table: str) -> Row:
-    """Return Delta's description of a table: ``location``, ``sizeInBytes``, ``properties`` and
-    more. ``table``: its name in SQL; Spark raises an error if it does not exist.
+    """Return Delta's description of a table, a row with ``location``, ``sizeInBytes``,
+    ``properties`` and more. ``table``: its name in SQL; Spark raises an error if it does not exist.
 
-    This reads the table's log, and Delta keeps it for later calls.
+    This reads the table's log, which Delta keeps in memory for later calls.
     """
     (row,) = session.sql(f"DESCRIBE DETAIL {table}").collect()
     return row
 
 
 def location(session: SparkSession, table: str) -> str:
-    """Return the full path of the folder of an existing table. ``table``: its name in SQL."""
+    """Return the full path, with its scheme, of the folder of an existing table. ``table``: its
+    name in SQL.
+    """
     return str(details(session, table)["location"])
 
 
 def partition_columns(session: SparkSession, table: str) -> list[str]:
-    """Return the columns by which the files of an existing table are laid out, in order. ``table``:
-    its name in SQL.
+    """Return the names of the columns that partition an existing table's files, in order; empty for
+    none. ``table``: its name in SQL.
     """
     return list(details(session, table)["partitionColumns"])
 
@@ -214,8 +221,8 @@ def read(session: SparkSession, table: str) -> DataFrame:
 
 
 def exists(session: SparkSession, table: str) -> bool:
-    """Return True if there is a table or a view of this name or path in SQL, of Delta or not.
-    Spark's error passes if it is there and cannot be read.
+    """Return True if there is a table or a view, of Delta or not, with this name in SQL. Spark's
+    error passes if it is there and cannot be read.
     """
     try:
         _ = read(session, table).schema
@@ -234,11 +241,11 @@ def create(
     replace: bool,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Create a table of these rows in one commit. ``replace``: in place of one that must exist;
-    else there must be none. Otherwise Spark raises an error.
+    """Create a table of these rows in one commit. With ``replace`` it takes the place of one that
+    must exist; else there must be none. Otherwise Spark raises an error.
 
-    ``properties``: the table's properties; it has deletion vectors unless they say otherwise.
-    ``partition_by``: the columns that partition it.
+    ``table``: its name in SQL. ``properties``: the table's properties; it has deletion vectors
+    unless they say otherwise. ``partition_by``: the columns that partition its files.
     """
     writer = rows.writeTo(table).using("delta")
     if partition_by:
@@ -252,16 +259,19 @@ def create(
 
 
 def overwrite(rows: DataFrame, table: str) -> None:
-    """Put these rows and columns in place of a table's, in one commit; its properties stay.
-    ``table``: the name in SQL of one that exists.
+    """Put these rows and columns in place of a table's, in one commit; the table's properties stay.
+    ``table``: the name in SQL of a table that exists.
     """
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.saveAsTable(table)
 
 
 def replace(rows: DataFrame, table: str, where: str) -> None:
-    """Replace the rows that fulfil the SQL condition ``where`` by ``rows``, in one commit. ``rows``
-    must fulfil it, which a session after ``tune`` does not check, and have the table's columns.
+    """Replace the rows of a table that fulfil the SQL condition ``where`` by ``rows``, in one
+    commit. ``table``: the name in SQL of a table that exists.
+
+    ``rows`` must have the table's columns and fulfil the condition, which a session after ``tune``
+    does not check.
     """
     writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", where)
     writer.saveAsTable(table)
@@ -276,13 +286,13 @@ def property_of(session: SparkSession, table: str, name: str) -> str | None:
 
 
 def records_changes(properties: Mapping[str, str]) -> bool:
-    """Say whether a table of these properties has a change data feed."""
+    """Return True if a table with these properties records its changes (the change data feed)."""
     return properties.get(FEED, "").lower() == "true"
 
 
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
-    """Set a table property, in one commit without rows. ``table``: the table's name in SQL.
-    ``name``: must have no quotes in it; ``value`` may.
+    """Set the table property ``name`` to ``value``, in one commit without rows. ``table``: the
+    table's name in SQL. ``name`` must have no quotes in it; ``value`` may.
     """
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
@@ -310,18 +320,20 @@ def merge(
     where: Sequence[Column] = (),
     nulls: bool = True,
 ) -> None:
-    """Merge changes in one MERGE: each row replaces the table's row of its key, or deletes it if
-    ``gone``. Other rows are inserted, unless they are ``gone``.
+    """Merge changes into a table in one MERGE: each row replaces the table's row of its key, or
+    deletes it if ``gone``. Rows of keys that the table lacks are inserted, unless they are
+    ``gone``.
 
-    ``changes``: at most one row per key; Delta raises an error for two that meet one row. ``key``,
-    ``values``: expressions over ``changes`` by the table's column, at least one for the key.
-    ``gone``: true or false, never null. ``where``: further conditions that all table rows of these
-    keys fulfil.
+    ``changes``: at most one row per key; Delta raises an error for two that meet one row.
+    ``table``: its name in SQL. ``key``, ``values``: expressions over ``changes`` by the table's
+    column, at least one for the key. ``gone``: true or false, never null. ``where``: further
+    conditions that all table rows of these keys fulfil.
 
-    ``nulls``: True if a null in a key equals a null. The source's own columns have reserved names,
-    so no column of the table is mistaken for one of them.
+    ``nulls``: True if a null in a key equals a null; else a null equals
+    nothing.
     """
     columns = {**key, **values}
+    # The names are reserved, so no column of the table is mistaken for one of the source.
     source_names = internal_names(list(key), list(columns))
     source = changes.select(
         *(column.alias(source_names[name]) for name, column in columns.items()), gone.alias(CHANGE)
@@ -353,10 +365,11 @@ def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str
 
 
 def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
-    """Return conditions by which a merge of ``rows`` skips files: a range for each key column that
-    has one (``range_of``). Empty if none has.
+    """Return conditions on the table by which a merge of ``rows`` skips files: for each key column
+    the range of its values in ``rows``. Key columns without a range (``range_of``) have none; the
+    list may be empty.
 
-    ``keys``: the name in ``rows`` of each key column. Runs a job.
+    ``keys``: the name in ``rows`` of each key column of the table. Runs a job.
     """
     types = {name: rows.schema[name].dataType for name in keys.values()}
     asked = [part for name, type_ in types.items() for part in bounds(name, type_)]
@@ -367,8 +380,8 @@ def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
 
 
 def bounds(name: str, type_: DataType) -> list[Column]:
-    """Return the aggregates of a column for ``range_of``, named ``<name> count``, ``<name> min``
-    and ``<name> max``; empty for a type without a range.
+    """Return the aggregates of the column ``name`` that ``range_of`` needs, named ``<name> count``,
+    ``<name> min`` and ``<name> max``. Empty for a type without a range (``has_range``).
     """
     if not has_range(type_):
         return []
@@ -377,8 +390,8 @@ def bounds(name: str, type_: DataType) -> list[Column]:
 
 
 def range_of(row: Row, name: str) -> Range | None:
-    """Return the range of a column, from a row of its ``bounds`` and of ``count``, the number of
-    all rows.
+    """Return the smallest and the largest value of the column ``name``. ``row``: the results of its
+    ``bounds`` and of ``count``, the number of all rows.
 
     None if the column has nulls, there are no rows, or the type has no range.
     """
@@ -389,8 +402,8 @@ def range_of(row: Row, name: str) -> Range | None:
 
 
 def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
-    """Return conditions by which files are skipped: each column within its inclusive range.
-    ``ranges``: one per column; None gives no condition.
+    """Return conditions by which files are skipped: each column lies within its range, both ends
+    included. ``ranges``: one for each column; None gives no condition.
     """
     return [
         (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))
@@ -400,8 +413,8 @@ def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Co
 
 
 def has_range(type_: DataType) -> bool:
-    """Say whether a type's values are unchanged in Python, and files are skipped by their
-    ranges.
+    """Return True if values of a type come to Python unchanged and Delta skips files by their
+    ranges: for integers, decimals, and strings without a collation.
     """
     plain_text = isinstance(type_, StringType) and type_.isUTF8BinaryCollation()
     return plain_text or isinstance(type_, (IntegralType, DecimalType))

@@ -72,13 +72,14 @@ _SUFFIXES: Mapping[type[DataType], str] = {
 
 
 Mask = npt.NDArray[np.bool_]
+"""bool[n]: which of n rows or keys are meant."""
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
-    """Return the number of rows of a frame; and True if they may go through this process.
+    """Return the number of rows of a frame; then True if they may go through this process.
 
-    They may if they are at most ``ROWS_MAX``, of plain types, and their texts and binaries have at
-    most ``BYTES_MAX`` bytes. Runs a job.
+    They may if they are at most ``ROWS_MAX`` and of plain types, and if their texts and binaries
+    have at most ``BYTES_MAX`` bytes. Runs a job.
     """
     types = {field.name: field.dataType for field in frame.schema}
     long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
@@ -91,8 +92,8 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
 
 
 def is_plain(type_: DataType) -> bool:
-    """Return True if a type's values come to Arrow and back unchanged. Nested types and collated
-    strings are not plain.
+    """Return True if values of a type come to Arrow and back unchanged. Nested types, intervals and
+    collated strings are not plain.
     """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
@@ -102,8 +103,8 @@ def is_plain(type_: DataType) -> bool:
 
 
 def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
-    """Say whether one of the columns ``keys`` is a float. Spark takes different floats for
-    equal.
+    """Return True if one of the columns ``keys`` is a float or a double. Spark takes some different
+    floats for equal, such as 0.0 and -0.0.
     """
     return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
 
@@ -120,12 +121,14 @@ def upsert(
 ) -> None:
     """Put rows in place of those of the same keys, in one commit.
 
-    It is a replacement, or a MERGE if the table has a change feed or the keys are too many.
+    The commit is a replacement, or a MERGE if the table has a change feed or the condition on the
+    keys is too long.
 
-    ``rows``: one per key, at least one, of ``schema``: the table's columns and ``_deleted``, true
-    for a key without a row. All types are plain (``is_plain``), keys no floats. ``nulls``: keys may
-    have nulls in them; a null equals a null. ``session``: the caller's own, after
-    ``delta_tables.tune``. ``details``: the result of ``delta_tables.details`` if just read.
+    ``session``: the caller's own, after ``delta_tables.tune``. ``table``: the table's name in SQL.
+    ``rows``: one for each key, at least one, of ``schema``: the table's columns and ``_deleted``,
+    true for a key without a row. All types are plain (``is_plain``), keys are no floats. ``keys``:
+    the key columns. ``nulls``: True if keys may have nulls in them; a null equals a null.
+    ``details``: the result of ``delta_tables.details`` if just read, else None.
     """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
@@ -157,7 +160,8 @@ def for_few(
     """Apply settings for a commit of few rows within the block; yield the table's properties. A
     table of ``COMPILED_BYTES_MIN`` bytes or more is read with compiled code.
 
-    ``session``: the caller's own; ``details``: the result of ``delta_tables.details`` if just read.
+    ``session``: the caller's own. ``table``: the table's name in SQL. ``details``: the result of
+    ``delta_tables.details`` if just read, else None.
     """
     with delta_tables.setting(session, _SETTINGS):
         details = details or delta_tables.details(session, table)
@@ -167,7 +171,9 @@ def for_few(
 
 
 def for_many(session: SparkSession) -> AbstractContextManager[None]:
-    """Apply settings for many rows within the block, to a session of the caller's own."""
+    """Return a context that lets Spark compile code for its plans, as many rows need, and restores
+    the setting. ``session``: the caller's own.
+    """
     return delta_tables.setting(session, {CODE: COMPILED})
 
 
@@ -191,8 +197,8 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     texts = {name: _literals(column, type_) for name, (column, type_) in keys.items()}
     nulls = [column.is_null().to_numpy() for column, _ in keys.values()]
     pattern = sum(null.astype(np.int64) << i for i, null in enumerate(nulls))
-    among = [
-        _among(
+    by_nulls = [
+        _keys_condition(
             names, texts, {name for i, name in enumerate(keys) if bits >> i & 1}, pattern == bits
         )
         for bits in np.unique(pattern)
@@ -204,17 +210,18 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
             ends_column = pa.chunked_array([pa.array([ends["min"], ends["max"]], column.type)])
             smallest, largest = _literals(ends_column, type_)
             ranges += [f"{names[name]} >= {smallest}", f"{names[name]} <= {largest}"]
-    return " AND ".join([*ranges, among[0] if len(among) == 1 else f"(({') OR ('.join(among)}))"])
+    keys_text = by_nulls[0] if len(by_nulls) == 1 else f"(({') OR ('.join(by_nulls)}))"
+    return " AND ".join([*ranges, keys_text])
 
 
-def _among(
+def _keys_condition(
     names: Mapping[str, str], texts: Mapping[str, npt.NDArray[Any]], null: set[str], rows: Mask
 ) -> str:
     """Return the SQL condition that a row has one of the keys that ``rows`` selects. These keys,
     one or more, are null in just the columns ``null``.
 
-    ``names``: the quoted name of each key column. ``texts``: all keys as SQL constants, by column.
-    ``rows``: bool[keys].
+    ``names``: the quoted name of each key column, by column. ``texts``: the values of all keys as
+    SQL constants, by column. ``rows``: bool[keys].
     """
     parts = [f"{names[name]} IS NULL" for name in names if name in null]
     present = [name for name in names if name not in null]
@@ -229,8 +236,8 @@ def _among(
 
 
 def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
-    """Return a column's values as SQL constants of their type, in order; nulls are undefined. The
-    type must be plain and no float.
+    """Return a column's values as SQL constants of their type, in order: object[rows], of undefined
+    content for nulls. The type must be plain and no float.
     """
     before, after = "", ""
     if isinstance(type_, StringType):

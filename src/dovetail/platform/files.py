@@ -47,8 +47,8 @@ class Files(ABC):
 
     @abstractmethod
     def has_files(self, folder: str) -> bool:
-        """Return True if a folder has any file, at any depth, or if the path is a file. False for a
-        missing folder. On Spark Connect, names that begin with ``_`` do not count either.
+        """Return True if the path is a file, or a folder with any file in it, at any depth. False
+        for a missing folder. On Spark Connect, names that begin with ``_`` do not count either.
         """
 
     @abstractmethod
@@ -64,8 +64,8 @@ class Files(ABC):
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Return True if the name of a file or folder directly in ``folder`` begins with
-        ``prefix``, also one that begins with a dot. False for a missing folder. On Spark Connect,
-        empty folders do not count.
+        ``prefix``; names that begin with a dot count, too. False for a missing folder. On Spark
+        Connect, empty folders do not count.
         """
 
     @abstractmethod
@@ -76,11 +76,11 @@ class Files(ABC):
         """
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
-        """Return the numbers among the names in a folder that are digits, followed by ``suffix``.
-        Other names are left out.
+        """Return the numbers of the names in a folder that consist of digits, followed by
+        ``suffix``. Other names are left out.
 
-        They are in undefined order. Empty if there is no such folder. Raises ``ConfigurationError``
-        on Spark Connect.
+        The numbers are in undefined order. Empty if there is no such folder. Raises
+        ``ConfigurationError`` on Spark Connect.
         """
         names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
@@ -99,68 +99,72 @@ class Files(ABC):
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of all part files in a folder one after the other, as
-        UTF-8. It is empty for a folder without any, and None if there is neither file nor folder.
+        """Return the text of a file, or of all part files (``part-…``) in a folder one after the
+        other, as UTF-8. The text is empty for a folder without any. Return None if there is neither
+        file nor folder.
         """
 
     @abstractmethod
     def blob(self, path: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+        """Return a file's bytes; None if there is no such file. ``path`` must not be a folder."""
 
     @abstractmethod
     def put(self, path: str, text: str) -> None:
         """Write a text file as a whole or not at all, in place of a present one. Missing folders
-        are created. On Spark Connect, the present one may be gone after a failure.
+        are created. On Spark Connect, the present file may be gone after a failure.
         """
 
     @abstractmethod
     def create(self, path: str, blob: bytes) -> bool:
         """Write a new file as a whole or not at all, and return True. Return False, and write
-        nothing, if it exists. Raises ``ConfigurationError`` on Spark Connect.
+        nothing, if the file exists. Raises ``ConfigurationError`` on Spark Connect.
         """
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all files in a folder, at any depth; do nothing if it is missing. Afterwards the
-        folder itself may be gone, or have an empty file.
+        """Delete all files in a folder, at any depth; on a classic session do nothing if the folder
+        is missing. Afterwards the folder itself may be gone, or have an empty file.
         """
 
     @abstractmethod
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file, or a folder with its content, to ``new_path``, which is created.
+        """Copy a file, or a folder with its content, to ``new_path``, whose missing parent folders
+        are created.
 
-        Do nothing if there is no such file or folder. Raises ``ConfigurationError`` on Spark
+        Do nothing if there is no file or folder ``path``. Raises ``ConfigurationError`` on Spark
         Connect.
         """
 
     @abstractmethod
     def make_folder(self, folder: str) -> bool:
-        """Create a folder if it is missing. Return True if it exists now, or if writing a file will
-        create it.
+        """Create a folder if it is missing, with the folders above it. Return True if it exists
+        now, or if writing a file will create it; False if the file system refuses.
         """
 
     @abstractmethod
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
         """Write rows as Parquet files to a folder ``<column>=<batch_id>`` within ``folder``,
-        replacing it. ``rows`` must not have this column.
+        replacing it. ``rows`` must not have the column ``column``.
 
-        The folder appears at once if the file system renames a folder at once. Return False if it
-        could not be renamed.
+        The folder appears at once if the file system renames a folder at once. Return False if the
+        folder could not be renamed, and is missing.
         """
 
     @abstractmethod
     def setting(self, name: str) -> str | None:
-        """Return the value of one of Hadoop's settings in this session as text; None if it is not
-        set.
+        """Return the value of the setting ``name`` of Hadoop in this session, as text; None if it
+        is not set.
         """
 
     @abstractmethod
     def has_class(self, name: str) -> bool:
-        """Return True if the JVM is known to have a class, by its full name."""
+        """Return True if the JVM is known to have the class with the full name ``name``; False if
+        it has not, or cannot be asked.
+        """
 
     def scheme(self, path: str) -> str:
-        """Return the file system of a path, such as ``file`` or ``s3a``. A path without one has
-        that of the session.
+        """Return the scheme of a path's file system, such as ``file`` or ``s3a``. A path without a
+        scheme has that of the session's default file system.
         """
         return self.qualified(path).partition(":")[0]
 
@@ -177,13 +181,13 @@ class _OfHadoop(Files):
         self._hadoop = Hadoop(session)
 
     def qualified(self, path: str) -> str:
-        """Return the full form of a path by its Hadoop file system, which need not have it."""
+        """Return the full form of a path, with its scheme; the path need not exist."""
         hadoop_path, files = self._hadoop.located(path)
         return str(files.makeQualified(hadoop_path).toString())
 
     def has_files(self, folder: str) -> bool:
-        """Return True if a folder has any file, at any depth; names with a leading dot do not
-        count.
+        """Return True if the path is a file, or a folder with any file in it, at any depth. Files
+        in it whose names begin with a dot do not count.
         """
         path, files = self._hadoop.located(folder)
         waiting = [path] if files.exists(path) else []
@@ -231,7 +235,7 @@ class _OfHadoop(Files):
 
     def put(self, path: str, text: str) -> None:
         """Write a text file as a whole or not at all, by Spark's own means for checkpoints. It
-        replaces a file or folder of this path, and missing folders are created.
+        replaces a file or folder of this path; missing folders are created.
         """
         hadoop_path, files = self._hadoop.located(path)
         manager = self._hadoop.checkpoint_manager(hadoop_path.getParent())
@@ -248,7 +252,7 @@ class _OfHadoop(Files):
 
     def create(self, path: str, blob: bytes) -> bool:
         """Write a new file by Spark's own means for checkpoints, and return True. Return False if
-        it exists, or if another process was faster.
+        the file exists, or if another process was faster.
         """
         hadoop_path, files = self._hadoop.located(path)
         stream = self._hadoop.checkpoint_manager(hadoop_path.getParent()).createAtomic(
@@ -268,13 +272,13 @@ class _OfHadoop(Files):
         return True
 
     def clear(self, folder: str) -> None:
-        """Delete a folder with all files in it; do nothing if it is missing."""
+        """Delete a folder with all files in it; do nothing if the folder is missing."""
         path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file or folder to ``new_path``, perhaps on another file system. Do nothing if it
-        is missing.
+        """Copy a file or folder to ``new_path``, perhaps on another file system. Do nothing if
+        there is none at ``path``.
         """
         source, files = self._hadoop.located(path)
         target, there = self._hadoop.located(new_path)
@@ -283,13 +287,16 @@ class _OfHadoop(Files):
             self._hadoop.copy(files, source, there, target)
 
     def make_folder(self, folder: str) -> bool:
-        """Create a folder with all folders above it. Return True if it exists now."""
+        """Create a folder with all folders above it. Return True if it exists now, False if the
+        file system refuses.
+        """
         path, files = self._hadoop.located(folder)
         return bool(files.mkdirs(path))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
         """Write rows under a hidden name, then rename the folder to ``<column>=<batch_id>``, in
-        place of a present one. Return False if it cannot be renamed.
+        place of a present one. Return False if the folder cannot be renamed; the present one is
+        gone then.
         """
         hidden, files = self._hadoop.located(folder, f"_writing_{batch_id}")
         rows.write.mode("overwrite").parquet(str(hidden.toString()))
@@ -319,12 +326,14 @@ class _OfHadoop(Files):
         files.delete(hadoop_path, False)
 
     def setting(self, name: str) -> str | None:
-        """Return a setting from Hadoop's configuration of the session; None if it is not set."""
+        """Return the value of ``name`` in Hadoop's configuration of the session, as text; None if
+        it is not set.
+        """
         value = self._hadoop.settings().get(name)
         return None if value is None else str(value)
 
     def has_class(self, name: str) -> bool:
-        """Return True if the JVM finds a class, by its full name."""
+        """Return True if the JVM finds the class with the full name ``name``."""
         return self._hadoop.has_class(name)
 
 
@@ -335,13 +344,12 @@ class _OfServer(Files):
         self._session = session
 
     def qualified(self, path: str) -> str:
-        # The error about a missing file has the full path.
-        """Return the full form of a path, taken from the server's error about a missing file below
-        it.
+        """Return the full form of a path, with its scheme; the path need not exist. The server's
+        error about a missing file below the path tells it. Other errors pass.
         """
         child = uuid4().hex
         try:
-            _ = self._session.read.text(f"{_plain(path)}/{child}").schema
+            _ = self._session.read.text(f"{_escape_pattern(path)}/{child}").schema
         except AnalysisException as error:
             if error.getCondition() != _MISSING:
                 raise
@@ -352,68 +360,70 @@ class _OfServer(Files):
         """Return True if a folder has any file that Spark reads, at any depth. Names that begin
         with a dot or ``_`` do not count.
         """
-        return self._has(_plain(folder))
+        return self._has_match(_escape_pattern(folder))
 
     def exists(self, path: str) -> bool:
         """Return True if the server finds a file or folder with this path."""
-        with _where_there():
-            return bool(self._session.read.format("binaryFile").load(_plain(path)).schema)
+        with _suppress_missing():
+            return bool(self._session.read.format("binaryFile").load(_escape_pattern(path)).schema)
         return False
 
     def is_folder(self, path: str) -> bool:
         """Raise ``ConfigurationError``: Spark Connect does not tell a folder from a file."""
-        raise _lacking("tells a folder from a file")
+        raise _unsupported_error("tells a folder from a file")
 
     def has_named(self, folder: str, prefix: str) -> bool:
-        """Return True if a name directly in ``folder`` begins with ``prefix``, unless it is an
-        empty folder.
+        """Return True if a name directly in ``folder`` begins with ``prefix``, unless it is that of
+        an empty folder.
         """
-        return self._has(f"{_plain(folder)}/{prefix}*")
+        return self._has_match(f"{_escape_pattern(folder)}/{prefix}*")
 
-    def _has(self, pattern: str) -> bool:
-        """Return True if a pattern of Spark's readers matches a file, or a folder with files."""
+    def _has_match(self, pattern: str) -> bool:
+        """Return True if a pattern of Spark's readers matches a file, or a folder with files at any
+        depth; False if it matches nothing.
+        """
         reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
-        with _where_there():
+        with _suppress_missing():
             return bool(reader.load(pattern).inputFiles())
         return False
 
     def names(self, folder: str) -> list[str]:
         """Raise ``ConfigurationError``: Spark Connect does not list a folder."""
-        raise _lacking("lists a folder")
+        raise _unsupported_error("lists a folder")
 
     def modified(self, path: str) -> datetime:
         """Raise ``ConfigurationError``: Spark Connect does not say when a file was written."""
-        raise _lacking("says when a file was written")
+        raise _unsupported_error("says when a file was written")
 
     def remove(self, path: str) -> None:
         """Raise ``ConfigurationError``: Spark Connect does not delete a file."""
-        raise _lacking("deletes a file")
+        raise _unsupported_error("deletes a file")
 
     def copy(self, path: str, new_path: str) -> None:
         """Raise ``ConfigurationError``: Spark Connect does not copy a folder."""
-        raise _lacking("copies a folder")
+        raise _unsupported_error("copies a folder")
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of all part files in a folder; None if there is neither. It
-        runs a job.
+        """Return the text of a file, or of all part files in a folder; None if there is neither.
+        Runs a job.
         """
-        with _where_there():
-            rows = self._session.read.text(_plain(path), wholetext=True).collect()
+        with _suppress_missing():
+            rows = self._session.read.text(_escape_pattern(path), wholetext=True).collect()
             return "".join(row[0] for row in rows)
         return None
 
     def blob(self, path: str) -> bytes | None:
-        """Return the bytes of a file; None if there is no such file. It runs a job."""
-        with _where_there():
-            row = self._session.read.format("binaryFile").load(_plain(path)).head()
+        """Return the bytes of a file; None if there is no such file. Runs a job."""
+        with _suppress_missing():
+            row = self._session.read.format("binaryFile").load(_escape_pattern(path)).head()
             return None if row is None else bytes(row["content"])
         return None
 
     def put(self, path: str, text: str) -> None:
-        # One row is one part file, which Spark renames into place.
-        """Write a text as the only part file of a folder, in place of its present content, which is
-        deleted first. It runs a job.
+        """Write a text as the only part file of a folder, in place of the folder's present content,
+        which is deleted first. Runs a job.
         """
+        # One row is one part file, which Spark renames into place.
         rows = self._session.createDataFrame([(text,)], "value string")
         rows.coalesce(1).write.mode("overwrite").text(path)
 
@@ -421,23 +431,23 @@ class _OfServer(Files):
         """Raise ``ConfigurationError``: Spark Connect does not write a file only if there is
         none.
         """
-        raise _lacking("writes a file only if there is none")
+        raise _unsupported_error("writes a file only if there is none")
 
     def clear(self, folder: str) -> None:
-        """Overwrite all files of a folder with an empty one. It runs a job."""
+        """Put one empty file in place of all files of a folder, which is created if it is missing.
+        Runs a job.
+        """
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 
     def make_folder(self, folder: str) -> bool:
-        # Spark creates the folder when it writes.
-        """Return True: Spark creates the folder when it writes. Spark refuses a path that cannot be
-        one.
+        """Return True: Spark creates the folder when it writes. Spark's error passes for a path
+        that cannot be a folder's.
         """
         return bool(self.qualified(folder))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        # Spark writes overwritten partitions elsewhere, then renames their folders.
         """Overwrite the partition ``<column>=<batch_id>`` of a folder with these rows, and return
-        True.
+        True. Spark writes the partition elsewhere and renames it.
 
         Without rows the partition is an empty Parquet file.
         """
@@ -453,8 +463,8 @@ class _OfServer(Files):
         return True
 
     def setting(self, name: str) -> str | None:
-        """Return a setting of the session by its name, or by its name after ``spark.hadoop.``; None
-        if neither is set.
+        """Return the session's setting ``name``, else that of ``spark.hadoop.<name>``, as text;
+        None if neither is set.
         """
         for key in (name, f"spark.hadoop.{name}"):
             value = self._session.conf.get(key, None)
@@ -463,11 +473,11 @@ class _OfServer(Files):
         return None
 
     def has_class(self, name: str) -> bool:
-        """Return False: the server's JVM cannot be asked."""
+        """Return False, whatever ``name``: the server's JVM cannot be asked."""
         return False
 
 
-def _lacking(what: str) -> ConfigurationError:
+def _unsupported_error(what: str) -> ConfigurationError:
     """Return the error for an operation that Spark Connect lacks. ``what``: a verb and its object,
     such as ``lists a folder``.
     """
@@ -476,14 +486,18 @@ def _lacking(what: str) -> ConfigurationError:
     )
 
 
-def _plain(path: str) -> str:
-    """Return a path with the characters escaped that Spark's readers take for a pattern."""
+def _escape_pattern(path: str) -> str:
+    """Return a path with those characters escaped that Spark's readers take for a pattern, such as
+    ``*``.
+    """
     return _GLOB.sub(r"\\\1", path)
 
 
 @contextmanager
-def _where_there() -> Iterator[None]:
-    """Suppress the error of a missing file in the block; let other errors through."""
+def _suppress_missing() -> Iterator[None]:
+    """Suppress Spark's error for a missing file in the block, which ends there; other errors
+    pass.
+    """
     try:
         yield
     except AnalysisException as error:
@@ -501,15 +515,15 @@ class Folder:
         self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
 
     def has(self, name: str) -> bool:
-        """Return True if the folder has a file of this name; elsewhere than on local disks, also a
-        folder with files.
+        """Return True if the folder has a file with this name. Elsewhere than on local disks, a
+        folder with files counts as well.
         """
         if self._local is not None:
             return (self._local / name).is_file()
         return self._files.has_files(f"{self._root}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of the folder's file of this name; None if there is no such file."""
+        """Return the bytes of the folder's file with this name; None if there is no such file."""
         if self._local is not None:
             with suppress(FileNotFoundError):
                 return (self._local / name).read_bytes()

@@ -24,20 +24,22 @@ MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
 
 
 def has_context(session: SparkSession) -> bool:
-    """Return True if the session's Spark runs, False once it was stopped."""
+    """Return True if the Spark of a classic session runs, False once it was stopped."""
     return getattr(session.sparkContext, "_jsc", None) is not None
 
 
 def cloned_session(session: SparkSession) -> SparkSession:
-    """Return a copy of a session, as streaming queries make it for themselves."""
+    """Return a new session that begins with a copy of the settings, functions and views of this
+    one, as streaming queries make it for themselves.
+    """
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def started_with(session: SparkSession, name: str) -> str:
-    """Return a setting with which Spark itself was started; empty if it was not set.
-
-    The copy of all settings that PySpark makes for it takes three calls of the JVM for each.
+    """Return the value of the setting ``name`` with which Spark itself was started; empty if it was
+    not set.
     """
+    # The copy of all settings that PySpark makes for this takes three calls of the JVM for each.
     context: Any = session.sparkContext
     return str(context._jsc.sc().conf().get(name, ""))
 
@@ -49,15 +51,16 @@ def activate(session: SparkSession) -> None:
 
 
 def has_read_all(query: StreamingQuery) -> bool:
-    """Say whether a query has ended because nothing is left to read. The query must have ended.
+    """Return True if a query has ended because nothing is left to read, False if it was stopped.
+    The query must have ended.
 
-    Spark itself does not tell such an end from a stopped query.
+    Spark itself does not tell the two apart.
     """
     return bool(query._jsq.streamingQuery().noNewData())
 
 
 def newest_reports(query: StreamingQuery) -> Iterator[Any]:
-    """Yield the JVM's reports of a query's progress, the newest first.
+    """Yield the JVM's reports of a query's progress, the newest first, as objects of the JVM.
 
     Spark keeps many, so each is fetched only when it is asked for.
     """
@@ -66,8 +69,8 @@ def newest_reports(query: StreamingQuery) -> Iterator[Any]:
 
 
 def has_active_query(session: SparkSession, query_id: str) -> bool:
-    """Say whether a query runs in any session of this application. ``query_id``: its id, a UUID as
-    text, which stays the same over restarts.
+    """Return True if a query runs in any session of this application. ``query_id``: its id, a UUID
+    as text, which stays the same over restarts.
     """
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_packages(session).java.util.UUID.fromString(query_id)))
@@ -79,7 +82,7 @@ def items(sequence: Any) -> list[Any]:
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
-    """Return the analyzed plan of a frame."""
+    """Return the analyzed plan of a frame, in which names are resolved, as an object of the JVM."""
     return _execution(frame).analyzed()
 
 
@@ -91,13 +94,17 @@ def streaming_leaves(frame: DataFrame) -> int:
 
 
 def is_of_the_moment(session: SparkSession, expression: Any) -> bool:
-    """Say whether an expression in a plan depends on the time or the user, such as ``now()``."""
+    """Return True if ``expression``, one of the JVM in a plan, depends on the time or the user,
+    such as ``now()``.
+    """
     patterns = _packages(session).org.apache.spark.sql.catalyst.trees.TreePattern
     return bool(expression.containsPattern(patterns.CURRENT_LIKE()))
 
 
 def null_on_failure(session: SparkSession, column: Column) -> Column:
-    """Return a column that is null where computing it fails, by an expression of Spark's own."""
+    """Return a column that has the values of ``column``, and null in rows where computing it fails.
+    Errors of Python functions are raised all the same.
+    """
     spark = _packages(session).org.apache.spark.sql
     utils = spark.classic.ExpressionUtils
     untyped: Any = column
@@ -121,8 +128,8 @@ def delta_snapshot(session: SparkSession, path: str) -> Any:
 
 
 def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
-    """Return the snapshot of the Delta table in the folder ``path`` at a version. Delta's own error
-    passes if its log no longer has the version.
+    """Return the snapshot of the Delta table in the folder ``path`` at version ``version``. Delta's
+    own error passes if the table's log no longer has the version.
     """
     log = _delta(session).DeltaLog.forTable(session._jsparkSession, path)
     none = _packages(session).scala.Option.empty()
@@ -130,8 +137,8 @@ def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
 
 
 def clean_delta_log(session: SparkSession, path: str) -> None:
-    """Remove commits of the Delta table at ``path`` that are older than its property allows, to the
-    minute.
+    """Remove commits of the Delta table in the folder ``path`` that are older than its property for
+    the log's retention allows, to the minute.
 
     Raises ``TypeError`` if the jar of Delta Lake lacks a class.
     """
@@ -157,18 +164,18 @@ class _ProgressListener:
         self._progress, self._paused, self._ended = progress, paused, ended
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: a start has been logged by then."""
+        """Do nothing: the caller has logged the start by then."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Call the function for progress with the event's progress as JSON text."""
+        """Call ``progress`` with the event's progress as JSON text."""
         self._progress(str(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Call the function for pauses with the id of the query."""
+        """Call ``paused`` with the id of the query, which waits for data."""
         self._paused(str(event.id().toString()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Hand on the query's id, and whether it has failed."""
+        """Call ``ended`` with the query's id, and True if it has failed."""
         self._ended(str(event.id().toString()), bool(event.exception().isDefined()))
 
     class Java:
@@ -183,10 +190,11 @@ def listen(
     paused: Callable[[str], None],
     ended: Callable[[str, bool], None],
 ) -> None:
-    """Call the functions, in a thread of Py4J, when something happens to the session's queries.
+    """Call these functions, in a thread of Py4J, when something happens to a query of the session,
+    from now on.
 
-    ``progress`` gets the JSON of each progress. ``paused`` gets the id of a query that waits for
-    data. ``ended`` gets the id of a query that ends, and true if it has failed.
+    ``progress`` gets each progress of a query as JSON text. ``paused`` gets the id of a query that
+    waits for data. ``ended`` gets the id of a query that ends, and True if it has failed.
     """
     start_callbacks: Any = ensure_callback_server_started
     start_callbacks(session.sparkContext._gateway)
@@ -197,10 +205,10 @@ def listen(
 
 
 def deny_log_lines(session: SparkSession, pattern: str) -> None:
-    """Leave lines that match the regular expression ``pattern`` out of the log of the JVM from now
-    on.
+    """Leave lines that match the regular expression ``pattern`` as a whole out of the log of the
+    JVM from now on.
 
-    Raises ``TypeError`` if it does not log by Log4j.
+    Raises ``TypeError`` if the JVM does not log by Log4j.
     """
     log4j = _packages(session).org.apache.logging.log4j
     results: Any = getattr(log4j.core, "Filter$Result")
@@ -217,7 +225,7 @@ class Hadoop:
         self._state = session._jsparkSession.sessionState()
 
     def settings(self) -> Any:
-        """Return Hadoop's configuration object with the settings of the session."""
+        """Return a new configuration object of Hadoop with the settings of the session."""
         return self._state.newHadoopConf()
 
     def has_class(self, name: str) -> bool:
@@ -225,27 +233,32 @@ class Hadoop:
         return self.settings().getClassByNameOrNull(name) is not None
 
     def located(self, *parts: Any) -> tuple[Any, Any]:
-        """Return Hadoop's path object for ``parts``, one path or a folder and a name, and its file
-        system. The JVM's error passes if Hadoop does not know or reach that.
+        """Return Hadoop's path object and its file system, both objects of the JVM. ``parts``: one
+        path, or a folder and a name in it; each is a text or a path object.
+
+        The JVM's error passes if Hadoop does not know or reach the file system.
         """
         path = self._jvm.org.apache.hadoop.fs.Path(*parts)
         return path, path.getFileSystem(self.settings())
 
     def text(self, files: Any, path: Any) -> str:
-        """Return the text of an existing file as UTF-8. ``files``: its file system. The JVM's error
-        passes for a missing file.
+        """Return the text of an existing file, read as UTF-8. ``files``: the file system of
+        ``path``, as ``located`` returns them. The JVM's error passes for a missing file.
         """
         return str(self._read(files, path, "toString", "UTF-8"))
 
     def blob(self, files: Any, path: Any) -> bytes:
-        """Return the bytes of an existing file. ``files``: its file system. The JVM's error passes
-        for a missing file.
+        """Return the bytes of an existing file. ``files``: the file system of ``path``, as
+        ``located`` returns them. The JVM's error passes for a missing file.
         """
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
-        """Return the content of the file ``path``, read by the function ``by`` of Commons IO with
-        these arguments, and close it. Raises the JVM's error for a missing file.
+        """Return the content of the file ``path``, read by the function ``by`` of the JVM's Commons
+        IO, and close the file. The JVM's error passes for a missing file.
+
+        ``files``: the file system of ``path``. ``arguments``: those of the function after the
+        stream.
         """
         stream = files.open(path)
         try:
@@ -254,14 +267,17 @@ class Hadoop:
             stream.close()
 
     def checkpoint_manager(self, folder: Any) -> Any:
-        """Return Spark's object that writes files in ``folder`` as a whole or not at all."""
+        """Return Spark's object, one of the JVM, that writes files in ``folder`` as a whole or not
+        at all. ``folder``: a path object.
+        """
         managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
         return getattr(managers, "MODULE$").create(folder, self.settings())
 
     def copy(self, files: Any, path: Any, target_files: Any, target: Any) -> None:
-        """Copy an existing file or folder with its content.
+        """Copy an existing file or folder with its content; the source stays.
 
-        ``files``: the file system of ``path``. ``target_files``: that of ``target``.
+        ``files``: the file system of ``path``. ``target_files``: that of ``target``. Paths and file
+        systems are as ``located`` returns them.
         """
         copy = self._jvm.org.apache.hadoop.fs.FileUtil.copy
         copy(files, path, target_files, target, False, self.settings())
@@ -278,6 +294,6 @@ def _delta(session: SparkSession) -> Any:
 
 
 def _execution(frame: DataFrame) -> Any:
-    """Return Spark's object that has the plans of a frame."""
+    """Return Spark's object, one of the JVM, that has the plans of a frame."""
     untyped: Any = frame
     return untyped._jdf.queryExecution()

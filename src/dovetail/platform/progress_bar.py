@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 ASKED = "DOVETAIL_PROGRESS"
 """The environment variable that turns the line on (``1``) or off (``0``) everywhere."""
 _EVERY_S = 0.5
+"""The seconds between two drawings."""
 
 
 @contextmanager
 def progress_bar(
     session: SparkSession, title: str, console: Console | None = None
 ) -> Iterator[None]:
-    """Show a line while the block runs: the title, the time, and the tasks of Spark's present
+    """Show a line while the block runs: ``title``, the time, and the tasks of Spark's present
     stages. It is gone afterwards.
 
-    Without a terminal or a notebook nothing is shown, unless the environment variable ``ASKED``
-    says otherwise. Where Spark draws bars of its own, the title alone is printed, and stays.
-    ``console``: where to draw, by default standard error.
+    Without a terminal or a notebook nothing is shown. The environment variable
+    ``DOVETAIL_PROGRESS`` overrides that: ``0`` for never, any other value for always. Where Spark
+    draws bars of its own, the title alone is printed, and stays. ``console``: where to draw, None
+    for standard error.
     """
     from rich.console import Console
 
@@ -55,8 +57,8 @@ def progress_bar(
 
 
 def tasks(session: SparkSession) -> tuple[int, int]:
-    """Return how many tasks of the stages that run now are done, and how many they have; zeros on
-    Spark Connect, which does not tell.
+    """Return the number of finished tasks of the stages that run now, then the number of all their
+    tasks. Both are 0 without such stages, and on Spark Connect, which does not tell.
     """
     if is_remote(session):
         return 0, 0
@@ -67,8 +69,8 @@ def tasks(session: SparkSession) -> tuple[int, int]:
 
 
 def _bar(console: Console) -> Progress:
-    """Return a progress bar for ``console`` without a task, which shows nothing yet and is removed
-    at its end.
+    """Return a progress bar for ``console`` without a task. It shows nothing yet, and is removed at
+    its end.
     """
     from rich import progress
 
@@ -84,14 +86,16 @@ def _bar(console: Console) -> Progress:
 
 
 def _draw(session: SparkSession, bar: Progress, task: TaskID, done: Event) -> None:
-    """Draw the session's present tasks on ``bar``, again and again until ``done`` is set."""
+    """Draw the session's present tasks on ``bar`` every half a second until ``done`` is set.
+    ``task``: the line of ``bar``; it has no total while no stage runs.
+    """
     while not done.wait(_EVERY_S):
         completed, total = tasks(session)
         bar.update(task, completed=completed, total=total or None)
 
 
 def _draws_itself(session: SparkSession) -> bool:
-    """Return True if Spark draws progress bars at the terminal already."""
+    """Return True if Spark draws progress bars at the terminal already; False on Spark Connect."""
     if is_remote(session):
         return False
     conf = session.sparkContext.getConf()

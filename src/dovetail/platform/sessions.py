@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
+"""A function that gets a micro-batch's rows and its number."""
 BATCH_TAG = "dovetail-batch-"
 """The prefix of the tag of a micro-batch's jobs; the batch's number and the run's name follow."""
 
@@ -39,14 +40,16 @@ def is_remote(session: SparkSession) -> bool:
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Say whether the session was stopped, so that nothing can be done with it."""
+    """Return True if the session was stopped, so that nothing can be done with it."""
     if is_remote(session):
         return bool(getattr(session, "is_stopped", False))
     return not jvm.has_context(session)
 
 
 def apart(session: SparkSession) -> SparkSession:
-    """Return a session with the same settings, functions and views. Changes to them are its own."""
+    """Return a new session of the same Spark, which begins with this session's settings, functions
+    and views. Changes to either have no effect on the other.
+    """
     if not is_remote(session):
         return jvm.cloned_session(session)
     untyped_session: Any = session
@@ -58,7 +61,8 @@ def apart(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def without_call_sites() -> Iterator[None]:
-    """Keep PySpark from noting the user's line at each call of its functions, within the block.
+    """Keep PySpark from noting the user's line at each call of its functions, within the block, in
+    the whole process.
 
     Each note takes ten calls of the JVM. In a frame that is built here it would name no line of the
     user's.
@@ -72,11 +76,11 @@ def without_call_sites() -> Iterator[None]:
 
 
 def register(session: SparkSession, source: type[DataSource]) -> None:
-    """Let a session know a data source, maybe once more.
-
-    Spark refuses a name that the thread's active session knows and this one does not. So this one
-    becomes the active one, as it does with each frame that is made of rows.
+    """Make the data source ``source`` known to a session, under the source's own name; a repeated
+    call is allowed. A classic session becomes the active one of this thread.
     """
+    # Spark refuses a name that the thread's active session knows and this one does not. So this one
+    # becomes the active one, as it does with each frame that is made of rows.
     if not is_remote(session):
         jvm.activate(session)
     session.dataSource.register(source)
@@ -84,16 +88,17 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
 
 def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
     """Return Spark's writer that calls ``write`` with each micro-batch of a streaming frame and the
-    micro-batch's number, configured but not started.
+    micro-batch's number. The writer is configured but not started.
 
-    The jobs of ``write`` know their micro-batch (``spark.task``). On Spark Connect the function
-    runs in a process of the server's. Its jobs are those of any client, so a tag marks them.
+    The jobs of ``write`` know their micro-batch (``spark.task``). On Spark Connect, ``write`` runs
+    in a process of the server's. Its jobs are those of any client there, so a tag marks them.
     """
     if not is_remote(rows.sparkSession):
         return rows.writeStream.foreachBatch(write)
     run = uuid4().hex
 
-    def tagged(batch: DataFrame, batch_id: int) -> None:
+    def write_tagged(batch: DataFrame, batch_id: int) -> None:
+        """Call ``write`` while the session's jobs have the tag of the micro-batch."""
         batch_session, tag = batch.sparkSession, f"{BATCH_TAG}{batch_id}-{run}"
         batch_session.addTag(tag)
         try:
@@ -101,13 +106,13 @@ def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
         finally:
             batch_session.removeTag(tag)
 
-    return rows.writeStream.foreachBatch(tagged)
+    return rows.writeStream.foreachBatch(write_tagged)
 
 
 @contextmanager
 def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
-    """Yield a frame as one of another session of the same Spark, within the block. After the block
-    it can no longer be read there.
+    """Yield a frame with the rows of ``frame`` in another session of the same Spark, within the
+    block. After the block it can no longer be read.
 
     ``frame``: as ``keep`` returned it, so that its rows are not computed again.
     """
@@ -120,8 +125,8 @@ def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
 
 
 def keep(frame: DataFrame) -> DataFrame:
-    """Return a frame of the same rows, which the first job that reads all of it computes once.
-    ``release`` drops them.
+    """Return a frame of the same rows, which are computed and stored once, by the first job that
+    reads all of it. ``release`` drops them.
 
     Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
@@ -133,8 +138,8 @@ def keep(frame: DataFrame) -> DataFrame:
 
 
 def release(frame: DataFrame) -> None:
-    """Drop the rows of a frame that ``keep`` returned; it can no longer be read. On Spark Connect
-    do nothing: the server drops them when the frame is collected here.
+    """Drop the stored rows of a frame that ``keep`` returned; it can no longer be read. On Spark
+    Connect do nothing: the server drops the rows once Python no longer has the frame.
     """
     if not is_remote(frame.sparkSession):
         jvm.unpersist(frame)
@@ -142,8 +147,8 @@ def release(frame: DataFrame) -> None:
 
 @contextmanager
 def kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Yield the frame as ``keep`` returns it, and drop its rows after the block, also
-    on an error.
+    """Yield the frame as ``keep`` returns it, and drop the stored rows after the block, also on an
+    error.
     """
     stored = keep(frame)
     try:
@@ -153,16 +158,15 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
-    """Return a struct of the parts, at least one, ``_0`` and so on, null where computing any of
-    them fails.
+    """Return a struct of ``parts``, one column at least, as fields ``_0``, ``_1`` and so on. The
+    struct is null in rows where computing any part fails.
 
-    Python functions raise all the same.
-
-    Spark would compute common parts first, where a failure is not forgiven. It takes nothing out of
-    an expression that depends on where it is computed. On Spark Connect ``try_add`` of two times
-    forgives a failure in either. So the parts are hashed into one time there, and computed twice: a
-    microsecond a row.
+    Errors of Python functions are raised all the same.
     """
+    # Spark would compute common parts first, where a failure is not forgiven. It takes nothing out
+    # of an expression that depends on where it is computed. On Spark Connect try_add of two times
+    # forgives a failure in either. So the parts are hashed into one time there, and computed twice:
+    # a microsecond a row.
     here = F.spark_partition_id() >= 0
     struct = F.struct(*(part.alias(f"_{index}") for index, part in enumerate(parts)))
     if is_remote(session):
@@ -174,8 +178,8 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 
 def cores(session: SparkSession) -> int:
-    """Return the number of tasks that the session runs at the same time. On Spark Connect it runs a
-    job.
+    """Return the number of tasks that the session runs at the same time. On Spark Connect this is
+    the number of partitions of a large range, which runs a job.
     """
     if not is_remote(session):
         return session.sparkContext.defaultParallelism
@@ -184,8 +188,8 @@ def cores(session: SparkSession) -> int:
 
 
 def has_source(session: SparkSession, source: str) -> bool:
-    """Return True if Spark has the jar of a data source such as ``kafka``. Any error but that of a
-    missing source counts as True.
+    """Return True if Spark has the data source ``source``, such as ``kafka``. Any error but that of
+    a missing source counts as True.
     """
     try:
         _ = session.read.format(source).load().schema
@@ -195,9 +199,11 @@ def has_source(session: SparkSession, source: str) -> bool:
 
 
 def started_with(session: SparkSession, name: str) -> str:
-    """Return a setting with which Spark itself was started; empty if it was not set.
+    """Return the value of the setting ``name`` with which Spark itself was started; empty if it was
+    not set.
 
-    Later settings of a session have no effect on it, but look the same on Spark Connect.
+    In a classic session, later values of the session are left out: they have no effect. On Spark
+    Connect they look the same and are returned.
     """
     if is_remote(session):
         return str(session.conf.get(name, ""))

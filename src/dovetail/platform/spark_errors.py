@@ -22,8 +22,11 @@ _FOLDER = (
 
 @contextmanager
 def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
-    """Turn Spark's errors in the block into a ``ConfigurationError`` that begins with ``problem``.
-    Its ``__cause__`` is Spark's error; other errors pass.
+    """Turn an error of Spark in the block into a ``ConfigurationError``, whose ``__cause__`` is
+    Spark's error. Other errors pass.
+
+    ``operator``: the user's call. ``problem``: the beginning of the message, before Spark's own
+    reason. ``remedy``: the end of the message.
     """
     try:
         yield
@@ -33,18 +36,20 @@ def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
 
 @contextmanager
 def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
-    """Turn Spark's errors in the block, of reading or writing a folder, into a
+    """Turn an error of Spark in the block, of reading or writing a folder, into a
     ``ConfigurationError``. Other errors pass.
 
-    ``argument``, ``path``: the argument that names the folder, such as ``checkpoint=``, and its
-    value, for the error.
+    ``operator``: the user's call. ``argument``, ``path``: the argument that names the folder, such
+    as ``checkpoint=``, and its value. All are for the error.
     """
     with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
 
 
 def refuse_stopped(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` if the session was stopped."""
+    """Raise ``ConfigurationError`` if the session was stopped. ``operator``: the user's call, for
+    the error.
+    """
     if is_stopped(session):
         raise ConfigurationError(
             operator,
@@ -56,8 +61,11 @@ def refuse_stopped(operator: str, session: SparkSession) -> None:
 def make_folder(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> None:
-    """Create the folder ``path`` for writing if it is missing. ``argument``: where the path was
-    given. Raises ``ConfigurationError`` if that fails, or if there is a file of that name.
+    """Create the folder ``path`` if it is missing. ``operator``, ``argument``: the user's call and
+    the argument that has the path, for the error.
+
+    Raises ``ConfigurationError`` if the folder cannot be created, or if there is a file of that
+    name.
     """
     with reaching(operator, argument, path):
         is_folder = files_of(session).make_folder(fspath(path))
@@ -68,8 +76,8 @@ def make_folder(
 
 
 def reason(error: Exception) -> str:
-    r"""Return the first line of an error of Spark's, without a full stop; its class if it has no
-    message.
+    """Return the first line of an error's message, without a full stop; the name of its class if it
+    has no message. Of an error of the JVM, the line begins with its Java class.
 
     >>> reason(ValueError("no such file.\n\tat java.io"))
     'no such file'

@@ -86,7 +86,7 @@ class Change(HintedChange):
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
     def _columns(self) -> list[str]:
-        """Return the names that hints compare a misspelled one with."""
+        """Return the key's and the values' names, with which hints compare a misspelled one."""
         return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
@@ -120,27 +120,30 @@ class TextTable:
         self._types = {field.name: field.type for field in fields}
 
     def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
-        """Return the header and a line for each change, aligned: a list of lines for each part. All
-        parts have the same widths.
+        """Return the header and a line for each change, as a list of lines for each of ``parts``.
+        Cells are padded to the same widths in all parts.
         """
         header = [TIME, *self._types, CHANGE]
         return aligned(*([header, *map(self._cells, part)] for part in parts))
 
     def _cells(self, change: Change) -> list[str]:
-        """Return the cells of a change, in the order of the header."""
+        """Return the cells of a change, in the order of the header; those of missing values are
+        empty.
+        """
         row = {**change.key, **(change.values or {})}
         values = (cell_text(row.get(name), type_) for name, type_ in self._types.items())
         return [str(instant(change.timestamp_us)), *values, change.change]
 
     def read(self, text: str) -> list[Change]:
-        """Return the changes in a text, line by line; none for a header alone. Empty lines and
-        lines that begin with ``#`` are skipped. The values of a tombstone are those in its cells,
-        so nulls, not None. Positions are 0. Raise ``DataError`` for another text, also for an empty
-        one.
+        """Return the changes in a text, line by line; none for a header alone.
+
+        Empty lines and lines that begin with ``#`` are skipped. The values of a tombstone are those
+        in its cells, so nulls, not None. Positions are 0. Raises ``DataError`` for a text that is
+        not such a table, and so for an empty one.
         """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         numbered_cells = [
-            (n, _split(line)) for n, line in lines if not line.lstrip().startswith("#")
+            (n, _split_cells(line)) for n, line in lines if not line.lstrip().startswith("#")
         ]
         header = numbered_cells[0][1] if numbered_cells else []
         # A table may have a column of its own called "change".
@@ -155,14 +158,15 @@ class TextTable:
                 f"{CHANGE} may be left out",
             )
         return [
-            self._read(line_number, cells, names, marked)
+            self._read_line(line_number, cells, names, marked)
             for line_number, cells in numbered_cells[1:]
         ]
 
-    def _read(self, line_number: int, cells: list[str], names: list[str], marked: bool) -> Change:
+    def _read_line(self, line_number: int, cells: list[str], names: list[str], marked: bool) -> Change:
         """Return the change of a line with these ``cells``: the time, the columns ``names`` and, if
-        ``marked``, the kind. Columns without a cell are null. Raise ``DataError``, which names the
-        line, for cells that do not fit.
+        ``marked``, the kind. Columns without a cell are null; without a kind it is an upsert.
+
+        Raises ``DataError``, which names the line, for cells that do not fit.
         """
         where = f"line {line_number} of the text"
         if len(cells) != 1 + len(names) + marked:
@@ -177,7 +181,7 @@ class TextTable:
             time_us = _microseconds(cell)
             for name, cell in zip(names, cells[1:], strict=False):
                 wanted = f"of type {self._types[name]}"
-                row[name] = _value(cell, self._types[name])
+                row[name] = _cell_value(cell, self._types[name])
             name, cell, wanted = CHANGE, marked * cells[-1] or UPSERT, f"{UPSERT} or {DELETE}"
             change: Any = [UPSERT, DELETE][[UPSERT, DELETE].index(cell)]
         except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
@@ -190,9 +194,9 @@ class TextTable:
         return Change(key, row, time_us, change, 0)
 
 
-def _split(line: str) -> list[str]:
-    """Return a line's cells, at least one, without blanks at their ends. Bars within JSON texts do
-    not divide cells.
+def _split_cells(line: str) -> list[str]:
+    """Return a line's cells, at least one, without blanks at their ends. Bars within JSON texts (in
+    double quotes) do not divide cells.
     """
     masked = _JSON_TEXT.sub(lambda match: "x" * len(match[0]), line)
     ends = [*(bar.start() for bar in re.finditer(r"\|", masked)), len(line)]
@@ -200,31 +204,32 @@ def _split(line: str) -> list[str]:
     return [line[start:end].strip() for start, end in zip(starts, ends, strict=False)]
 
 
-def _value(cell: str, type_: pa.DataType) -> Any:
+def _cell_value(cell: str, type_: pa.DataType) -> Any:
     """Return the value of a cell in the type of its column; None for an empty cell. A text may be
-    in quotes, as JSON. Raises an error of JSON or Arrow for a cell that does not fit.
+    in quotes, as JSON. Raises ``ValueError``, ``TypeError``, ``AttributeError`` or an error of
+    Arrow for a cell that does not fit.
     """
     text = pa.types.is_string(type_)
     if not cell or (text and cell[0] != '"'):
         return cell or None
     data = json.loads(cell, parse_float=str) if text or pa.types.is_nested(type_) else cell
-    return pa.scalar(_unsaid(data, type_), type_).as_py()
+    return pa.scalar(_from_json(data, type_), type_).as_py()
 
 
-def _unsaid(data: Any, type_: pa.DataType) -> Any:
+def _from_json(data: Any, type_: pa.DataType) -> Any:
     """Return JSON data in the form that Arrow takes for the type, at any depth. Null stays None,
-    and a struct's missing field is None.
+    and a struct's missing field is None. Maps are lists of pairs.
     """
     if data is None or not pa.types.is_nested(type_):
-        return _unsaid_scalar(data, type_)
+        return _scalar_from_json(data, type_)
     if pa.types.is_map(type_):
-        return [(_unsaid(k, type_.key_type), _unsaid(v, type_.item_type)) for k, v in data]
+        return [(_from_json(k, type_.key_type), _from_json(v, type_.item_type)) for k, v in data]
     if pa.types.is_struct(type_):
-        return {field.name: _unsaid(data.get(field.name), field.type) for field in type_}
-    return [_unsaid(item, type_.value_type) for item in data]
+        return {field.name: _from_json(data.get(field.name), field.type) for field in type_}
+    return [_from_json(item, type_.value_type) for item in data]
 
 
-def _unsaid_scalar(data: Any, type_: pa.DataType) -> Any:
+def _scalar_from_json(data: Any, type_: pa.DataType) -> Any:
     """Return JSON data that is not nested in the form that Arrow takes for the type; None for null.
     Raises an error of Python or Arrow for data that does not fit.
     """

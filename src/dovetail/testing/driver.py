@@ -47,14 +47,16 @@ from dovetail.testing.inputs import (
 )
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
-"""The content of a micro-batch, its time by the wall clock, and the stream time to which it
-moved."""
+"""The content of a micro-batch: rows of inputs, the time by the wall clock in microseconds, and the
+stream time to which it moved without rows, None for none.
+"""
 
 
 _SNAPSHOT = pa.schema(
     [("stage", pa.int32()), ("bucket", pa.int32()), ("name", pa.string()), ("blob", pa.binary())]
 )
 _SNAPSHOT_VERSION = 4
+"""The first byte of a snapshot."""
 
 
 class Driver(ExplainingDriver, HintedDriver):
@@ -142,9 +144,9 @@ class Driver(ExplainingDriver, HintedDriver):
         idle: Span | None = None,
     ) -> None:
         self._nodes: dict[Node, Node] = {}
-        plans = _in_order([topology, *others])
+        plans = _order_plans([topology, *others])
         self._results = {plan: by_hand(plan, self._nodes) for plan in plans}
-        nodes = _computed(self._results.values())
+        nodes = _computed_nodes(self._results.values())
         self._node = nodes[0]
         # Rows come in the order given, as from one log, unless a join orders them by time.
         waits = (inner.longest_align_us for node in nodes for inner in node.walk())
@@ -416,10 +418,11 @@ class Driver(ExplainingDriver, HintedDriver):
 
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
-        """Run the block's rows as one micro-batch. Yield an empty list that has its changes after
-        the block. If the block or the micro-batch fails, nothing was fed, and the error goes on.
+        """Run the block's rows as one micro-batch. Yield an empty list, which has the micro-batch's
+        changes after the block. If the block or the micro-batch fails, the driver is as before, and
+        the error goes on.
 
-        ``beat_us``: the stream time to move to, None for none.
+        ``beat_us``: the stream time to move to without rows, None for none.
         """
         changes: list[Change] = []
         self._inside_batch = True
@@ -617,8 +620,11 @@ class Driver(ExplainingDriver, HintedDriver):
         return changes
 
     def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-        """Return the number of a result, from 0, and its node. None means the only result. Raise
-        ``PlanError`` for another one; ``call``: the call, for the error.
+        """Return the index of ``result`` among the driver's results, and its node. None means the
+        only result.
+
+        Raises ``PlanError`` for None with several results, and for a result of another driver.
+        ``call``: the user's call, for the error.
         """
         if result is None and len(self._results) == 1:
             return 0, self._node
@@ -858,8 +864,8 @@ class Driver(ExplainingDriver, HintedDriver):
             "buckets": self._root.plan.buckets,
             "batches": self._batches,
             "now_us": self._now_us,
-            "topology": fingerprint(*self._computed),
-            "plan": describe(*self._computed),
+            "topology": fingerprint(*self._computed_results),
+            "plan": describe(*self._computed_results),
         }
         stored = stored.replace_schema_metadata({"driver": json.dumps(header)})
         return bytes([_SNAPSHOT_VERSION]) + to_ipc(stored)
@@ -947,7 +953,7 @@ class Driver(ExplainingDriver, HintedDriver):
         # Dead letters are read last.
         results = sorted(given, key=lambda result: not isinstance(result, Topology))
         replacements: dict[Node, Node] = {}
-        nodes = _computed(by_hand(result.plan, replacements) for result in results)
+        nodes = _computed_nodes(by_hand(result.plan, replacements) for result in results)
         if not nodes:
             problem = "topology= has no table and no stream"
             raise PlanError("restore", problem, "Give the results, as before")
@@ -976,8 +982,9 @@ class Driver(ExplainingDriver, HintedDriver):
         return driver
 
     def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-        """Return the node of a part of the topology. Raise ``PlanError`` for another table;
-        ``call``: the call, for the error.
+        """Return the node of a table or stream that is a part of the topology: a result, an input,
+        or a node between. Raises ``PlanError`` for any other. ``call``: the user's call, for the
+        error.
         """
         node = self._nodes.get(table.plan)
         if node is None:
@@ -989,14 +996,14 @@ class Driver(ExplainingDriver, HintedDriver):
         return node
 
     def _replay(self, node: Node) -> Replay:
-        """Return a new driver of one result, to which the same rows can be fed again. ``node``: a
-        node of this driver's topology.
+        """Return a new driver with the one result ``node``, to which the same rows can be fed
+        again. ``node``: a node of this driver's topology.
         """
         return _View(Table(node), key_hash=self._root.hash, spark=self._spark)
 
     def _source(self, table: Topology) -> Source:
-        """Return the input of a table that is fed. Raise ``PlanError`` for a table that is no input
-        of the topology.
+        """Return the source that stands for ``table``, an input of the topology. Raises
+        ``PlanError`` for a table or stream that is no input.
         """
         source = self._nodes.get(table.plan)
         if isinstance(source, Source):
@@ -1008,8 +1015,8 @@ class Driver(ExplainingDriver, HintedDriver):
         )
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
-        """Run one micro-batch on the rows fed so far, and return its changes, one result's after
-        the other's. The list may be empty. The changes are kept for ``read``, too.
+        """Run one micro-batch on the rows fed so far, which may be none. Return its changes, one
+        result's after the other's. The changes are kept for ``read``, too.
 
         ``beat_us``: the stream time to move to, None for none.
         """
@@ -1021,7 +1028,7 @@ class Driver(ExplainingDriver, HintedDriver):
         by_result: list[list[Change]] = [[] for _ in self._results]
         nodes = self.results
         for result_index, rows in result_rows:
-            changed = _letters if isinstance(nodes[result_index], DeadLetters) else _changes
+            changed = _dead_letter_changes if isinstance(nodes[result_index], DeadLetters) else _changes
             by_result[result_index] += changed(nodes[result_index], rows)
         for unread, changes in zip(self._unread, by_result, strict=True):
             unread += changes
@@ -1030,13 +1037,13 @@ class Driver(ExplainingDriver, HintedDriver):
         return [change for changes in by_result for change in changes]
 
     @property
-    def _computed(self) -> list[Node]:
-        """The results without dead letters, in order."""
-        return _computed(self._results.values())
+    def _computed_results(self) -> list[Node]:
+        """The nodes of the results except dead letters, in order."""
+        return _computed_nodes(self._results.values())
 
     def _refuse_inside(self, call: str) -> None:
-        """Raise ``PlanError`` inside a batch, and after the end of the input. ``call``: the call in
-        errors.
+        """Raise ``PlanError`` if a batch is open, or if the input has ended. ``call``: the user's
+        call, for the error.
         """
         if self._inside_batch:
             raise PlanError(call, "a batch is open", "Call it after the with block")
@@ -1044,8 +1051,8 @@ class Driver(ExplainingDriver, HintedDriver):
             raise PlanError(call, "the input has ended", "Call it before end_input()")
 
 
-def _in_order(results: Sequence[AResult]) -> list[Node]:
-    """Return the plans of results in the given order, each once, with dead letters last."""
+def _order_plans(results: Sequence[AResult]) -> list[Node]:
+    """Return the plan of each result once, in order of first use, with dead letters last."""
     plans = [result.plan for result in results]
     return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
 
@@ -1055,14 +1062,14 @@ def _are_changes(rows: Rows) -> TypeGuard[Sequence[Change]]:
     return not isinstance(rows, (str, Mapping)) and any(isinstance(row, Change) for row in rows)
 
 
-def _computed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that are no dead letters, in order."""
+def _computed_nodes(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that are not dead letters, in order."""
     return [node for node in nodes if not isinstance(node, DeadLetters)]
 
 
 def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
-    """Yield the rows of a result as changes, in order. A tombstone of a table has the values None;
-    a stream's record always has values.
+    """Yield the rows of a result as changes, in order. For a tombstone of a table, ``values`` is
+    None; a stream's record always has values.
 
     ``rows``: the node's columns, ``_deleted``, ``_event_time`` and ``_position``.
     """
@@ -1078,8 +1085,11 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
         )
 
 
-def _letters(node: Node, rows: pa.Table) -> Iterator[Change]:
-    """Yield dead letters as changes: all upserts, in order."""
+def _dead_letter_changes(node: Node, rows: pa.Table) -> Iterator[Change]:
+    """Yield dead letters as changes, in order: all are upserts, numbered from 0.
+
+    ``rows``: the columns of the dead letters and ``_event_time``.
+    """
     none = pa.array([False] * len(rows))
     numbers = pa.array(range(len(rows)))
     yield from _changes(node, rows.append_column(DELETED, none).append_column(POSITION, numbers))
@@ -1091,13 +1101,15 @@ class _View(Driver):
     _log: list[Fed]
 
     def rows(self, log: Sequence[Fed], idle: IdleRules | None) -> dict[Any, dict[str, Any]]:
-        """Return the values of each present row by its key, after all micro-batches in the driver's
-        ``log``. ``idle``: the driver's ``idle=``, None for none.
+        """Return the values of each present row by its key, after all micro-batches in ``log``.
+        Those that this view has run already are skipped.
+
+        ``log``: all micro-batches of the driver. ``idle``: the driver's ``idle=``, None for none.
         """
         if idle is not None and self._root.idle is None:
             self._root.let_time_go_on(idle)
         for fed, now_us, beat_us in log[len(self._log) :]:
-            self.again(fed, now_us, beat_us)
+            self.feed_again(fed, now_us, beat_us)
         return self._last_rows()
 
     @property
@@ -1105,13 +1117,14 @@ class _View(Driver):
         """The run of the view's plan in this process."""
         return self._root
 
-    def again(
+    def feed_again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
-        """Run a micro-batch on rows that the driver was fed before, and return the new changes.
+        """Run a micro-batch on rows that the driver was fed before, and return its changes.
 
         ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
-        micro-batch. ``beat_us``: the time up to which all inputs count as read, None for none.
+        micro-batch, in microseconds. ``beat_us``: the stream time to move to without rows, None for
+        none.
         """
         self._fed, self._now_us = fed, now_us
         for source, rows in fed:
@@ -1121,6 +1134,9 @@ class _View(Driver):
     def _last_rows(self) -> dict[Any, dict[str, Any]]:
         """Return the values of each present row by its key, after all changes so far. A key of
         several columns is a tuple. Deleted rows are absent.
+
+        If late changes may correct the past, the change with the latest time counts, of equal ones
+        the last.
         """
         last: dict[Hashable, Change] = {}
         for change in self._unread[0]:

@@ -23,7 +23,7 @@ from dovetail.provenance.stored_rows import moment
 from dovetail.provenance.walk import Walk
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.testing.changes import Change
-from dovetail.testing.driver_records import all_fed
+from dovetail.testing.driver_records import merge_batches
 from dovetail.testing.inputs import hashable
 
 
@@ -51,13 +51,14 @@ class Replay(Protocol):
     def local(self) -> LocalRun:
         """The run of the driver's plan in this process."""
 
-    def again(
+    def feed_again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
         """Run a micro-batch on rows that were fed before, and return its changes.
 
         ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
-        micro-batch. ``beat_us``: the time up to which all inputs count as read, None for none.
+        micro-batch, in microseconds. ``beat_us``: the stream time to move to without rows, None for
+        none.
         """
 
 
@@ -73,12 +74,12 @@ class ExplainingDriver:
 
         def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
             """Return the index and the node of a result; of the only one if ``result`` is None.
-            Raise ``PlanError`` for anything else. ``call``: the call in errors.
+            Raises ``PlanError`` for anything else. ``call``: the user's call, for the error.
             """
 
         def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-            """Return the node of a table within the topology. Raise ``PlanError`` for another one.
-            ``call``: the call in errors.
+            """Return the node of a table or stream within the topology. Raises ``PlanError`` for
+            any other. ``call``: the user's call, for the error.
             """
 
         def _replay(self, node: Node) -> Replay:
@@ -148,7 +149,7 @@ class ExplainingDriver:
         columns = key_of("explain_row", node, key)
         walk = self._walk(self._root, members)
         if self._log is not None:
-            walk = replace(walk, records=all_fed(batch.fed for batch in self.micro_batches))
+            walk = replace(walk, records=merge_batches(batch.fed for batch in self.micro_batches))
         return walk.row(node, columns)
 
     @validated
@@ -205,7 +206,7 @@ class ExplainingDriver:
         batches = [] if self._log is None else self.micro_batches
         emitted = [(n, c) for n, batch in enumerate(batches) for c in batch.changes[node]]
         batch_numbers = [n for n, c in emitted if c is change] or [
-            n for n, c in emitted if same(c, change) and c.position == change.position
+            n for n, c in emitted if are_alike(c, change) and c.position == change.position
         ]
         if not batch_numbers:
             raise PlanError(
@@ -213,12 +214,12 @@ class ExplainingDriver:
                 f"change= is {change}, which this driver has not emitted",
                 "Give one that pipe() or read() has returned, before any restore()",
             )
-        alike = [c for n, c in emitted if n == batch_numbers[0] and same(c, change)]
+        alike = [c for n, c in emitted if n == batch_numbers[0] and are_alike(c, change)]
         nth = next((n for n, c in enumerate(alike) if c is change), 0)
         batches = batches[: batch_numbers[0] + 1]
-        return self._explained(self._replay(node), batches, node, change, nth, members)
+        return self._explain_nth(self._replay(node), batches, node, change, nth, members)
 
-    def _explained(
+    def _explain_nth(
         self,
         replay: Replay,
         batches: Sequence[MicroBatch],
@@ -227,41 +228,42 @@ class ExplainingDriver:
         nth: int,
         members: int,
     ) -> RowExplanation:
-        """Run the micro-batches ``batches`` again, and explain the change that equals ``change``
-        and comes in the last one. Of several such changes it is number ``nth``, from 0, or the last
-        one if there are fewer.
+        """Run the micro-batches ``batches`` again, and explain a change of the last one that equals
+        ``change`` but for its position. Of several it is number ``nth``, from 0, or the last one if
+        there are fewer. At least one must come.
 
-        ``members``: the most rows of a group that are named.
+        ``replay``: a driver of the result ``node`` that has run nothing. ``members``: the largest
+        number of rows of a group that are named.
         """
         if self._root.idle is not None:
             replay.local.let_time_go_on(self._root.idle)
         *before, last = batches
         for batch in before:
-            replay.again(batch.fed, batch.now_us, batch.beat_us)
+            replay.feed_again(batch.fed, batch.now_us, batch.beat_us)
         walk = self._walk(replay.local, members)
         explanations: list[RowExplanation] = []
         waits = any(inner.longest_align_us is not None for inner in node.walk())
-        steps = [last.fed] if waits else [[step] for step in one_by_one(last.fed)]
+        steps = [last.fed] if waits else [[step] for step in split_rows(last.fed)]
         for step in [*steps, []]:
-            emitted = replay.again(step, last.now_us, last.beat_us if not step else None)
-            for again in emitted:
-                if same(again, change) and len(explanations) <= nth:
+            emitted = replay.feed_again(step, last.now_us, last.beat_us if not step else None)
+            for emitted_change in emitted:
+                if are_alike(emitted_change, change) and len(explanations) <= nth:
                     cause = record_of(*step[0]) if len(step) == 1 else None
                     explanations.append(change_explanation(walk, node, change, cause))
         assert explanations, "a change that does not come again"
         return explanations[-1]
 
     def _walk(self, run: LocalRun, members: int) -> Walk:
-        """Return the walk that explains rows from the present state of a run. ``members``: the
-        largest number of rows of a group to name.
+        """Return the walk that explains rows from the present state of ``run``. ``members``: the
+        largest number of rows of a group that are named.
         """
         expressions = None if self._spark is None else Evaluator(self._spark)
         return Walk(run.plan.stages, LocalState(run), expressions, members)
 
 
-def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source, pa.Table]]:
-    """Yield (source, table of one row) for each row of a micro-batch, in the order in which they
-    were fed.
+def split_rows(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source, pa.Table]]:
+    """Yield (source, table of one row) for each row of a micro-batch, in the order in which the
+    rows were fed. ``fed``: tables of rows with their sources.
     """
     rows = [
         (table.column(SEQUENCE)[row].as_py(), source, table.slice(row, 1))
@@ -271,20 +273,22 @@ def one_by_one(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source,
     yield from ((source, row) for _, source, row in sorted(rows, key=lambda placed: placed[0]))
 
 
-def same(change: Change, other: Change) -> bool:
-    """Return True if two changes are alike in all but their positions. NaN is like NaN."""
-    return _alike(change) == _alike(other)
+def are_alike(change: Change, other: Change) -> bool:
+    """Return True if two changes are equal in all but their positions. NaN equals NaN."""
+    return _comparable_change(change) == _comparable_change(other)
 
 
-def _alike(change: Change) -> tuple[Change, Hashable, Hashable]:
-    """Return a change without its position, with its key and values in a form that compares NaN."""
+def _comparable_change(change: Change) -> tuple[Change, Hashable, Hashable]:
+    """Return a change without position, key and values; then its key and its values as hashable
+    values in which NaN equals NaN.
+    """
     rest = replace(change, key={}, values=None, position=0)
     return rest, hashable(dict(change.key)), hashable(change.values)
 
 
 def record_of(source: Source, row: pa.Table) -> RowExplanation:
-    """Return a fed row, a table of one row, as an input of an explanation. A delete has the
-    presence ``"none"``.
+    """Return a fed row as an input of an explanation. ``row``: a table of one row, with
+    ``_deleted`` and ``_event_time``. A tombstone has the presence ``"none"`` and no values.
     """
     (columns,) = row.to_pylist()
     deleted, values = columns[DELETED], {name: columns[name] for name in source.values.names}
@@ -303,11 +307,12 @@ def record_of(source: Source, row: pa.Table) -> RowExplanation:
 def change_explanation(
     walk: Walk, node: Node, change: Change, cause: RowExplanation | None
 ) -> RowExplanation:
-    """Explain a change that a record has just caused, by the state that it has left, which ``walk``
-    reads. Row and time are those of the change. If the state shows another row, no inputs are
-    named, and the reason says so.
+    """Return the explanation of a change that was just emitted, by the present state, which
+    ``walk`` reads. Row and time are those of the change. If the state shows another row, no inputs
+    are named, and the reason says so.
 
-    ``cause``: the record; None if stream time has passed.
+    ``node``: the result that has changed. ``cause``: the record that caused the change; None if no
+    single record did.
     """
     key: dict[str, Any] = {**change.key}
     if node.stream:

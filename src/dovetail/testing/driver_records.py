@@ -41,6 +41,8 @@ class DriverRecords:
         return None if below is None else apply_plain_view(below, stream)
 
 
-def all_fed(batches: Iterable[Sequence[tuple[Source, pa.Table]]]) -> DriverRecords:
-    """Return the records of all micro-batches, each a list of sources with tables of rows."""
+def merge_batches(batches: Iterable[Sequence[tuple[Source, pa.Table]]]) -> DriverRecords:
+    """Return the records of all micro-batches, in order. ``batches``: for each micro-batch the fed
+    tables of rows with their sources.
+    """
     return DriverRecords([step for batch in batches for step in batch])

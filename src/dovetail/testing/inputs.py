@@ -162,9 +162,11 @@ def _source(
     stream: bool = False,
     versioned: Span | None = None,
 ) -> Source:
-    """Return the source of a table or a stream without a frame. ``key``: names among the columns of
-    ``schema``. ``versioned``: the length of a table's history, None for none. Raises ``PlanError``
-    as ``table`` says.
+    """Return the source of a table or a stream without a frame.
+
+    ``name``: the name in errors, metrics and ``explain``. ``key``: names among the columns of
+    ``schema``. ``stream``: True for a stream. ``versioned``: the length of a table's history, None
+    for none. Raises ``PlanError`` as ``table`` says.
     """
     operator = f"{'stream' if stream else 'table'} {name}"
     key_fields, values = split_key_and_values(operator, key, schema_of(operator, "schema=", schema))
@@ -178,10 +180,10 @@ def _source(
 
 
 def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
-    """Return the node over sources without frames, whose rows come in the order in which they are
-    fed. A node over such sources alone is returned as it is.
+    """Return ``node`` with each source below it replaced by one without a frame, whose rows come in
+    the order in which they are fed. A node whose sources all have no frame is returned as it is.
 
-    ``replacements``: the replacement of each node so far, which is extended.
+    ``replacements``: the replacement of each node so far, to which this adds.
     """
     if node not in replacements:
         if isinstance(node, Source):
@@ -197,8 +199,8 @@ def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
 
 
 def _part_by_hand(part: Any, replacements: dict[Node, Node]) -> Any:
-    """Return ``part``, the value of a node's field, with the nodes in it replaced. A value without
-    nodes is returned as it is.
+    """Return the value of a node's field with the nodes in it replaced, as ``by_hand`` does. A
+    value without nodes is returned as it is. ``replacements``: as for ``by_hand``.
     """
     if isinstance(part, Node):
         return by_hand(part, replacements)
@@ -209,7 +211,7 @@ def _part_by_hand(part: Any, replacements: dict[Node, Node]) -> Any:
 
 
 def columns_of(source: Source) -> pa.Schema:
-    """Return the schema of a source's rows: the key, then the values."""
+    """Return the Arrow schema of a source's rows: the key, then the values."""
     return arrow_schema(source.row)
 
 
@@ -221,13 +223,13 @@ def arrow_rows(
     deleted: Sequence[bool],
     sequence: int,
 ) -> pa.Table:
-    """Return rows as a stage's inputs take them, in order. A column that a row lacks is null. After
-    the columns of ``schema`` come ``_event_time`` (microseconds, null without a time), ``_deleted``
-    and ``_sequence``.
+    """Return rows as the inputs of stages take them, in order. A column that a row lacks is null.
+    After the columns of ``schema`` come ``_event_time`` (microseconds, null without a time),
+    ``_deleted`` and ``_sequence``.
 
-    ``schema``: the result of ``columns_of``; ``times``, ``deleted``: one element per row;
-    ``sequence``: the position of the first row among all. Raise ``DataError`` for unknown columns,
-    missing keys and other types.
+    ``schema``: the result of ``columns_of``. ``times``, ``deleted``: one element for each row.
+    ``sequence``: the position of the first row among all that were fed. Raises ``DataError`` for
+    unknown columns, missing key columns and values of other types.
     """
     _check_columns(source, rows)
     columns = {field.name: _array(source, field.name, rows, field.type) for field in schema}
@@ -239,8 +241,8 @@ def arrow_rows(
 
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:
-    """Raise ``DataError`` for unknown columns, and for rows without a key column. A null in a key
-    column is allowed.
+    """Raise ``DataError`` if a row has a column that ``source`` has not, or lacks a key column. A
+    null in a key column is allowed.
     """
     column_names = {*source.key.names, *source.values.names}
     for row in rows:
@@ -256,8 +258,8 @@ def _check_columns(source: Source, rows: Sequence[Row]) -> None:
 
 
 def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -> pa.Array:
-    """Return a column of the rows, null where a row lacks it; raise ``DataError`` for another
-    type.
+    """Return the column ``name`` of the rows, null where a row lacks it. Raises ``DataError`` for a
+    value that is not of the type.
     """
     try:
         return pa.array([row.get(name) for row in rows], type_)
@@ -270,8 +272,8 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
 
 
 def hashable(part: Any) -> Hashable:
-    """Return a value, such as a part of a key, in the form of a dictionary's key: arrays and
-    structs as tuples, one NaN. Other values stay as they are.
+    """Return a value, such as a part of a key, in a form that can be a dictionary's key. Arrays and
+    structs become tuples, at any depth, and all NaN become one. Other values stay as they are.
     """
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))

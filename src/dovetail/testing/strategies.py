@@ -105,13 +105,14 @@ def changelogs(
         )
     span_us = microseconds("changelogs", "span=", span)
     fields = {field.name: field for field in columns_of(source)}
-    key = _rows({name: _values(fields[name].type) for name in source.key.names})
-    row = _rows({name: _nullable(fields[name]) for name in source.values.names})
+    key = _row_strategy({name: _value_strategy(fields[name].type) for name in source.key.names})
+    row = _row_strategy({name: _nullable_strategy(fields[name]) for name in source.values.names})
     values = row if source.stream else st.one_of(row, st.none())
     times = st.integers(0, span_us)
 
     @st.composite
     def draw_changes(draw: Callable[[Any], Any]) -> list[Change]:
+        """Return changes of some keys, with ascending times unless ``out_of_order``."""
         pool = draw(st.lists(key, min_size=1, max_size=keys))
         parts = draw(st.lists(st.tuples(st.sampled_from(pool), values, times), max_size=max_size))
         if not out_of_order:
@@ -181,6 +182,7 @@ def histories(*tables: ATopology, out_of_order: bool = False) -> SearchStrategy[
 
     @st.composite
     def draw_history(draw: Callable[[Any], Any]) -> History:
+        """Return the inputs' changes in random pieces, each in a new or in the last batch."""
         waiting = [(table, draw(log)) for table, log in zip(tables, logs, strict=True)]
         history: History = []
         while waiting := [(table, changes) for table, changes in waiting if changes]:
@@ -196,20 +198,24 @@ def histories(*tables: ATopology, out_of_order: bool = False) -> SearchStrategy[
     return draw_history()
 
 
-def _rows(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
-    """Return a strategy for rows with the columns in this order."""
+def _row_strategy(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str, Any]]:
+    """Return a strategy for rows, as dictionaries with these columns in this order. ``columns``: a
+    strategy for each column's values, by name.
+    """
     return st.tuples(*columns.values()).map(lambda values: dict(zip(columns, values, strict=True)))
 
 
-def _nullable(field: pa.Field) -> SearchStrategy[Any]:
-    """Return a strategy for the values of a column, with null if it may be."""
-    values = _values(field.type)
+def _nullable_strategy(field: pa.Field) -> SearchStrategy[Any]:
+    """Return a strategy for the values of a column, with null if the column is nullable. Raises the
+    errors of ``_value_strategy``.
+    """
+    values = _value_strategy(field.type)
     return st.one_of(st.none(), values) if field.nullable else values
 
 
-def _values(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR0912, C901 -- a line a type
-    """Return a strategy for the values of a type, without null. Raise ``PlanError`` for a type that
-    is not drawn.
+def _value_strategy(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR0912, C901
+    """Return a strategy for the values of a type, without null; nulls within nested values may
+    occur. Raises ``PlanError`` for a type that has none.
     """
     if pt.is_boolean(type_):
         return st.booleans()
@@ -235,10 +241,10 @@ def _values(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR091
     if pt.is_duration(type_):
         return st.timedeltas(-_DAY, _DAY)
     if pt.is_map(type_):
-        pairs = st.tuples(_values(type_.key_type), _nullable(type_.item_field))
+        pairs = st.tuples(_value_strategy(type_.key_type), _nullable_strategy(type_.item_field))
         return st.lists(pairs, max_size=3, unique_by=lambda pair: repr(pair[0]))
     if pt.is_struct(type_):
-        return _rows({field.name: _nullable(field) for field in type_})
+        return _row_strategy({field.name: _nullable_strategy(field) for field in type_})
     if pt.is_list(type_):
-        return st.lists(_nullable(type_.value_field), max_size=3)
+        return st.lists(_nullable_strategy(type_.value_field), max_size=3)
     raise PlanError("changelogs", f"a column is of type {type_}", "Draw its rows by hand")

@@ -27,6 +27,7 @@ Tolerance: TypeAlias = Annotated[
     float, Rule("a number from 0", lambda tolerance: 0 <= tolerance < math.inf)
 ]
 Equal: TypeAlias = Callable[[Any, Any], bool]
+"""A function that returns True if two values, or two rows, count as equal."""
 
 _KEY = "key"
 """The name of the key column of two mappings that are compared without ``key=``."""
@@ -103,7 +104,7 @@ def assert_table_equal(
     names = [key] if isinstance(key, str) else [*(key or [])]
     both_keyed = isinstance(actual, Mapping) and isinstance(expected, Mapping)
     named = names or ([_KEY] if both_keyed else [])
-    actual_rows, expected_rows = _rows(actual, named), _rows(expected, named)
+    actual_rows, expected_rows = _load_table(actual, named), _load_table(expected, named)
     _compare_columns(actual_rows, expected_rows)
     columns = actual_rows.columns or expected_rows.columns
     if unknown := [name for name in names if columns and name not in columns]:
@@ -112,11 +113,11 @@ def assert_table_equal(
             f"key= names {', '.join(unknown)}, which is no column",
             f"The columns are {', '.join(columns)}",
         )
-    equal = _equality(rel_tol, abs_tol)
+    equal = _make_equal(rel_tol, abs_tol)
     if ordered:
-        difference = _by_position(actual_rows.rows, expected_rows.rows, equal)
+        difference = _compare_by_position(actual_rows.rows, expected_rows.rows, equal)
     else:
-        difference = _by_key(
+        difference = _compare_by_key(
             actual_rows.rows, expected_rows.rows, named, equal, max(rel_tol, abs_tol) > 0
         )
     if lines := [*difference.lines(named)]:
@@ -164,9 +165,11 @@ class TableDifference:
         )
 
     def lines(self, key: Sequence[str]) -> Iterator[str]:
-        """Yield a line for each difference, with the columns of the key first; nothing for equal
-        tables. Changed rows begin with ``~`` and name the columns that differ, missing rows with
-        ``-``, surplus rows with ``+``.
+        """Yield a line for each difference; nothing for equal tables. Changed rows come first: they
+        begin with ``~`` and name the columns that differ. Missing rows begin with ``-``, surplus
+        rows with ``+``.
+
+        ``key``: the columns that come first in missing and surplus rows.
         """
         for where, actual, expected in self.changed:
             differing = (
@@ -200,12 +203,14 @@ def _are_rows(table: Any) -> bool:
     return all(isinstance(row, Mapping) for row in rows)
 
 
-def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
-    """Return the columns and rows of a table: a frame of pandas, Spark, Arrow or any library with
-    Arrow's stream interface, a mapping from keys to values, or a list of mappings. A column that a
-    row of a list lacks is None.
+def _load_table(table: Any, key: Sequence[str]) -> LoadedTable:
+    """Return the columns and rows of a table, in their order. A column that a row of a list lacks
+    is None.
 
-    ``key``: the names for the keys of a mapping.
+    ``table``: a frame of pandas, Spark, Arrow or any library with Arrow's stream interface, a
+    mapping from keys to values, or a list of mappings. ``key``: the names for the keys of a
+    mapping; without effect for other forms. Raises ``PlanError`` if their number is not that of a
+    key's columns.
     """
     if isinstance(table, pd.DataFrame):
         table = pa.Table.from_pandas(table, preserve_index=False)
@@ -222,9 +227,10 @@ def _rows(table: Any, key: Sequence[str]) -> LoadedTable:
 
 
 def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
-    """Return the key of a mapping's row as columns by the names ``key``. ``part``: a tuple of
-    several values, or a value. Under the one name ``"key"`` a tuple counts as a value. Raise
-    ``PlanError`` for another number of values.
+    """Return the key of a mapping's row as columns with the names ``key``.
+
+    ``part``: a tuple of several values, or a value. Under the one name ``"key"`` a tuple counts as
+    a value. Raises ``PlanError`` if there are more or fewer values than names.
     """
     parts = part if isinstance(part, tuple) and list(key) != [_KEY] else (part,)
     if len(parts) != len(key):
@@ -237,8 +243,8 @@ def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
 
 
 def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
-    """Raise ``AssertionError`` if the tables have different columns, in any order. A table without
-    columns, such as an empty list, fits any other.
+    """Raise ``AssertionError`` if the tables have different columns; their order does not matter. A
+    table without columns, such as an empty list, fits any other.
     """
     if not actual.columns or not expected.columns:
         return
@@ -251,39 +257,39 @@ def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
         )
 
 
-def _by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -> TableDifference:
-    """Compare the rows one by one, in their order. Further expected rows are missing, further
-    actual ones are too many.
+def _compare_by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -> TableDifference:
+    """Return the difference of rows that are compared one by one, in their order. Further expected
+    rows are missing, further actual ones are surplus. ``equal``: the comparison of two values.
     """
     pairs = enumerate(zip(actual, expected, strict=False))
-    changed = [(f"row {index}", *_differing(a, e, equal)) for index, (a, e) in pairs]
+    changed = [(f"row {index}", *_differing_columns(a, e, equal)) for index, (a, e) in pairs]
     changed = [pair for pair in changed if pair[1]]
     return TableDifference(changed, [*expected[len(actual) :]], [*actual[len(expected) :]])
 
 
-def _by_key(
+def _compare_by_key(
     actual: Sequence[Row], expected: Sequence[Row], key: Sequence[str], equal: Equal, near: bool
 ) -> TableDifference:
-    """Compare the rows of each key in any order. Without a key, no row is paired with another: it
-    is equal to one, missing or surplus.
+    """Return the difference of rows whose order does not matter. Rows of one ``key`` are paired:
+    equal ones first, then the others in their order. Without a key, a row is equal to one of the
+    other table, missing or surplus.
 
-    ``actual``, ``expected``: the two tables, whose rows have all columns of ``key``. ``near``: True
-    if ``equal`` has a tolerance. Of rows of one key, equal ones are paired first, and the others in
-    their order.
+    ``actual``, ``expected``: rows that have all columns of ``key``. ``equal``: the comparison of
+    two values or rows. ``near``: True if ``equal`` has a tolerance.
     """
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for side, rows in enumerate((actual, expected)):
         for row in rows:
             # Without a key, equal rows meet under their own values.
-            sides[_frozen([row[name] for name in key] if key else row)][side].append(row)
-    left = [_unmatched(*rows, equal) for rows in sides.values()]
+            sides[_hashable_form([row[name] for name in key] if key else row)][side].append(row)
+    left = [_unmatched_rows(*rows, equal) for rows in sides.values()]
     if not key:
         surplus, missing = ([row for rows in left for row in rows[side]] for side in (0, 1))
         if near:
-            surplus, missing = _unmatched(surplus, missing, equal)
+            surplus, missing = _unmatched_rows(surplus, missing, equal)
         return TableDifference([], missing, surplus)
     changed = [
-        (columns_shown({name: a[name] for name in key}), *_differing(a, e, equal))
+        (columns_shown({name: a[name] for name in key}), *_differing_columns(a, e, equal))
         for rows in left
         for a, e in zip(*rows, strict=False)
     ]
@@ -294,19 +300,19 @@ def _by_key(
     )
 
 
-def _differing(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
-    """Return the columns of both rows in which they differ, empty if they are equal. Both rows must
-    have the same columns.
+def _differing_columns(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
+    """Return the values of the actual and of the expected row in the columns in which they differ;
+    empty if they are equal. Both rows must have the same columns.
     """
     names = [name for name, value in actual.items() if not equal(value, expected[name])]
     return {name: actual[name] for name in names}, {name: expected[name] for name in names}
 
 
-def _unmatched(
+def _unmatched_rows(
     actual: Sequence[Row], expected: Sequence[Row], equal: Equal
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows of ``actual`` that equal no row of ``expected``, and the other way round, in
-    their order. A row is matched at most once.
+    """Return the rows of ``actual`` that match no row of ``expected``, then the other way round,
+    both in their order. A row matches the first equal row that is left, and at most one.
     """
     waiting, surplus = [*expected], []
     for row in actual:
@@ -318,13 +324,15 @@ def _unmatched(
     return surplus, waiting
 
 
-def _equality(rel_tol: float, abs_tol: float) -> Equal:
-    """Return the function that compares two values, or two rows. Two numbers of which one is a
-    float are equal within either tolerance; a NaN equals a NaN, a null a null. Nested values are
-    compared likewise.
+def _make_equal(rel_tol: float, abs_tol: float) -> Equal:
+    """Return the function that compares two values, or two rows, with these tolerances.
+
+    Two numbers of which one is a float are equal within either tolerance, as in ``math.isclose``. A
+    NaN equals a NaN, a null a null. Nested values are compared likewise.
     """
 
     def equal(actual: Any, expected: Any) -> bool:
+        """Return True if two values are equal within the tolerances, at any depth."""
         if isinstance(actual, Mapping) and isinstance(expected, Mapping):
             same = actual.keys() == expected.keys()
             return same and all(equal(actual[name], expected[name]) for name in actual)
@@ -333,25 +341,25 @@ def _equality(rel_tol: float, abs_tol: float) -> Equal:
             return same and all(map(equal, actual, expected))
         if isinstance(actual, float) and isinstance(expected, (int, float)):
             if math.isnan(actual) or isinstance(expected, bool):
-                return _frozen(actual) == _frozen(expected)
+                return _hashable_form(actual) == _hashable_form(expected)
             return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
         if isinstance(expected, float) and isinstance(actual, int):
             return equal(expected, actual)
-        return _frozen(actual) == _frozen(expected)
+        return _hashable_form(actual) == _hashable_form(expected)
 
     return equal
 
 
-def _frozen(value: Any) -> Hashable:
+def _hashable_form(value: Any) -> Hashable:
     """Return a hashable value that is equal for equal values only. A NaN equals a NaN, 1 equals 1.0
     and True is not 1. Lists equal tuples, and a ``bytearray`` equals its bytes.
     """
     if hasattr(type(value), "tolist"):  # numpy's
         value = value.tolist()
     if isinstance(value, Mapping):
-        return "mapping", frozenset((name, _frozen(part)) for name, part in value.items())
+        return "mapping", frozenset((name, _hashable_form(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        return "list", tuple(map(_frozen, value))
+        return "list", tuple(map(_hashable_form, value))
     if isinstance(value, float) and math.isnan(value):
         return ("nan",)
     if isinstance(value, bytearray):

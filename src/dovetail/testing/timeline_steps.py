@@ -25,11 +25,12 @@ LABEL_MAX = 40
 """The largest number of characters of a label."""
 
 
-def shown_batches(batches: Sequence[MicroBatch], limit: int) -> int:
-    """Return the number of the first micro-batch to show, from 0.
+def first_shown_batch(batches: Sequence[MicroBatch], limit: int) -> int:
+    """Return the index of the first micro-batch to show.
 
-    All from there on have at most ``limit`` steps: each record is one, and each micro-batch without
-    records. The last micro-batch is shown in any case. The number is 0 without micro-batches.
+    The micro-batches from there on have at most ``limit`` steps: each record is one, and each
+    micro-batch without records. The last micro-batch is shown in any case. The index is 0 without
+    micro-batches.
     """
     first, steps = len(batches), 0
     while first and steps + (more := max(1, records_of(batches[first - 1]))) <= limit:
@@ -66,7 +67,7 @@ def steps_of(
         for source, row in records[-limit:]:
             mark = _record_mark(source, row, len(columns))
             inputs[source].stacks[mark.column] = [mark]
-            columns.append(TimelineColumn(number, _time(row[EVENT_TIME]), source, row[EVENT_TIME]))
+            columns.append(TimelineColumn(number, _time_text(row[EVENT_TIME]), source, row[EVENT_TIME]))
         if not records:
             columns.append(_clock_column(number, batch, now_us))
         elif len(records) > 1 and any(batch.changes.values()):
@@ -80,13 +81,15 @@ def steps_of(
 
 
 def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineColumn:
-    """Return the column of micro-batch ``number``, which has no records. Its label says how time
-    has moved. ``before_us``: the wall clock before it.
+    """Return the column of micro-batch ``number``, from 1, which has no records. Its label says how
+    time has moved: stream time if it was moved, else the wall clock.
+
+    ``before_us``: the wall clock before the micro-batch, in microseconds.
     """
     if batch.beat_us == END_OF_TIME:
         return TimelineColumn(number, "end of input", None, END_OF_TIME)
     if batch.beat_us is not None:
-        return TimelineColumn(number, f"time to {_time(batch.beat_us)}", None, batch.beat_us)
+        return TimelineColumn(number, f"time to {_time_text(batch.beat_us)}", None, batch.beat_us)
     passed_us = batch.now_us - before_us
     return TimelineColumn(
         number, f"clock +{span_as_text(passed_us)}" if passed_us else "no records"
@@ -94,38 +97,41 @@ def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineCol
 
 
 def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
-    """Return the mark of the record ``row`` in ``column``; a cross for a tombstone."""
+    """Return the mark of the record ``row`` in the column with index ``column``. The mark of a
+    tombstone has no values.
+    """
     key = {name: row[name] for name in source.key.names}
     values = None if row[DELETED] else {name: row[name] for name in source.values.names}
-    label, title = _words(source, key, values, row[DELETED])
+    label, title = _row_texts(source, key, values, row[DELETED])
     return Mark(
-        column, label, f"{source.name}: {title}, time {_time(row[EVENT_TIME])}", row[DELETED]
+        column, label, f"{source.name}: {title}, time {_time_text(row[EVENT_TIME])}", row[DELETED]
     )
 
 
 def _change_marks(
     node: Node, changes: Sequence[Change], column: int, cause: TimelineColumn
 ) -> Iterator[Mark]:
-    """Yield the marks of a result's changes in ``column``, at most ``STACK_MAX`` and one for the
-    others. No changes yield none.
+    """Yield the marks of a result's changes in the column with index ``column``: ``STACK_MAX`` at
+    most, then one that counts the others. No changes yield none.
 
-    ``cause``: the column. A change with another time than the column shows it.
+    ``cause``: that column. A change has its time in its label unless the column is a record's of
+    the same time.
     """
     for change in changes[:STACK_MAX]:
         deleted = change.change == DELETE
-        label, title = _words(node, change.key, change.values, deleted)
-        time = _time(change.timestamp_us)
+        label, title = _row_texts(node, change.key, change.values, deleted)
+        time = _time_text(change.timestamp_us)
         at = "" if cause.source is not None and time == cause.label else f" @{time}"
         yield Mark(column, label + at, f"{node.name}: {title}, time {time}", deleted)
     if more := len(changes[STACK_MAX:]):
         yield Mark(column, f"{more} more", f"{node.name}: {more} more changes", False)
 
 
-def _words(
+def _row_texts(
     node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
 ) -> tuple[str, str]:
-    """Return a short and a long text of a row: its key and values without names, cut if they are
-    long; and ``name=value`` of all columns.
+    """Return a short and a long text of a row: its key and values without names, cut to
+    ``LABEL_MAX`` characters; and ``name=value`` of all columns.
 
     The end of a window is in the long text only. A null is ``null``. ``values``: None for a
     tombstone. ``deleted``: True to end the long text with ``deleted``.
@@ -133,6 +139,7 @@ def _words(
     types = {field.name: field.type for field in arrow_schema(node.row)}
 
     def cells(row: dict[str, Any]) -> dict[str, str]:
+        """Return the text of each value by its column, ``null`` for a null."""
         texts = {name: cell_text(value, types[name]) for name, value in row.items()}
         return {name: text or "null" for name, text in texts.items()}
 
@@ -141,14 +148,18 @@ def _words(
     if values:
         label += f": {', '.join(cells(values).values())}"
     long = ", ".join(f"{name}={text}" for name, text in cells({**key, **(values or {})}).items())
-    return _cut(label), f"{long}, deleted" if deleted else long
+    return _cut_label(label), f"{long}, deleted" if deleted else long
 
 
-def _cut(text: str) -> str:
-    """Return a text cut to at most ``LABEL_MAX`` characters."""
+def _cut_label(text: str) -> str:
+    """Return a text cut to at most ``LABEL_MAX`` characters; the last one of a cut text is
+    ``…``.
+    """
     return text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 1]}…"
 
 
-def _time(time_us: int | None) -> str:
-    """Return a time as ``instant`` does, as text; ``no time`` for None."""
+def _time_text(time_us: int | None) -> str:
+    """Return a time in microseconds since 1970 as text, as ``instant`` does; ``no time`` for
+    None.
+    """
     return "no time" if time_us is None else str(instant(time_us))

@@ -95,20 +95,22 @@ def _style() -> str:
 
 
 def _width(layout: TimelineLayout, column: int) -> float:
-    """Return the width of column ``column`` of a timeline, in pixels."""
+    """Return the width of the column with index ``column``, in pixels: that of its widest label."""
     labels = [layout.columns[column].label]
     labels += [mark.label for lane in layout.lanes for mark in lane.stacks.get(column, [])]
     return CHARACTER * max(map(len, labels)) + LABEL + 24
 
 
 def _height(lane: Lane) -> int:
-    """Return the height of a lane, in pixels."""
+    """Return the height of a lane, in pixels: that of its highest stack of marks, of one mark for
+    an empty lane.
+    """
     return GAP + ROW * max(map(len, lane.stacks.values()), default=1)
 
 
-def _at(edges: Sequence[float], column: int) -> float:
+def _mark_x(edges: Sequence[float], column: int) -> float:
     """Return the horizontal position of a column's marks, in pixels. ``edges``: the left edge of
-    each column, and the end of the last.
+    each column, and the right edge of the last. ``column``: the column's index.
     """
     return edges[column] + LABEL
 
@@ -122,8 +124,11 @@ def _notes(layout: TimelineLayout) -> Iterator[str]:
 def _header(
     layout: TimelineLayout, edges: Sequence[float], top: float, bottom: float
 ) -> Iterator[str]:
-    """Yield the micro-batches with their bands, every second one tinted, and the times. ``edges``:
-    the left edge of each column, and the end of the last. ``top``, ``bottom``: of the bands.
+    """Yield the elements above the lanes: the micro-batches by number, with a band behind every
+    second one, and the columns' times.
+
+    ``edges``: the left edge of each column, and the right edge of the last, in pixels. ``top``,
+    ``bottom``: the vertical ends of the bands, in pixels.
     """
     yield _text(MARGIN, top + 18, layout.unit, "faint")
     yield _text(MARGIN, top + 36, "time", "faint")
@@ -140,10 +145,11 @@ def _header(
 
 
 def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float]) -> Iterator[str]:
-    """Yield a line from each record down to the last of the changes in its column. A column without
-    changes has none.
+    """Yield a dashed line from each record down to the last of the changes in its column. A column
+    without changes has none.
 
-    ``edges``: the left edge of each column, and the end of the last. ``tops``: of each lane.
+    ``edges``: the left edge of each column, and the right edge of the last. ``tops``: the upper end
+    of each lane. All are in pixels.
     """
     records = {column for lane in layout.lanes if not lane.result for column in lane.stacks}
     for column in sorted(records):
@@ -153,14 +159,15 @@ def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float
             for row, _ in enumerate(lane.stacks.get(column, []))
         ]
         if len(ends) > 1:
-            x = f"{_at(edges, column):.1f}"
+            x = f"{_mark_x(edges, column):.1f}"
             yield f'<line class="cause" x1="{x}" x2="{x}" y1="{ends[0]:.1f}" y2="{ends[-1]:.1f}"/>'
 
 
 def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield a lane's name, its line and its marks.
+    """Yield the elements of a lane: its name, the line at its upper end, and its marks.
 
-    ``edges``: the left edge of each column, and the end of the last. ``top``: the lane's upper end.
+    ``edges``: the left edge of each column, and the right edge of the last. ``top``: the lane's
+    upper end. All are in pixels.
     """
     middle = top + GAP / 2 + ROW / 2
     yield _text(MARGIN, middle + 4, lane.name)
@@ -171,12 +178,13 @@ def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
     for column, marks in lane.stacks.items():
         for row, mark in enumerate(marks):
             kind = "result" if lane.result else "input"
-            yield from _mark(mark, kind, _at(edges, column), middle + row * ROW)
+            yield from _mark(mark, kind, _mark_x(edges, column), middle + row * ROW)
 
 
 def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
-    """Yield a mark at ``x`` and ``y``, a dot or, if deleted, a cross, with its label to the right.
-    ``kind``: the style, ``"input"`` or ``"result"``.
+    """Yield the elements of a mark: a dot or, if deleted, a cross, with its label to the right.
+
+    ``kind``: the style of a dot, ``"input"`` or ``"result"``. ``x``, ``y``: the centre, in pixels.
     """
     yield f"<g><title>{escaped(mark.title)}</title>"
     if mark.deleted:
@@ -187,11 +195,13 @@ def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
 
 
 def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield a window: solid until its end, light in its grace period, a tick where it is closed.
+    """Yield the elements of a window: solid until its end, light in its grace period, a tick where
+    it is closed. A window that is still open at the last column has no tick.
 
-    ``edges``: the left edge of each column, and the end of the last. ``top``: the bar's upper end.
+    ``edges``: the left edge of each column, and the right edge of the last. ``top``: the bar's
+    upper end. All are in pixels.
     """
-    places = [_at(edges, column) for column in range(len(edges) - 1)] + [edges[-1]]
+    places = [_mark_x(edges, column) for column in range(len(edges) - 1)] + [edges[-1]]
     first, closed = places[bar.first], places[bar.closed]
     ended = min(places[bar.ended], closed)
     yield f"<g><title>{escaped(bar.title)}</title>{_text(MARGIN, top + 14, bar.label, 'faint')}"
@@ -206,7 +216,7 @@ def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
 
 
 def _text(x: float, y: float, text: str, kind: str = "words") -> str:
-    """Return the element of a line of text, from ``x`` to the right, on the base line ``y``.
-    ``kind``: its class in the style sheet.
+    """Return the SVG element of a line of text, from ``x`` to the right, on the base line ``y``, in
+    pixels. ``kind``: the element's class in the style sheet.
     """
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'

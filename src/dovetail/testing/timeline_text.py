@@ -11,9 +11,10 @@ TIME = "time"
 
 def text_of(layout: TimelineLayout, width: int) -> str:
     """Return a timeline in lines of at most ``width`` characters. Only notes, and a column that is
-    wider by itself, make longer lines. Without columns it has the notes alone.
+    wider by itself, make longer lines. Without columns the text has the notes alone.
 
-    Columns that have no room come in a further block. A bar before a cell begins a micro-batch.
+    Columns that have no room come in a further block, below an empty line. A bar before a cell
+    marks the first column of a micro-batch or of a block.
     """
     names = [
         layout.unit,
@@ -24,9 +25,9 @@ def text_of(layout: TimelineLayout, width: int) -> str:
     gutter = max(map(len, names))
     blocks = ["\n".join(layout.notes)] * bool(layout.notes)
     widths = [_width(layout, column) for column in range(len(layout.columns))]
-    for block in _blocks(widths, width - gutter):
+    for block in _split_blocks(widths, width - gutter):
         cells = [
-            (layout.unit, [_batch(layout.columns, n) for n in block]),
+            (layout.unit, [_batch_text(layout.columns, n) for n in block]),
             (TIME, [layout.columns[n].label for n in block]),
         ]
         for lane in layout.lanes:
@@ -40,14 +41,14 @@ def text_of(layout: TimelineLayout, width: int) -> str:
 
 
 def _width(layout: TimelineLayout, column: int) -> int:
-    """Return the number of characters that column ``column`` of a timeline needs."""
-    marks = [_mark(mark) for lane in layout.lanes for mark in lane.stacks.get(column, [])]
-    return max(map(len, [_batch(layout.columns, column), layout.columns[column].label, *marks]))
+    """Return the number of characters that the column with index ``column`` needs."""
+    marks = [_mark_text(mark) for lane in layout.lanes for mark in lane.stacks.get(column, [])]
+    return max(map(len, [_batch_text(layout.columns, column), layout.columns[column].label, *marks]))
 
 
-def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
+def _split_blocks(widths: Sequence[int], room: int) -> Iterator[range]:
     """Yield ranges of columns that fit beside each other in ``room`` characters, in order. A range
-    has at least one column. ``widths``: of each column.
+    has at least one column, even if that is wider. ``widths``: the characters of each column.
     """
     first, used = 0, 0
     for column, width in enumerate(widths):
@@ -61,14 +62,14 @@ def _blocks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 def _lane_cells(lane: Lane, block: range) -> list[tuple[str, list[str]]]:
     """Return (name, cells) for each line of a lane in the columns of ``block``. There is a line for
-    each mark of the highest stack, and at least one. Only the first line has the name.
+    each mark of the highest stack, and at least one. Only the first line has the lane's name.
     """
     stacks = [lane.stacks.get(column, []) for column in block]
     height = max(1, *map(len, stacks))
     return [
         (
             lane.name if row == 0 else "",
-            [_mark(stack[row]) if row < len(stack) else "" for stack in stacks],
+            [_mark_text(stack[row]) if row < len(stack) else "" for stack in stacks],
         )
         for row in range(height)
     ]
@@ -82,32 +83,38 @@ def _line(
     block: range,
     widths: Sequence[int],
 ) -> str:
-    """Return a line: ``name`` in ``gutter`` characters, then ``cells`` in ``widths``, divided by a
-    bar where a micro-batch begins. ``block``: the columns of the cells.
+    """Return a line: ``name`` in ``gutter`` characters, then each cell in the width of its column.
+    A bar comes before the first column of a micro-batch and of the block.
+
+    ``cells``: one text for each column of ``block``. ``widths``: the characters of all columns of
+    the timeline.
     """
     line = name.ljust(gutter)
     for column, cell in zip(block, cells, strict=True):
-        begins = column == block[0] or _batch(layout.columns, column)
+        begins = column == block[0] or _batch_text(layout.columns, column)
         line += f" {'|' if begins else ' '} {cell.ljust(widths[column])}"
     return line.rstrip()
 
 
-def _batch(columns: Sequence[TimelineColumn], column: int) -> str:
-    """Return the number of a micro-batch as text in its first column, an empty text in its
-    others.
+def _batch_text(columns: Sequence[TimelineColumn], column: int) -> str:
+    """Return the number of a column's micro-batch as text; an empty text unless the column with
+    index ``column`` is the first of its micro-batch.
     """
     batch = columns[column].batch
     return "" if column and columns[column - 1].batch == batch else str(batch)
 
 
-def _mark(mark: Mark) -> str:
-    """Return a mark: ``+`` before a row, ``x`` before a key that is deleted."""
+def _mark_text(mark: Mark) -> str:
+    """Return a mark as text: ``+`` before the label of a row, ``x`` before that of a deleted
+    key.
+    """
     return f"{'x' if mark.deleted else '+'} {mark.label}"
 
 
 def _bar_cell(bar: WindowBar, column: int, width: int) -> str:
-    """Return a window's part in a column: ``=`` until its end, ``-`` in its grace period. It is
-    empty before its first record and once it is closed.
+    """Return a window's part in the column with index ``column``, ``width`` characters: ``=`` until
+    the window's end, ``-`` in its grace period. It is empty before its first record and once it is
+    closed.
     """
     if not bar.first <= column < bar.closed:
         return ""

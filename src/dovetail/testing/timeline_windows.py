@@ -25,16 +25,17 @@ def bars_of(
     nodes: Sequence[Node],
     first: int,
 ) -> list[WindowBar]:
-    """Return the windows of all aggregations below ``nodes`` in which records of the columns are,
-    in the order of their first record; an empty list if there are none.
+    """Return the bars of all windows, of any aggregation below ``nodes``, that hold records of
+    ``columns``. They are in the order of their first record; an empty list if there are none.
 
-    The clock determines fixed windows. Other windows are those of a result's changes, as far as
-    these have the two columns of a window in their key. ``batches``: all micro-batches. ``first``:
-    the index of the first one that ``columns`` show. A window that was closed before its first
-    record in the columns is left out.
+    Fixed windows follow from the records' times. Other windows are those of a result's changes, as
+    far as these have the two columns of a window in their key. A window that was closed before its
+    first record in the columns is left out.
+
+    ``batches``: all micro-batches. ``first``: the index of the first one that ``columns`` show.
     """
     bars: list[WindowBar] = []
-    for aggregation in _windowed(nodes):
+    for aggregation in _windowed_aggregations(nodes):
         windows, sources = aggregation.windows, {*aggregation.origins}
         assert windows is not None
         times_us = {
@@ -42,12 +43,12 @@ def bars_of(
             for n, column in enumerate(columns)
             if column.source in sources and column.time_us is not None
         }
-        before_us = _latest_us(batches[:first], sources)
-        clocks_us = _clocks_us(columns, sources, before_us)
+        before_us = _stream_time_us(batches[:first], sources)
+        clocks_us = _stream_times_us(columns, sources, before_us)
         spans = (
-            _fixed(times_us.values(), windows)
+            _fixed_windows(times_us.values(), windows)
             if windows.fixed
-            else _from_changes(c for b in batches[first:] for cs in b.changes.values() for c in cs)
+            else _windows_in_changes(c for b in batches[first:] for cs in b.changes.values() for c in cs)
         )
         for start_us, end_us in sorted(spans):
             if bar := _bar(aggregation, windows, start_us, end_us, times_us, clocks_us):
@@ -55,15 +56,15 @@ def bars_of(
     return sorted(bars, key=lambda bar: bar.first)
 
 
-def _windowed(nodes: Sequence[Node]) -> list[Aggregation]:
+def _windowed_aggregations(nodes: Sequence[Node]) -> list[Aggregation]:
     """Return the aggregations over windows at and below these nodes, each once."""
     walked = dict.fromkeys(inner for node in nodes for inner in node.walk())
     return [node for node in walked if isinstance(node, Aggregation) and node.windows is not None]
 
 
-def _latest_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:
-    """Return the stream time of ``sources`` after micro-batches: the largest time of their records,
-    or one to which stream time was moved. None without any.
+def _stream_time_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:
+    """Return the stream time of ``sources`` after these micro-batches, in microseconds: the largest
+    time of their records, or one to which stream time was moved. None without any.
     """
     fed = (rows for batch in batches for source, rows in batch.fed if source in sources)
     times_us = [pc.max(rows[EVENT_TIME]).as_py() for rows in fed]
@@ -71,11 +72,13 @@ def _latest_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> in
     return max((time_us for time_us in times_us if time_us is not None), default=None)
 
 
-def _clocks_us(
+def _stream_times_us(
     columns: Sequence[TimelineColumn], sources: Collection[Source], before_us: int | None
 ) -> list[int | None]:
-    """Return the stream time of ``sources`` after each column, None before the first record.
-    ``before_us``: the time before the first column, None for none.
+    """Return the stream time of ``sources`` after each column, in microseconds, None before the
+    first record. Columns of other sources do not move it.
+
+    ``before_us``: the stream time before the first column, None for none.
     """
     clocks_us = []
     for column in columns:
@@ -86,9 +89,9 @@ def _clocks_us(
     return clocks_us
 
 
-def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
-    """Return the start and the end, in microseconds, of the windows that hold some of the times.
-    ``windows``: fixed ones.
+def _fixed_windows(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
+    """Return the start and the end (exclusive), in microseconds, of the windows that hold one of
+    the times at least. ``windows``: fixed ones.
     """
     if not times_us:
         return set()
@@ -96,9 +99,9 @@ def _fixed(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
     return {(start, start + windows.size_us) for start in start_us.tolist()}
 
 
-def _from_changes(changes: Iterable[Change]) -> set[tuple[int, int]]:
-    """Return the start and the end, in microseconds, of the windows in the keys of changes. Windows
-    whose last change is a delete are left out.
+def _windows_in_changes(changes: Iterable[Change]) -> set[tuple[int, int]]:
+    """Return the start and the end, in microseconds, of the windows in the keys of changes. Changes
+    without windows, and windows whose last change is a delete, are left out.
     """
     last = {str(c.key): c for c in changes if WINDOW_START in c.key and WINDOW_END in c.key}
     return {
@@ -117,24 +120,26 @@ def _bar(
     clocks_us: Sequence[int | None],
 ) -> WindowBar | None:
     """Return the bar of the window from ``start_us`` to ``end_us``. Return None if no record is in
-    it, or if it was closed when they came.
+    the window, or if it was closed when the first one came.
 
-    ``times_us``: the times of the records, by column. ``clocks_us``: stream time after each column.
+    ``times_us``: the times of the records, by the index of their column. ``clocks_us``: stream time
+    after each column, None before the first record.
     """
     # The end of a session or a sliding window belongs to it.
     last_us = end_us - windows.fixed
     close_us = end_us + windows.wait_us + (windows.kind == "session")
     inside = [n for n, time_us in times_us.items() if start_us <= time_us <= last_us]
 
-    def reached(time_us: int) -> int:
+    def column_reaching(time_us: int) -> int:
+        """Return the index of the first column with this stream time or a later one."""
         clocks = enumerate(clocks_us)
         return next((n for n, now in clocks if now is not None and now >= time_us), len(clocks_us))
 
-    first, closed = min(inside, default=len(clocks_us)), reached(close_us)
+    first, closed = min(inside, default=len(clocks_us)), column_reaching(close_us)
     if first >= closed:
         return None
     state = "closed" if closed < len(clocks_us) else "not closed"
     span = f"{instant(start_us)} to {instant(end_us)}"
     title = f"{aggregation.name}, {windows}: window {span}, {state}"
     label = f"{instant(start_us)}, {span_as_text(end_us - start_us)}"
-    return WindowBar(label, title, first, max(first, reached(last_us + 1)), closed)
+    return WindowBar(label, title, first, max(first, column_reaching(last_us + 1)), closed)

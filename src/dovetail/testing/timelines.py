@@ -8,7 +8,7 @@ from dovetail.base.validation import Positive, validated
 from dovetail.plan.fingerprint import sources_of
 from dovetail.testing.driver import Driver
 from dovetail.testing.timeline_layout import TimelineLayout
-from dovetail.testing.timeline_steps import records_of, shown_batches, steps_of
+from dovetail.testing.timeline_steps import records_of, first_shown_batch, steps_of
 from dovetail.testing.timeline_svg import svg_of
 from dovetail.testing.timeline_text import text_of
 from dovetail.testing.timeline_windows import bars_of
@@ -170,7 +170,7 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
     due      | + 1: 40, null | + 1: 40, 15 | x 1
     """
     batches, results = driver.micro_batches, driver.results
-    first = shown_batches(batches, limit)
+    first = first_shown_batch(batches, limit)
     sources = sources_of(results)
     columns, lanes = steps_of(batches, sources, results, first=first, limit=limit)
     bars = bars_of(columns, batches, results, first)
