@@ -37,6 +37,7 @@ class GraphNode:
     """A name that is unique in the graph: ``n1``, ``n2`` and so on, inputs before readers."""
     kind: GraphKind
     title: str
+    """The name of an input, a result or a sink; of other steps what they do, in one line."""
     details: tuple[str, ...] = ()
     """Lines such as the key, the values and the stored rows."""
     stage: int | None = None
@@ -79,7 +80,9 @@ class EdgeFigure(NamedTuple):
     """
 
     stage: int | None
+    """The number of the stage, from 1; None for rows that are read."""
     input: str | None
+    """The name of the input; None for changes that a stage emits."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ class _GraphBuilder:
 
     nodes: list[GraphNode] = field(default_factory=list)
     edges: dict[tuple[str, str], EdgeFigure | None] = field(default_factory=dict)
+    """The figure of each edge, by the ids of its ends; None if no figure counts its rows."""
     stages: list[GraphStage] = field(default_factory=list)
     ids: dict[tuple[int | None, Node], str] = field(default_factory=dict)
     """The ids of inputs and views, with None, and of operators, with their stage's number."""

@@ -327,10 +327,8 @@ def merge(
     ``changes``: at most one row per key; Delta raises an error for two that meet one row.
     ``table``: its name in SQL. ``key``, ``values``: expressions over ``changes`` by the table's
     column, at least one for the key. ``gone``: true or false, never null. ``where``: further
-    conditions that all table rows of these keys fulfil.
-
-    ``nulls``: True if a null in a key equals a null; else a null equals
-    nothing.
+    conditions that all table rows of these keys fulfil. ``nulls``: True if a null in a key equals a
+    null; else a null equals nothing.
     """
     columns = {**key, **values}
     # The names are reserved, so no column of the table is mistaken for one of the source.

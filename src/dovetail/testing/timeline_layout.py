@@ -32,6 +32,7 @@ class Mark:
     title: str
     """All columns by name, and the time."""
     deleted: bool
+    """True for a tombstone, which is drawn as a cross."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class WindowBar:
     label: str
     """The start and the end, and the grace period."""
     title: str
+    """The aggregation, its windows, and the bar's own window in full."""
     first: int
     """The column of its first record."""
     ended: int
@@ -66,8 +68,11 @@ class TimelineLayout:
     """The lanes, columns and marks of a timeline, whatever it looks like."""
 
     columns: list[TimelineColumn]
+    """The steps, in the order of arrival."""
     lanes: list[Lane]
+    """The inputs, then the results."""
     bars: list[WindowBar]
+    """The windows, in the order of their first record."""
     notes: list[str]
     """Lines above the lanes, such as on what is left out."""
     unit: str = "batch"

@@ -179,8 +179,8 @@ class StreamJoinLaw(Law):
         microseconds of stream time. (The records of a preserved side also come out without a
         match.)
 
-        It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is negative if
-        each window ends further before its record than the grace period reaches.
+        It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is negative if the
+        window ends before the record's own time by more than the grace period.
         """
         if self.unmatched != "on_close":
             return 0
