@@ -357,8 +357,8 @@ class _OfServer(Files):
         raise AssertionError(child)
 
     def has_files(self, folder: str) -> bool:
-        """Return True if a folder has any file that Spark reads, at any depth. Names that begin
-        with a dot or ``_`` do not count.
+        """Return True if the path is a file, or a folder with any file in it that Spark reads, at
+        any depth. Names that begin with a dot or ``_`` do not count.
         """
         return self._has_match(_escape_pattern(folder))
 

@@ -76,7 +76,7 @@ def make_folder(
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an error's message, without a full stop; the name of its class if it
+    r"""Return the first line of an error's message, without a full stop; the name of its class if it
     has no message. Of an error of the JVM, the line begins with its Java class.
 
     >>> reason(ValueError("no such file.\n\tat java.io"))

@@ -131,7 +131,9 @@ def _bar(
     inside = [n for n, time_us in times_us.items() if start_us <= time_us <= last_us]
 
     def column_reaching(time_us: int) -> int:
-        """Return the index of the first column with this stream time or a later one."""
+        """Return the index of the first column with this stream time or a later one, or the number
+        of columns.
+        """
         clocks = enumerate(clocks_us)
         return next((n for n, now in clocks if now is not None and now >= time_us), len(clocks_us))
 
