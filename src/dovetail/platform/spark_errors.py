@@ -76,8 +76,8 @@ def make_folder(
 
 
 def reason(error: Exception) -> str:
-    r"""Return the first line of an error's message, without a full stop; the name of its class if it
-    has no message. Of an error of the JVM, the line begins with its Java class.
+    r"""Return the first line of an error's message, without a full stop; the name of its class if
+    it has no message. Of an error of the JVM, the line begins with its Java class.
 
     >>> reason(ValueError("no such file.\n\tat java.io"))
     'no such file'
