@@ -139,7 +139,7 @@ def configure(
     _refuse_remote(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     added = {
-        "spark.jars": ",".join(_files(jars)),
+        "spark.jars": ",".join(_jar_files(jars)),
         JAVA_OPTIONS: "-XX:+UseParallelGC",
     }
     settings = {SOCKETS: "true", "spark.sql.session.timeZone": "UTC", COMPILED: COMPILED_KEPT}
@@ -209,7 +209,7 @@ def spark_jar(module: str) -> str:
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 
 
-def _files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
+def _jar_files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
     """Return the absolute paths of the given jars, and of those in given folders; none for None.
     Raises ``ConfigurationError`` for a path that is neither a file nor a folder with jars.
     """

@@ -29,7 +29,7 @@ from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.stage_layout import BINDING_FILE, FORMAT_VERSION, stages_as_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BEGINNING = "beginning"
 """Key of a binding: the steps that are left before the query can start.
@@ -107,12 +107,12 @@ def binding_of(
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """Return for each source the number of Spark's sources that it reads, and the numbers of their
-    folders. Spark keeps in these folders what has been read. A static source has the number 1 and
-    no folders.
+    """Return two lists, with a value for each source: the number of Spark's sources that it reads,
+    and the numbers of the folders in which Spark keeps what these have read. A static source has
+    the number 1 and no folders.
 
-    On Spark Connect, which does not tell them, both are None for all other sources. A source that
-    is not static must have a frame.
+    On Spark Connect, which does not tell them, both values are None for all other sources. A source
+    that is not static must have a frame.
     """
     remote = [not source.static and is_remote(_frame_of(source).sparkSession) for source in sources]
     if any(remote):
@@ -126,7 +126,7 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
     return [len(leaves) for leaves in read], numbers
 
 
-def _frame_of(source: Source) -> Any:
+def _frame_of(source: Source) -> DataFrame:
     """Return the frame of a source, which must have one."""
     assert source.frame is not None
     return source.frame
@@ -209,14 +209,14 @@ class CheckpointFile:
         self._path = f"{self._root}/{BINDING_FILE}"
 
     def settings(self) -> dict[str, str]:
-        """Return further settings of the query, for a local directory and a session without such
-        settings. Else there are none.
-
-        Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
-        processes on a local disk: a ``chmod`` and a ``readlink`` for each end. Its other way starts
-        one, and replaces a file at once instead of deleting it first. With the class of
-        ``local_disk`` it starts none.
+        """Return Spark settings by which files of a checkpoint on a local disk are written at less
+        cost. There are none on another file system, and none if the session has one of these
+        settings.
         """
+        # Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
+        # processes on a local disk: a chmod and a readlink for each end. Its other way starts one,
+        # and replaces a file at once instead of deleting it first. The class of local_disk starts
+        # none.
         chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
         if chosen or self._files.scheme(self._root) != "file":
             return {}
@@ -226,7 +226,8 @@ class CheckpointFile:
 
     def read(self, title: str) -> dict[str, Any] | None:
         """Return the binding; None if the checkpoint has not begun: no micro-batch is planned in
-        it. If it was moved, its paths are corrected first (``with_present_path``).
+        it. If the checkpoint was moved, its paths are corrected first (``with_present_path``).
+        ``title``: the subject of errors.
 
         Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with one
         that is unreadable or has another format. Also for a moved one on Spark Connect.
@@ -255,10 +256,11 @@ class CheckpointFile:
         )
 
     def with_present_path(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
-        """Return the binding. If the checkpoint was moved, first correct its path there and in
-        Spark's metadata of the state.
+        """Return ``binding`` with the present path of the checkpoint. If the checkpoint was moved,
+        first correct its path in the file and in Spark's metadata of the state.
 
-        Raises ``CheckpointError`` for a moved one on Spark Connect, which cannot write there.
+        ``title``: the subject of errors. Raises ``CheckpointError`` for a moved checkpoint on Spark
+        Connect, which cannot write there.
         """
         here, before = self._files.qualified(self._root), binding.get(CHECKPOINT_PATH)
         if before in (None, here):
@@ -288,8 +290,8 @@ class CheckpointFile:
     def binding_at_rest(self, title: str) -> dict[str, Any]:
         """Return the binding of a query that has begun and is not running.
 
-        Raises ``CheckpointError`` for a query that runs (``is_running``), and as
-        ``binding_of_begun`` does.
+        ``title``: the subject of errors. Raises ``CheckpointError`` for a query that runs
+        (``is_running``), and as ``binding_of_begun`` does.
         """
         binding = self.binding_of_begun(title)
         if self.is_running():
@@ -297,8 +299,8 @@ class CheckpointFile:
         return binding
 
     def binding_of_begun(self, title: str) -> dict[str, Any]:
-        """Return the binding of a query that has begun. Raises ``CheckpointError`` for a folder
-        without a planned micro-batch, and as ``read`` does.
+        """Return the binding of a query that has begun. ``title``: the subject of errors. Raises
+        ``CheckpointError`` for a folder without a planned micro-batch, and as ``read`` does.
         """
         binding = self.read(title)
         if binding is None:
@@ -309,6 +311,7 @@ class CheckpointFile:
 
     def refuse_succeeded(self, binding: Mapping[str, Any], title: str) -> None:
         """Raise ``TakenOverError`` if another query has taken over from the binding's query.
+        ``title``: the subject of errors.
 
         Raise nothing once the checkpoint of that other query is gone.
         """
@@ -321,8 +324,8 @@ class CheckpointFile:
             )
 
     def is_running(self) -> bool:
-        """Return True if the query runs in this application, on Spark Connect in this session;
-        False if it has not begun.
+        """Return True if the checkpoint's query runs in this application, on Spark Connect in this
+        session. Return False if the query has not begun.
         """
         text = self._files.text(f"{self._root}/metadata")
         if text is None:
@@ -333,9 +336,7 @@ class CheckpointFile:
         return jvm.has_active_query(self._session, query)
 
     def write(self, binding: Mapping[str, Any]) -> None:
-        """Write the binding in place of the present one, atomically: there is never a part of the
-        file.
-        """
+        """Replace the file by one with ``binding``, atomically: no reader sees a part of it."""
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:

@@ -41,17 +41,19 @@ class LocalFiles:
 
     def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the folder; None if there is no such
-        file. ``caller`` changes nothing.
+        file. ``caller`` is not used.
         """
         data = self.read(name)
         return None if data is None else data.decode()
 
     def has(self, name: str) -> bool:
-        """Return True if the folder has a file of this name."""
+        """Return True if the folder has the file ``name``, a path within it."""
         return (self._folder / name).is_file()
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of a file in the folder; None if there is no such file."""
+        """Return the bytes of the file ``name``, a path within the folder; None if there is no such
+        file.
+        """
         with suppress(FileNotFoundError, NotADirectoryError):
             return (self._folder / name).read_bytes()
         return None
@@ -61,14 +63,16 @@ class LocalFiles:
         return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
     def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the checkpoint's own file. Paths in Spark's metadata are not needed here."""
+        """Return ``bound`` unchanged: paths in Spark's metadata are not needed here. ``caller`` is
+        not used.
+        """
         return bound
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
         """Return the operators with state, and the first and the last micro-batch whose commit is
         there. None if none is committed or no state is stored yet.
 
-        ``caller`` changes nothing. Raises ``UnreadableFile`` for an operator in another format.
+        ``caller`` is not used. Raises ``UnreadableFile`` for an operator in another format.
         """
         batches = _numbers_in_folder(self._folder / "commits")
         folders = _numbers_in_folder(self._folder / "state")
@@ -81,9 +85,11 @@ class LocalFiles:
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
-        operator, then by bucket label. A bucket without a manifest is absent. Raises
-        ``UnreadableFile`` for files that are missing or in another format, ``StateError`` for a
-        manifest of another version.
+        operator, then by bucket label. A bucket without a manifest is absent. ``caller`` is not
+        used.
+
+        Raises ``UnreadableFile`` for files that are missing or in another format, ``StateError``
+        for a manifest of another version.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
@@ -106,9 +112,11 @@ class LocalFiles:
         names: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
         """Yield (name, blob) for each of ``names``, as they are after the micro-batch ``batch``.
+        They come partition by partition.
 
-        ``names``: the label of the bucket that has each segment. ``buckets``: the number of
-        buckets. Raises ``UnreadableFile`` for a missing segment and for another format.
+        ``names``: the label of the bucket that has each segment, by the segment's name.
+        ``buckets``: the number of buckets. ``caller`` is not used. Raises ``UnreadableFile`` for a
+        missing segment and for another format.
         """
         by_partition: dict[int, list[str]] = {}
         for name, label in names.items():
@@ -208,11 +216,13 @@ class _RecordingBlobs(MemoryBlobs):
 
     def __init__(self, partition: _Partition, label: int) -> None:
         super().__init__()
-        self._open_partition, self._label = partition, label
+        self._partition, self._label = partition, label
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob of this name, None if there is none. Remember that it was read."""
-        blob = self._open_partition.get(self._label, name)
+        """Return the blob ``name`` of the bucket, None if there is none. Keep a copy of each blob
+        that was read in ``blobs``.
+        """
+        blob = self._partition.get(self._label, name)
         if blob is not None:
             self.put(name, blob)
         return blob

@@ -139,6 +139,7 @@ def explain_stored_row(
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
+        """Return the explanation from the stores ``stored``, whose rows ``lookups`` reads."""
         node, whole = _find_node(stored, nodes, result)
         plan = plan_of([whole], buckets=stored.buckets, emit="change")
         state = CheckpointState(lookups, stored)
@@ -152,9 +153,9 @@ def _find_node(
     stored: CheckpointStores, nodes: Sequence[Node], result: str | None
 ) -> tuple[Node, Node]:
     """Return the node that is called ``result``, and the query's result within which it is
-    computed. None means the only result. Raises ``ConfigurationError`` for an unknown name.
+    computed. ``result``: None for the only result of ``nodes``, twice.
 
-    Further errors are those of ``result_named``.
+    Raises ``ConfigurationError`` for an unknown name. Further errors are those of ``result_named``.
     """
     meant = result_named(stored, nodes, result)
     if meant is None:
@@ -174,8 +175,9 @@ class CheckpointState:
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a store whose columns equal ``match``; none before anything is stored.
-        ``at_us``: the time whose version of a key is returned, None for the last.
+        """Return the rows of the stage's store named ``store`` whose columns equal ``match``; none
+        before anything is stored. ``at_us``: the time in microseconds whose version of a key is
+        returned, None for the last.
 
         Rows are looked up if ``match`` is their key. Else they are sought in the whole store, with
         all its versions and without regard to ``at_us``.
@@ -210,8 +212,8 @@ class CheckpointState:
         return hashed or index_of(self._stored, stage_store) is not None
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage, the latest over its buckets, in
-        microseconds. The order is that of the stage's sources; None stands for one without rows.
+        """Return the latest stream time of each input of a stage over all buckets, in microseconds,
+        in the order of the stage's sources. None stands for an input without rows so far.
         """
         topology = stage.fragment.topology
         manifests = (

@@ -246,11 +246,13 @@ class Lookups:
         columns: Sequence[pa.Array],
         time_us: int = END_OF_TIME,
     ) -> pa.Table:
-        """Return the rows of a store with the distinct keys in ``columns``, as of ``time_us`` if it
-        keeps versions. Keys without a row give none. Rows are in no particular order.
+        """Return the rows of a store with the distinct keys in ``columns``. Keys without a row give
+        none. Rows are in no particular order.
 
-        ``columns``: those of ``Store.own_key``, as ``key_columns`` makes them, without nulls. The
-        result has the columns of ``store_contents.schema_of``.
+        ``columns``: those of ``Store.own_key``, as ``key_columns`` makes them, without nulls.
+        ``time_us``: the time in microseconds whose versions are returned, by default the last; it
+        counts only if the store keeps versions. The result has the columns of
+        ``store_contents.schema_of``.
 
         If the rows are stored by another key, that key is taken from the store that has it. Raises
         ``ConfigurationError`` if no store has it, and for records that wait.
@@ -419,7 +421,7 @@ class Lookups:
 
     def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
         """Return the segments, in all buckets, of the stores that a lookup has asked so far, and of
-        those that are read beside them.
+        their companion stores.
         """
         return [
             segment
@@ -438,8 +440,8 @@ class Lookups:
 
 
 def index_of(stored: CheckpointStores, stage_store: StageStore) -> StageStore | None:
-    """Return the store that maps a row's own key to the key by which ``stage_store`` has it: the
-    nearest one of an earlier stage. None if there is none.
+    """Return the store that maps a row's own key to the key under which ``stage_store`` has the
+    row. Of several it is that of the latest stage before; None if there is none.
     """
     before = [
         other
@@ -456,7 +458,9 @@ def _next_batch(stored: CheckpointStores) -> int:
 
 
 def _distinct_keys(columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """Return canonical key columns with each key once, in the order of hashes."""
+    """Return the key ``columns``, which must be canonical (equal keys have equal bits), with each
+    key once, in the order of hashes. No columns give no columns.
+    """
     if not columns:
         return columns
     rows = np.arange(len(columns[0]))

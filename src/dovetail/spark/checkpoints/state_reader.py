@@ -140,7 +140,7 @@ def read_state(
     - ``store``: the name of the store;
     - ``table``: the table whose rows it has, null if it only helps another store;
     - ``holds``: its content in words;
-    - ``rows_of_store``: the number of stored rows, including rows that newer ones replace;
+    - ``rows``: the number of stored rows, including rows that newer ones replace;
     - ``bytes``: the size before compression;
     - ``segments``: the number of pieces;
     - ``buckets``: the number of buckets that have any rows;
@@ -217,8 +217,8 @@ def _select_columns(frame: DataFrame, columns: Sequence[str] | None) -> DataFram
 
 
 def _refuse_arguments(what: str, arguments: Mapping[str, Any]) -> None:
-    """Raise ``ConfigurationError`` if an argument that needs ``what`` is not None. ``arguments``:
-    their values by name.
+    """Raise ``ConfigurationError`` if one of ``arguments`` (values by name) is not None, since such
+    an argument needs ``what``: a noun for the error.
     """
     for name, value in arguments.items():
         if value is not None:

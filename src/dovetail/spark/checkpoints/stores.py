@@ -88,11 +88,13 @@ class CheckpointStores:
     def of(
         cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None
     ) -> CheckpointStores:
-        """Return the stores after a micro-batch, with their manifests read. Before any state is
-        stored, there are none.
+        """Return the stores after a micro-batch, with their manifests read by Spark. Before any
+        state is stored, there are none.
 
-        ``batch``: None for the last committed one. Raises ``CheckpointError`` for another folder or
-        batch, ``ConfigurationError`` if Spark cannot read the state.
+        ``caller``: the function that errors name. ``checkpoint``: its folder. ``batch``: the number
+        of the micro-batch, None for the last committed one. Raises ``CheckpointError`` for a folder
+        that is no checkpoint, and for a micro-batch that it does not have. Raises
+        ``ConfigurationError`` if Spark cannot read the state.
         """
         from dovetail.spark.checkpoints.spark_files import SparkFiles
 
@@ -138,8 +140,8 @@ class CheckpointStores:
 
     @property
     def tables(self) -> Mapping[str, Store]:
-        """The stores that can be read, by the names of their tables; empty if there are none. Of
-        several stores of a table it is the one that ``named`` returns.
+        """The stores whose rows can be read, each by the name of its table; empty if there are
+        none. Of several stores of a table it is the one that ``named`` returns.
 
         They are known before anything is stored.
         """
@@ -210,11 +212,12 @@ class CheckpointStores:
         }
 
     def named(self, table: str, among: Callable[[StageStore], bool] = lambda _: True) -> StageStore:
-        """Return the store of a table, else the store with that name. Of several stores of a table,
-        prefer its rows to records that wait, then the first stage.
+        """Return the store with the rows of ``table``; if there is none, the store whose own name
+        is ``table``. Of several stores of a table, prefer its rows to records that wait, then the
+        first stage.
 
-        ``among``: the condition that the store must fulfil. Raises ``ConfigurationError`` if there
-        is none that can be read.
+        ``among``: the condition that a store must fulfil. Raises ``ConfigurationError`` if no such
+        store can be read.
         """
         stores = [stage_store for stage_store in self.stores if among(stage_store)]
         readable = [
@@ -239,8 +242,7 @@ class CheckpointStores:
         raise ConfigurationError(self.caller, problem, f"{has}; a join's result takes topology=")
 
     def offsets(self) -> list[str | None]:
-        """Return the offset up to which each of the query's sources is read, in Spark's form.
-
+        """Return the offset up to which each of the query's sources is read, as Spark writes it;
         None for a source that has brought nothing yet. The micro-batch ``batch`` must be planned.
         """
         text = self.files.text(self.caller, f"offsets/{self.batch}")
@@ -249,10 +251,11 @@ class CheckpointStores:
         return [None if offset == "-" else offset for offset in offsets]
 
     def blobs(self, operator: StatefulOperator) -> DataFrame:
-        """Return the blobs of a stage's buckets: ``bucket`` (the label), ``name`` and ``blob``.
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
+        """Return the blobs of a stage's buckets in the columns ``bucket`` (the label), ``name`` and
+        ``blob``. ``operator``: Spark's operator that has the stage's state.
 
-        Spark must read the files (``has_frames``), and ``batch`` must not be None.
+        Spark must read the files (``has_frames``), and ``batch`` must not be None. Raises
+        ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         return self._spark_files.frame(self.caller, operator, self.batch)
 
@@ -355,8 +358,8 @@ def microseconds_since_1970(time: datetime) -> int:
 
 
 def list_stores(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
-    """Yield a row for each store, by the names of the columns that ``read_state`` describes, in the
-    order of stages. Yield nothing before anything is stored.
+    """Yield a row for each store, in the order of stages: its values by the column names that
+    ``read_state`` describes. Yield nothing before anything is stored.
     """
     stores = stored.stores
     offsets = stored.offsets() if stores else []

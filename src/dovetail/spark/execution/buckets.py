@@ -141,7 +141,9 @@ def _prepend_passing(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Row
 
 
 def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table]:
-    """Yield the changes. Once all are taken, report what the state store took, and the end."""
+    """Yield the changes of ``done``. Once all are taken, note in its report, if it has one, the
+    time and the calls of the state store (``blobs``), and the end.
+    """
     yield from done.changes
     if done.report is not None:
         done.report.ended_us = time_ns() // 1000

@@ -46,10 +46,11 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
-    """Raise ``ConfigurationError`` if a worker cannot open or reach a lookup store of the query.
+    """Raise ``ConfigurationError`` if a worker cannot open or ask a lookup store of the query. A
+    plan without such stores asks no worker.
 
-    Each store is asked once, for no key. The first error of the library ends that, and its parts
-    are those of the error here. Without such stores, no worker is asked.
+    Each store is opened once and asked for the rows of no key. The first of the library's errors
+    ends that. The error here has its operator, problem and remedy.
     """
     asked = [
         (side.lookup, side.index.columns, _returned_columns(operator, side_index))
@@ -60,7 +61,10 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     laws = [store_lookup(view) for stage in plan.stages for view in stage_lookups(stage)]
     asked += [(law.lookup, law.by, law.schema) for law in laws]
 
-    def question() -> str:
+    def ask_stores() -> str:
+        """Ask each store for no key. Return the first error's parts as JSON, an empty text without
+        one.
+        """
         try:
             for lookup, by, schema in asked:
                 with closing(lookup.open(schema)) as reader:
@@ -69,7 +73,7 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
             return json.dumps([error.operator, error.problem, error.remedy])
         return ""
 
-    answer = answer_of_worker(session, question) if asked else ""
+    answer = answer_of_worker(session, ask_stores) if asked else ""
     if answer:
         raise ConfigurationError(*json.loads(answer))
 
@@ -93,6 +97,9 @@ def last_by_primary_key(
     @task.freezing_imports
     @_name_join_in_errors(fragment)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row of ``PACKED`` for each bucket that has changes, with the last one per
+        primary key.
+        """
         pieces = [unpack_piece(row) for batch in batches for row in PackedRow.all_of(batch)]
         batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns(
@@ -112,15 +119,18 @@ def _name_join_in_errors(fragment: Fragment) -> Callable[[task.BatchFunction], t
     in failures. An error that is not the library's becomes a ``BatchError``.
     """
 
-    def placed(function: task.BatchFunction) -> task.BatchFunction:
-        def batches(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def name_join(function: task.BatchFunction) -> task.BatchFunction:
+        """Return ``function`` with failures that name the join."""
+
+        def run(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """Yield what ``function`` yields, and put the join's name in its errors."""
             where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
             with locate_errors(fragment.title, lambda _: where):
                 yield from function(record_batches)
 
-        return batches
+        return run
 
-    return placed
+    return name_join
 
 
 def joined_rows(
@@ -154,17 +164,18 @@ def joined_rows(
 
     @task.freezing_imports
     @_name_join_in_errors(fragment)
-    def changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of the join, then one row with the counts, and store the caches."""
         heard = [row for batch in batches for row in PackedRow.all_of(batch)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = TaskStores(operator, query, buckets) if live else None
-        own = [
+        side_batches = [
             batch_of(source, pieces, source_index) for source_index, source in enumerate(sources)
         ]
         caches = _empty_caches(operator) if asking is None else asking.caches()
         ask, batch = (None, 0) if asking is None else (asking.ask, asking.batch)
-        done = join_batch(operator, own, caches, ask, batch)
+        done = join_batch(operator, side_batches, caches, ask, batch)
         for table in done.changes:
             sent = output.rows_of_changes(table if live else _without_tombstones(table)).cast(
                 schema
@@ -179,17 +190,17 @@ def joined_rows(
         [*output.columns.fields, *(StructField(name, LongType()) for name in _COUNTS)]
     )
     names = output.columns.names
-    function: task.BatchFunction = changes
+    function: task.BatchFunction = join
     if passes:
         arrow = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in _COUNTS)])
-        function, counted = let_rows_pass(changes, step.number, arrow), with_passing_column(counted)
+        function, counted = let_rows_pass(join, step.number, arrow), with_passing_column(counted)
         names = [*names, PASSING]
     out = rows.repartition(partitions, "bucket").mapInArrow(function, counted)
     if live:
         sums = (F.coalesce(F.sum(name), F.lit(0)).alias(name[1:]) for name in _COUNTS)
         out = out.observe(metric, *sums)
-    own = (F.col(quoted(name)) for name in names)
-    return out.where(F.col(_COUNTS[0]).isNull()).select(*own)
+    columns = (F.col(quoted(name)) for name in names)
+    return out.where(F.col(_COUNTS[0]).isNull()).select(*columns)
 
 
 class TaskStores:
@@ -211,7 +222,9 @@ class TaskStores:
         self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
-        """Return the caches that the batch before left on this machine, else empty ones."""
+        """Return the caches of the left and of the right side that the micro-batch before left on
+        this machine. Without them, or without caching, return empty ones.
+        """
         left = self._file.read(self.batch) if self._caching else None
         return _empty_caches(self._operator) if left is None else left
 
@@ -227,8 +240,8 @@ class TaskStores:
         )
 
     def store_caches(self, caches: Sequence[SideCache]) -> None:
-        """Write the caches to this machine's disk for the next micro-batch. Without caching, do
-        nothing.
+        """Write the caches of the left and of the right side to this machine's disk for the next
+        micro-batch. Without caching, do nothing.
         """
         if self._caching:
             self._file.write(self.batch, caches)
@@ -248,15 +261,15 @@ def _empty_caches(operator: Operator) -> list[SideCache]:
 
 
 def _without_tombstones(table: pa.Table) -> pa.Table:
-    """Return the upserts alone. Nothing is taken back from a static result, which had no rows
-    before.
+    """Return the upserts alone. A static result had no rows before, so nothing is taken back from
+    it.
     """
     return table.filter(pc.invert(table.column(DELETED)))
 
 
 def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
-    """Return changes with the columns of counts, null if ``counts`` is None. Else the table must
-    have one row, which is no change, and gets ``counts``.
+    """Return ``table`` with a column for each of ``_COUNTS``: null if ``counts`` is None, else the
+    counts. With counts the table must have one row, which is no change.
     """
     for index, name in enumerate(_COUNTS):
         column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[index]])
@@ -265,8 +278,8 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
 
 
 def _blank_row(schema: pa.Schema, columns: StructType) -> pa.Table:
-    """Return one row that stands for no change, which carries the counts: null, or zero where a
-    column may not be null.
+    """Return a table of one row that is no change and carries the counts. Its columns are those of
+    ``schema``, null, or zero where ``columns`` allows no null.
     """
     values = [
         pa.nulls(1, field.type)

@@ -91,13 +91,13 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     @abstractmethod
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows that a stage with state emits for its packed inputs, in the form
-        ``emission``.
+        """Return the rows that the step's stage, which has state, emits for its input ``packed``:
+        rows of ``PACKED``. ``emission``: the form of the rows that are returned.
         """
 
     def read_source(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` from the sources of a step, for all its readers; each source's
-        frame is read once. ``bases`` lists these sources.
+        """Return rows of ``PACKED`` from the sources of a step, for all its readers. Each source's
+        frame is read once. The sources that were read are added to ``bases``.
         """
         replacements: dict[Entry, Entry] = {}
         by_base: dict[Entry, dict[Entry, list[InputEdge]]] = defaultdict(lambda: defaultdict(list))
@@ -114,7 +114,10 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _union(frames)
 
     def source_in_place(self, entry: Entry) -> Entry:
-        """Return the source that is read in place of an entry, or of a node below its views."""
+        """Return what is read in place of ``entry``. An entry in ``sources`` is replaced by that
+        source. A view stays, over its node replaced in the same way. Any other entry is returned
+        itself.
+        """
         if entry in self.sources:
             return self.sources[entry]
         if isinstance(entry, View):
@@ -154,8 +157,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_frame(step, shared.frame, packings)
 
     def pack_rows(self, step: RouteStep, rows: DataFrame) -> DataFrame:
-        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for the steps that read,
-        relay or write it. Rows that pass the step are among them.
+        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for each input, relay and
+        result that reads the step. Rows that pass the step on to later ones are among them.
         """
         columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
@@ -172,7 +175,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_frame(step, wire.frame(), packings, passing_index)
 
     def relayed_rows(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog, and the passing rows in a column beside it."""
+        """Return the changelog rows in the blobs of ``inputs``, for a step that applies a view to
+        them. If rows pass the step, they are in one more column, the last.
+        """
         return unpack_rows(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
     def _packings(
@@ -201,10 +206,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         packings: Sequence[Packing],
         passing_index: int | None = None,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` for all readers. ``packings``: one per reader.
-        ``passing_index``: the number of the column with passing rows, None if there is none.
+        """Return rows of ``PACKED`` from the rows of ``frame``. ``packings``: one per reader.
+        ``passing_index``: the index of the column with rows that pass the step, None if there is
+        none.
 
-        Rows are dropped for a null in the key, and records of a stream without a value, unless a
+        Rows with a null in the key, and records of a stream without a value, are dropped unless a
         reader keeps them. They are counted as observed metric ``<name>.dropped``; failing foreign
         keys as ``<name>.failed``.
         """
@@ -295,8 +301,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage on its packed ``inputs``. Return the changelog of its node as flat rows. If
-        rows pass the step, they are in one more column, the last.
+        """Run a stage on its packed ``inputs``. Return the changelog of its node as flat rows,
+        after the projection that computes its columns, if one is needed. If rows pass the step,
+        they are in one more column, the last.
         """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
@@ -306,9 +313,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
     def _run_stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the flat rows that a fragment without state makes of the ``packed`` input. It is a
-        delta join, or it puts the results of a foreign-key join in order. Rows that pass are in a
-        column beside them.
+        """Return the flat rows that a fragment without state makes of the ``packed`` input. The
+        fragment is a delta join, or puts the results of a foreign-key join in order. If rows pass
+        the step, they are in one more column, the last.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
@@ -326,12 +333,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _run_stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the flat rows that a fragment with state makes of the ``packed`` input.
-
-        Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
-        Arrow types. They leave in blobs that a second step unpacks. So do the rows of a stage that
-        other rows pass.
+        """Return the flat rows that a fragment with state makes of the ``packed`` input. If rows
+        pass the step, they are in one more column, the last.
         """
+        # Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
+        # Arrow types: they leave in blobs that a second step unpacks. So do the rows of a stage
+        # that other rows pass.
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
             rows = self.run_on_buckets(packed, step, FlatEmission(output, fragment.metric_names))
@@ -379,9 +386,9 @@ class Streaming(Frames):
     flat = True
 
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows of a stage with state, by ``transformWithState``, in the form of
-        ``emission``. ``packed``: the stage's input, rows of ``PACKED``. As a side effect, count the
-        stage in ``stateful``.
+        """Return the rows that the step's stage, which has state, emits by ``transformWithState``,
+        in the form of ``emission``. ``packed``: the stage's input, rows of ``PACKED``. As a side
+        effect, count the stage in ``stateful``.
         """
         self.stateful += 1
         fragment = step.stage.fragment
@@ -417,17 +424,19 @@ def packing_function(
     """Return the ``mapInArrow`` function that reads flat rows once and packs them for all readers,
     one of ``packings`` for each.
 
-    ``passing_index``: the number of the column with passing rows, None if there is none. They come
-    out unchanged. ``title``: the text that names the input in errors. An error that is not the
-    library's becomes a ``BatchError``.
+    ``passing_index``: the index of the column with rows that pass, None if there is none. These
+    come out unchanged, as rows of ``PACKED``. ``title``: the name of the input in errors. An error
+    that is not the library's becomes a ``BatchError``.
     """
 
     @task.freezing_imports
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the packed rows of ``batches`` for all readers, and the rows that pass."""
         others: list[pa.RecordBatch] = []
         timer = PackTimer()
 
-        def own() -> Iterator[pa.RecordBatch]:
+        def rows_to_pack() -> Iterator[pa.RecordBatch]:
+            """Yield the rows of each batch without those that pass, which go to ``others``."""
             for batch in timer.time_reading(batches):
                 rows = batch
                 if passing_index is not None:
@@ -436,7 +445,7 @@ def packing_function(
                 yield rows
 
         with locate_errors(title, lambda _: f"input partition {task.partition()}"):
-            for packed in timer.time_packing(pack_partition(packings, own(), task.partition())):
+            for packed in timer.time_packing(pack_partition(packings, rows_to_pack(), task.partition())):
                 yield packed
                 yield from others
                 others.clear()
@@ -449,14 +458,15 @@ def end_of_input_function(
     reader: int, sources: int, labels: Sequence[int], partitions: int
 ) -> task.BatchFunction:
     """Return the ``mapInArrow`` function that tells the buckets of the stage ``reader`` that all
-    their ``sources`` (a number) have ended.
+    their inputs have ended. ``sources``: the number of these inputs.
 
-    Rows of ``PACKED`` pass unchanged. The ``labels`` of the buckets are spread over ``partitions``
-    tasks, the number of the input's partitions.
+    Rows of ``PACKED`` come out unchanged, before these messages. Each of the input's ``partitions``
+    tasks tells an equal share of the buckets, which have the ``labels``.
     """
 
     @task.freezing_imports
     def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield ``batches``, then the ends of all inputs for this task's buckets, if it has any."""
         yield from batches
         task_labels = labels[task.partition() :: partitions]
         if task_labels:
@@ -471,47 +481,51 @@ def _union(inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def _is_flat(output: Output) -> bool:
-    """Return True if all columns have types that pandas' Arrow types carry."""
+    """Return True if all columns of ``output`` have types that pandas' Arrow types carry."""
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
 def unpack_rows(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
-    """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. With
-    ``step``, rows for other steps pass in a column beside them.
+    """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. If
+    rows pass the ``step``, they are in one more column, the last; None if none can.
     """
     schema = _in_session_timezone(packed, output)
 
     @task.freezing_imports
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the blobs of ``batches``."""
         yield from _record_batches(payloads(batches), schema)
 
-    return _map_to_flat_rows(packed, rows, step, output)
+    return _map_to_flat_rows(packed, unpack, step, output)
 
 
 def merging_function(
     step: RouteStep,
     law: InOrderLaw,
-    leaving: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
+    to_batches: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
 ) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that merges a foreign-key join's packed results.
+    """Return the ``mapInArrow`` function that merges a foreign-key join's packed results. The
+    results of each primary key come out in order.
 
-    The results of each primary key come out in order. ``leaving``: turns the merged tables into the
-    batches that leave. An error that is not the library's becomes a ``BatchError``.
+    ``step``: that of the stage with the law ``law``. ``to_batches``: turns the merged tables into
+    the batches that the function yields. An error that is not the library's becomes a
+    ``BatchError``.
     """
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
 
     @task.freezing_imports
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the merged results of the blobs in ``batches``."""
         with locate_errors(fragment.title, lambda _: title):
             tables = merge_buckets(payloads(batches), law, columns, task.micro_batch())
-            yield from leaving(map(output.rows_of_changes, tables))
+            yield from to_batches(map(output.rows_of_changes, tables))
 
-    return rows
+    return merge
 
 
 def _record_batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all tables as record batches of the schema, in order."""
+    """Yield the rows of all tables as record batches, in order, with columns cast to ``schema``."""
     for table in tables:
         yield from table.cast(schema).to_batches()
 
@@ -520,23 +534,26 @@ def _result_packer(
     labels: Sequence[int], result: int
 ) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
     """Return a function from tables to rows of ``PACKED`` for the result with the address
-    ``result``, one row per table. The rows of one task have one label and keep their order.
+    ``result``, one row per table. All rows of a task have the same of the bucket ``labels`` and
+    keep their order.
     """
 
-    def carried(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    def pack_tables(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """Yield a row of ``PACKED`` for each table, numbered in their order."""
         partition = task.partition()
         for piece_index, table in enumerate(tables):
             label = labels[partition % len(labels)]
             yield pack_whole_table(table, label, Tag(result, 0, partition, piece_index))
 
-    return carried
+    return pack_tables
 
 
 def _map_to_flat_rows(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
     """Return the flat rows, in the columns of ``output``, that ``function`` makes of packed rows.
-    If rows pass the ``step``, they are in one more column.
+    If rows pass the ``step``, they are in one more column, the last. ``step``: None if none can
+    pass.
     """
     columns = output.columns
     if step is not None and step.passes:

@@ -69,11 +69,11 @@ def rows_of_view(
     """Return the rows of a view from those of its node, which are in ``read``. An array that is
     exploded gives a row per element, and none if it is null or empty.
 
-    Columns beside the rows (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or
-    a record without a value, has null values, and no expression is computed for it.
+    Columns that mark what is no row (``PASSING``, ``UNREAD``, ``FAILED``) stay as they are. A
+    tombstone, or a record without a value, has null values, and no expression is computed for it.
 
-    Rows on which the view fails are left out, unless it fails the query. If it ``reports``, they
-    are counted in ``observations``, and stay beside the others with their dead letters in
+    Rows on which an expression fails are left out, unless the view fails the query. If the view
+    ``reports``, these rows are counted in ``observations``, and stay with their dead letters in
     ``FAILED``. If the rows are shared with other views (``LEFT_OUT``), rows that are left out stay,
     marked as such.
     """
@@ -165,10 +165,10 @@ def rows_of_expectation(
 
 
 def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
-    """Return the frame, and a condition on its rows: true for those that do not meet the
-    expectation. A null condition is not met. Rows whose ``_deleted`` is true or null are never
-    unmet. An expression has its result in one more column of the frame, and is unmet where it
-    fails.
+    """Return the frame, and a condition on its rows: True for those that do not meet the
+    expectation. A null is not met. Rows whose ``_deleted`` is true or null are never unmet.
+
+    An expression has its result in one more column of the frame, and is unmet where it fails.
     """
     met = F.col(quoted(view.expected)) if isinstance(view.expected, str) else view.expected
     there = ~F.coalesce(F.col(DELETED), F.lit(True))
@@ -180,7 +180,9 @@ def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
 
 
 def _failing_expression(view: Expectation) -> Column:
-    """Return an expression of type boolean that fails, with a row as an example."""
+    """Return a boolean expression that fails the query where it is computed. The error names the
+    expectation's problem, with the row as an example.
+    """
     problem = F.lit(f"expect of {view.name}: {view.problem} by the row ")
     text = F.concat(problem, as_json(view.node), F.lit(f". {view.remedy}."))
     return F.raise_error(text).cast("boolean")
@@ -189,8 +191,9 @@ def _failing_expression(view: Expectation) -> Column:
 def _count_left_out(
     frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
 ) -> DataFrame:
-    """Return the frame, with a count of the rows ``left_out`` (a condition) as a metric, if there
-    are ``observations``. The example is a row of the viewed node as JSON.
+    """Return the frame with an observed metric ``name``: the count of the rows for which the
+    condition ``left_out`` is true, and one of them as JSON. Without ``observations``, return the
+    frame itself.
     """
     if observations is None:
         return frame
@@ -231,7 +234,7 @@ def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[
     of rows, which count as deleted.
     """
     position_names = [*map(position_name, range(len(read.positions)))]
-    beside = columns_beside(read.frame)
+    beside = non_row_columns(read.frame)
     gone = F.lit(False) if read.deleted is None else read.deleted
     positions = [
         column.alias(name) for column, name in zip(read.positions, position_names, strict=True)
@@ -246,13 +249,17 @@ def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[
     return frame, position_names, beside
 
 
-def columns_beside(frame: DataFrame) -> list[str]:
-    """Return the columns of a frame that have something in place of rows."""
+def non_row_columns(frame: DataFrame) -> list[str]:
+    """Return the names of the columns in ``frame`` that mark something which is no row:
+    ``PASSING``, ``UNREAD``, ``FAILED`` and ``LEFT_OUT``. Such a column is null in each row.
+    """
     return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
 
 
 def presence_conditions(beside: Sequence[str]) -> list[Column]:
-    """Return a condition for each of these columns: it has something in place of a row."""
+    """Return a condition for each of the columns ``beside``: it is not null, so something else is
+    in place of a row.
+    """
     return [F.col(name).isNotNull() for name in beside]
 
 
@@ -296,14 +303,16 @@ def _dead_letter(view: View, problem: Column) -> Column:
 
 
 def _nullable_column(item: ColumnItem, field: StructField) -> Column:
-    """Return a column of the node, or a computed one in the field's type, nullable at every
-    depth.
+    """Return a column of ``field``'s type for an item of a view: the node's column of that name, or
+    the expression, cast so that nested values may be null.
     """
     return cast_to_plan_type(item, field.dataType) if isinstance(item, Column) else column_of(item)
 
 
 def cast_to_plan_type(column: Column, type_: DataType) -> Column:
-    """Return a computed column in a plan's type, whose nested values may be null."""
+    """Return a computed column, cast to the plan's type ``type_`` if that is nested, since a plan
+    lets nested values be null. Return any other column as it is.
+    """
     return column.cast(type_) if isinstance(type_, (ArrayType, MapType, StructType)) else column
 
 

@@ -50,7 +50,7 @@ from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.view_rows import (
     InputRows,
     as_json,
-    columns_beside,
+    non_row_columns,
     presence_conditions,
     rows_of_expectation,
     rows_of_lookup,
@@ -101,7 +101,7 @@ class Wire:
         null in the key are spread over the buckets by their times.
         """
         read = self._read
-        keys = [_canonical(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
+        keys = [_canonical_key(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
         spread = spec.meaning.stream and (spec.meaning.null_keys or spec.meaning.keeps_time)
         hash_ = F.xxhash64(*keys)
         if spread:
@@ -109,7 +109,7 @@ class Wire:
         places = [self._place(("hash", input_.key, spread), hash_), self.place_time()]
         if read.deleted is not None:
             places.append(self._place("deleted", read.deleted))
-        places += [self._canonical(field) for field in input_.key_fields]
+        places += [self._place_canonical(field) for field in input_.key_fields]
         failed = []
         if input_.foreign:
             items, types = zip(*input_.foreign, strict=True)
@@ -124,16 +124,16 @@ class Wire:
                 failure = F.when(fails, as_json(input_.source) if letters else F.lit(True))
                 what = ("foreign", name)
                 failed.append(self._place(("failed", name), failure))
-            foreign = [_canonical(c, type_) for c, type_ in zip(foreign, types, strict=True)]
+            foreign = [_canonical_key(c, type_) for c, type_ in zip(foreign, types, strict=True)]
             columns = enumerate([F.xxhash64(*foreign), *foreign])
             places += [self._place((what, part_index), column) for part_index, column in columns]
         for reference in input_.references:
-            named = [_canonical(F.col(quoted(name)), type_) for name, type_ in reference]
+            named = [_canonical_key(F.col(quoted(name)), type_) for name, type_ in reference]
             columns = enumerate([F.xxhash64(*named), *named])
             places += [self._place((reference, part), column) for part, column in columns]
         for field in () if input_.references else input_.value_fields:
             own_key = field.name in input_.source.key.names
-            places += [self._canonical(field)] if own_key else self.place_columns([field.name])
+            places += [self._place_canonical(field)] if own_key else self.place_columns([field.name])
         positions = enumerate(read.positions)
         places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
         if spec.arrival.by_file:
@@ -144,12 +144,11 @@ class Wire:
         return places + failed
 
     def place_absence(self) -> int | None:
-        """Place a column that is null for rows and not null for all else; return its number. Return
-        None if everything is a row.
-
-        Rows that pass to other stages do not count.
+        """Place a column that is null for rows and not null for all else: unreadable records, dead
+        letters and rows left out for other views. Return its number; None if the rows have nothing
+        else. Rows that pass to other stages do not count.
         """
-        beside = [name for name in columns_beside(self._read.frame) if name != PASSING]
+        beside = [name for name in non_row_columns(self._read.frame) if name != PASSING]
         if not beside:
             return None
         return self._place(
@@ -157,9 +156,10 @@ class Wire:
         )
 
     def place_letters(self, *, unread: bool) -> int | None:
-        """Place the column of dead letters and return its number; None if there are none.
+        """Place a column with each dead letter, null in all other rows, and return its number.
+        Return None if the rows have no column of dead letters.
 
-        ``unread``: True to add those of records that cannot be read.
+        ``unread``: True to add the dead letters of records that cannot be read.
         """
         names = ([UNREAD] if unread else []) + [FAILED]
         letters = [F.col(name) for name in names if name in self._read.frame.columns]
@@ -169,15 +169,17 @@ class Wire:
         """Place the event time, in microseconds, and return its number."""
         return self._place("time", F.unix_micros(self._read.timestamp))
 
-    def _canonical(self, field: StructField) -> int:
-        """Place a column in its canonical form and return its number."""
+    def _place_canonical(self, field: StructField) -> int:
+        """Place the column ``field`` in its canonical form (``_canonical_key``) and return its
+        number.
+        """
         raw = F.col(quoted(field.name))
-        column = _canonical(raw, field.dataType)
+        column = _canonical_key(raw, field.dataType)
         return self._place(("own" if column is raw else "canonical", field.name), column)
 
     def _place(self, what: Hashable, column: Column) -> int:
-        """Return the number of a column, which is added on first use. ``what``: a name by which
-        equal columns are known.
+        """Return the number of ``column``, which is added on first use. ``what``: a name by which
+        equal columns are known; a column that has it already keeps its number.
         """
         if what not in self._columns:
             self._columns[what] = column
@@ -199,7 +201,7 @@ class SharedSource:
             columns[DELETED] = read.deleted
         self._positions = [*map(position_name, range(len(read.positions)))]
         columns |= zip(self._positions, read.positions, strict=True)
-        columns |= {name: F.col(name) for name in (*read.carried, *columns_beside(read.frame))}
+        columns |= {name: F.col(name) for name in (*read.carried, *non_row_columns(read.frame))}
         self._names, self._carried = [*columns], read.carried
         self._shared_names = [shared_name(column_index) for column_index in range(len(columns))]
         named_columns = zip(columns.values(), self._shared_names, strict=True)
@@ -227,8 +229,8 @@ class SharedSource:
         return _rows_of_views(entry, read, reported=reported, observations=observations)
 
     def wire(self, read: InputRows) -> Wire:
-        """Return an empty set of travelling columns for ``read``, the rows that were read last.
-        Their numbers follow those of earlier reads.
+        """Return a ``Wire`` without columns for ``read``, the rows that were read last. Its numbers
+        follow those of the columns that were kept before.
         """
         return Wire(read, self._width)
 
@@ -354,7 +356,7 @@ def _any_null(columns: list[Column]) -> Column:
     return reduce(Column.__or__, (column.isNull() for column in columns))
 
 
-def _canonical(column: Column, type_: DataType) -> Column:
+def _canonical_key(column: Column, type_: DataType) -> Column:
     """Return a key column in which equal values have equal bits: one NaN and no negative zero, at
     any depth. Null stays null. ``type_``: the type of ``column``.
     """
@@ -364,8 +366,8 @@ def _canonical(column: Column, type_: DataType) -> Column:
         return F.when(F.isnan(column), nan).when(column == zero, zero).otherwise(column)
     if isinstance(type_, ArrayType):
         element_type = type_.elementType
-        return F.transform(column, lambda element: _canonical(element, element_type))
+        return F.transform(column, lambda element: _canonical_key(element, element_type))
     if isinstance(type_, StructType):
-        fields = (_canonical(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
+        fields = (_canonical_key(column.getField(f.name), f.dataType).alias(f.name) for f in type_)
         return F.when(column.isNotNull(), F.struct(*fields))
     return column

@@ -49,12 +49,14 @@ class CarriedOver:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> CarriedOver:
-        """Return the value from JSON data that ``as_json`` made."""
+        """Return the value whose ``as_json`` gave ``left``."""
         offsets, sources, stages = left["offsets"], left["sources"], left.get("carried", ())
         return cls(offsets, sources, left.get("from"), left.get("batch"), stages)
 
     def stages_of(self, plan: Plan) -> list[Stage]:
-        """Return the stages of the plan whose state is taken over, in order."""
+        """Return the stages of ``plan`` whose state is taken over, in order. It must be the plan
+        for which the value was made.
+        """
         return [plan.stages[index] for index in self.stages]
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
@@ -155,8 +157,9 @@ def source_positions(
 def _inputs_with_offsets(
     stored: CheckpointStores,
 ) -> list[tuple[Any, list[tuple[int, str | None]]]]:
-    """Return the inputs of the old query, each with (folder, offset) of its sources; an offset is
-    None before the first rows. Raises ``CheckpointError`` for a query of Spark Connect.
+    """Return (identity, positions) for each input of the old query, in the order of its reads. A
+    position is (folder number, offset) of one of Spark's sources; the offset is None before the
+    first rows. Raises ``CheckpointError`` for a query of Spark Connect.
     """
     old_offsets = iter(enumerate(stored.offsets()))
     old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
@@ -179,11 +182,11 @@ def _enter_position(
     folder: int,
     position: tuple[int | None, str | None],
 ) -> None:
-    """Enter into ``same`` the position (old folder, offset) at which the source in ``folder`` goes
-    on; (None, None) for a new one.
+    """Enter ``position`` into ``same`` (positions by new folder number): where the source in
+    ``folder`` was read up to, as (old folder number, offset). A new source has (None, None).
 
-    Inputs that share a frame are one source to Spark, which reads on from one place. Raises
-    ``CheckpointError`` if their places differ.
+    Inputs that share a frame are one source to Spark, which reads on from one position. Raises
+    ``CheckpointError`` if ``same`` has another position for the folder.
     """
     before = same.setdefault(folder, position)
     if (before[0] is None) != (position[0] is None) or before[1] != position[1]:

@@ -60,11 +60,13 @@ class InitialRows:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> InitialRows:
-        """Return the value from JSON data that ``as_json`` made."""
+        """Return the value whose ``as_json`` gave ``left``."""
         return cls(left["parts"], left["results"], left.get("begins"))
 
     def inputs_of(self, plan: Plan) -> list[Entry]:
-        """Return the entries whose rows are in the files, in the order of the files."""
+        """Return the entries whose rows are in the files, in the order of the files. Inputs that
+        read the same entry share its files. ``plan``: the one for which the files were written.
+        """
         depths = zip(plan.entries, self.parts, strict=True)
         return list(dict.fromkeys(views_to_base(entry)[depth] for entry, depth in depths))
 
@@ -97,12 +99,15 @@ def rows_of_stores(
     *,
     results: bool,
 ) -> RowFrames:
-    """Return the rows from another checkpoint for the stages that are not carried over, static
-    tables included. ``nodes``: the results of the plan.
+    """Return the rows from another checkpoint for the stages that are not carried over, and the
+    rows of static tables that it does not have.
 
-    ``results``: True if the rows of results are wanted. Raises ``CheckpointError`` for a stage that
-    needs what the checkpoint does not have, ``PlanError`` for a static table's frame that does not
-    fit. Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
+    ``stored``: the state of the other query. ``nodes``: the results of the plan. ``results``: True
+    if the rows of results are wanted, which the sinks then get.
+
+    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have,
+    ``PlanError`` for a static table's frame that does not fit. Raises ``ConfigurationError`` if
+    Spark cannot read the checkpoint.
     """
     carried_stages = carried.stages_of(plan)
     inputs, result_rows = rows_of_tables(stored, plan, nodes, carried_stages, results=results)
@@ -115,8 +120,9 @@ def rows_of_stores(
 
 
 def _beginning_in_words(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
-    """Return the way in which a stage begins, in words: carried over, with rows of tables, or
-    empty. ``tables``: the sources with rows.
+    """Return the way in which a stage begins: ``carried over``, ``with the rows of`` its tables by
+    name, or ``empty``. ``carried``: the stages that are carried over. ``tables``: the sources with
+    rows.
     """
     if stage in carried:
         return "carried over"

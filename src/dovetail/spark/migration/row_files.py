@@ -87,8 +87,8 @@ def _folder_of_rows(checkpoint: str, frame_index: int) -> str:
 
 
 def _source_of_files(entry: Entry, frame: DataFrame) -> Source:
-    """Return a source that reads the initial rows of ``entry`` from files, ordered by time. It has
-    the entry's columns, so it stands for a view, too.
+    """Return a source that reads the initial rows of ``entry`` from ``frame``, a frame of their
+    files, in the order of time. The source has the entry's columns, so it stands for a view, too.
     """
     base = entry.base
     assert isinstance(base, Source)
@@ -133,9 +133,9 @@ def empty_frame(session: SparkSession, entry: Entry) -> DataFrame:
 def stored_static_sources(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
-    """Return for each static table in ``sources`` the source that a begun query reads: a folder of
-    one empty file below ``checkpoint``. Without static tables return an empty mapping and write
-    nothing.
+    """Return for each static table in ``sources`` the source that a query reads once the table's
+    rows are in its state: a folder of one empty file below ``checkpoint``, written here if it is
+    missing. Without static tables write nothing.
     """
     static = [source for source in sources if source.static]
     if not static:
@@ -153,11 +153,11 @@ def stored_static_sources(
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
     """Return the stored blobs of buckets, by a stage's fingerprint: frames of ``bucket``, ``name``
-    and ``blob``.
+    and ``blob``. They are those of the separate query, which must be complete.
 
-    They are those of the separate query, which must be complete. ``operator``: the call in errors.
-    Raises ``CheckpointError`` if its checkpoint is gone, ``ConfigurationError`` if Spark cannot
-    read it.
+    ``checkpoint``: that of the real query. ``operator``: the call, for errors. Raises
+    ``CheckpointError`` if the separate query's checkpoint is gone, ``ConfigurationError`` if Spark
+    cannot read it.
     """
     return CheckpointStores.of(operator, session, folder_of(checkpoint), None).blobs_by_stage()
 

@@ -82,9 +82,12 @@ def _rows_by_input(
     nodes: Sequence[Node],
     wanted: Mapping[Entry, Sequence[Port]],
 ) -> dict[Entry, DataFrame]:
-    """Return the stored rows by entry for each wanted input that the other query had; other inputs
-    are absent. The entry is the input or a node below its views. Raises ``CheckpointError`` if no
-    store has the rows of such an input.
+    """Return the stored rows of each wanted input that the other query had, by entry; other inputs
+    are absent. The entry is the input itself or, if only its rows are stored, a node below its
+    views.
+
+    ``wanted``: the new inputs that read each entry. Raises ``CheckpointError`` if no store has the
+    rows of such an input.
     """
     old_identities = [
         input_identity(source) for source in described_sources(dict(stored.topology[1]))
@@ -92,7 +95,7 @@ def _rows_by_input(
     rows_by_entry = {}
     for entry, ports in wanted.items():
         if input_identity(describe_input(nodes, entry.base)) in old_identities:
-            part, frame = _rows_of_input(stored, nodes, entry, ports, _kept_in_words(plan, ports))
+            part, frame = _rows_of_input(stored, nodes, entry, ports, _kept_descriptions(plan, ports))
             rows_by_entry[part] = frame
     return rows_by_entry
 
@@ -118,8 +121,8 @@ def _rows_by_stage(
 
 
 def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
-    """Return the stages that store something, are in ``ends`` or feed another stage, in the order
-    of the plan. The list may be empty.
+    """Return the stages that store something, are in ``ends``, or feed a stage that is returned.
+    They are in the order of the plan. The list may be empty.
     """
     stages = list[Stage]()
     for stage in reversed(plan.stages):
@@ -157,9 +160,9 @@ def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
             )
 
 
-def _kept_in_words(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """Return what the new stores keep of the rows of the inputs ``ports``, in words
-    (``Store.holds``). It is empty if a store keeps all of them.
+def _kept_descriptions(plan: Plan, ports: Sequence[Port]) -> set[str]:
+    """Return the texts (``Store.holds``) that say which rows of the inputs ``ports`` the new stores
+    keep. The set is empty if a store keeps all of them.
     """
     nodes = {
         (stage.node, port.source.name)
@@ -242,6 +245,9 @@ def _old_stores(
     kind = "rows" if part.versioned_us is None else "versions"
 
     def lacks(old_store: _OldStore) -> tuple[int, bool]:
+        """Return the sort key of a store: the number of columns it lacks, then whether it is of the
+        other kind.
+        """
         has = {field.name for field in old_store.store.fields}
         return len({*part.row.names} - has), old_store.store.kind != kind
 
@@ -266,9 +272,9 @@ def _refuse_waiting(stored: CheckpointStores, old_store: _OldStore) -> None:
 
 
 def _misfit(old_store: _OldStore, part: Entry, needed: set[str]) -> str | None:
-    """Return why the columns of ``old_store`` do not fit the input ``part``, in words, or None if
-    they do. Types may be wider. A column may be missing if it is not ``needed``, or if it is new
-    and no key.
+    """Return why the columns of ``old_store`` do not fit the input ``part``, in words; None if they
+    fit. The type of a stored column may be narrower. A column may be missing if it is not in
+    ``needed``, or if it is new to the input and no key.
     """
     stored = spark_schema(store_contents.schema_of(old_store.store))
     old_columns = {name for name, _ in _columns_of_input(old_store.then)}
@@ -301,10 +307,11 @@ def _fitted_rows(stored: CheckpointStores, old_store: _OldStore, part: Entry) ->
         frame = last_versions(frame, old_store.kept)
     beside = [name for name in (TIMESTAMP, CHANGE) if name in frame.columns]
 
-    def column(field: StructField) -> Column:
+    def fitted_column(field: StructField) -> Column:
+        """Return the column ``field`` in its new type, null if the store lacks it."""
         if field.name not in frame.columns:
             return F.lit(None).cast(field.dataType).alias(field.name)
         was = frame.schema[field.name].dataType
         return cast_to_wider(F.col(quoted(field.name)), was, field.dataType).alias(field.name)
 
-    return frame.select(*map(column, part.row), *map(F.col, beside))
+    return frame.select(*map(fitted_column, part.row), *map(F.col, beside))

@@ -119,8 +119,8 @@ class FirstBatch:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> FirstBatch:
-        """Return the value from JSON data that ``as_json`` made. ``separate`` is False: a separate
-        query has no steps left.
+        """Return the value whose ``as_json`` gave ``left``. ``separate`` is False, because a
+        separate query has no steps left.
         """
         return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
@@ -192,7 +192,9 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 
 def _may_emit_alone(node: Node) -> bool:
-    """Say whether static tables may give results or dead letters without any other input."""
+    """Say whether static tables may give results or dead letters of ``node`` without any row of
+    another input.
+    """
     return node.may_start_with_rows or any(
         entry.may_start_with_rows for part in nodes_with_dead_letters(node) for entry in part.inputs
     )
@@ -238,7 +240,7 @@ def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str,
 def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Return (number from 1, name of its node, beginning in words) for each stage, in the order in
     which they run. ``bound``: a binding that ``prepare_checkpoint`` wrote for the state of another
-    query.
+    query. The words are those of ``Step.begins``.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -329,10 +331,10 @@ def _write_initial_rows(
     run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
 ) -> InitialRows:
     """Write the initial rows in ``frames`` to files of the checkpoint, and return the description
-    of them.
+    of these files.
 
-    ``separate``: True if ``initial=`` gives a frame for each input, for errors. Raises
-    ``ConfigurationError`` if the rows cannot be stored.
+    ``separate``: True if the rows come from the frames of ``initial=``, False if from a checkpoint;
+    it only changes errors. Raises ``ConfigurationError`` if the rows cannot be stored.
     """
     what = "the frames of initial=" if separate else "what initial= names"
     with refused(run.title, f"{what} cannot be stored", _REMEDY):
@@ -396,13 +398,14 @@ def run_to_end(
     trigger: Mapping[str, Any] = TRIGGER_ALL,
     doing: str = "initial rows are joined",
 ) -> None:
-    """Run a query of ``stages`` to its end, with a progress bar.
+    """Run a query of ``stages`` until it ends by itself, with a progress bar.
+
+    ``used``: Spark settings beside those of all queries. ``trigger``: arguments of
+    ``DataStreamWriter.trigger``, by default all input that there is. ``doing``: the text of the
+    bar.
 
     Raises ``ConfigurationError`` if Spark does not start it, its sinks' errors before that, and
     ``StreamingQueryException`` if a micro-batch fails.
-
-    ``used``: Spark settings beside those of all queries. ``trigger``: as Spark takes it, by default
-    all that is there. ``doing``: the text of the bar.
     """
     used = {**settings(stages.partitions), **run.file.settings(), **used}
     used |= SETTINGS_TO_END if has_timers(plan, timed=stages.timed) else {}

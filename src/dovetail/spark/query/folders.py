@@ -44,11 +44,11 @@ _PATTERN = re.compile(r"[*?\[{]")
 
 
 def refuse_overlaps(run: StartRequest) -> None:
-    """Raise ``PlanError`` for folders of sinks, sources and the checkpoint that lie in each other.
+    """Raise ``PlanError`` if a sink's folder or the checkpoint is, or lies in, a folder of another
+    kind: a source, a sink or the checkpoint. Folders of the same kind are not compared.
 
-    A query would read what it writes, or a table's clean-up would delete its checkpoint. Folders of
-    the same kind are not compared. Raises ``ConfigurationError`` for a sink's folder that cannot be
-    reached.
+    A query would read what it writes, or a table's clean-up would delete its checkpoint. Raises
+    ``ConfigurationError`` for a sink's folder that cannot be reached.
     """
     files = files_of(run.session)
     checkpoint = files.qualified(run.checkpoint)
@@ -102,7 +102,9 @@ def is_overlap(folder: str, other: str) -> bool:
 
 
 def _is_match(pattern: str, name: str) -> bool:
-    """Say whether a folder's name equals a pattern or matches it; ``{a,b}`` counts as ``*``."""
+    """Say whether the folder name ``name`` equals ``pattern`` or matches it. Braces ``{a,b}`` in
+    the pattern count as ``*``.
+    """
     simplified = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(simplified) and fnmatchcase(name, simplified))
 
@@ -125,12 +127,13 @@ def _results_with_sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
 def written_targets(
     run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool
 ) -> dict[str, int]:
-    """Return the targets for a binding, each with the number of the last micro-batch before it
-    became one, -1 for none.
+    """Return the targets for the entry ``WRITTEN`` of a binding, by their identity
+    (``_identity_of_target``). Each has the number of the last micro-batch before it became a
+    target, -1 for none.
 
     ``bound``: the binding before, None for a new checkpoint. ``alone``: True if the query has one
-    result and one sink. Sinks that cannot tell whether their target ``is_gone`` are left out.
-    Raises ``TargetError`` for a target that was written and is gone.
+    result and one sink. Sinks without ``is_gone`` are left out. Raises ``TargetError`` for a target
+    that was written and is gone.
     """
     earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last_batch(run) if bound is not None else -1
@@ -218,8 +221,8 @@ def warn_of_old_files(run: StartRequest) -> None:
 
 
 def _span_of_files(session: SparkSession, folder: str) -> timedelta:
-    """Return the time between the oldest and the newest file of a folder; 0 if it cannot be
-    read.
+    """Return the time between the oldest and the newest file of a folder or pattern, at any depth;
+    0 if it has no files or cannot be read.
     """
     full = files_of(session).qualified(folder)
     if full.startswith("file:"):

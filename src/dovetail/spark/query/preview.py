@@ -81,13 +81,15 @@ class FirstRows:
 def first_rows(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> FirstRows:
-    """Return at most ``limit`` rows of a node, or of its ``changes``. Also return whether there are
-    more, and how many rows were read of each streaming input.
+    """Return at most ``limit`` rows of a node. Also return whether there are more, and how many
+    rows were read of each streaming input.
 
-    ``input_rows``: the most rows that are read of each streaming input. ``timeout_s``: the limit
-    for reading, and again for computing. Raises ``ConfigurationError`` if an input cannot be read
-    or the rows cannot be computed in time, and for a streaming input on Spark Connect. A job that
-    fails raises its own error.
+    ``changes``: True for a table's changes in place of its current rows. ``input_rows``: the most
+    rows that are read of each streaming input. ``timeout_s``: the limit for reading, and again for
+    computing.
+
+    Raises ``ConfigurationError`` if an input cannot be read or the rows cannot be computed in time,
+    and for a streaming input on Spark Connect. A job that fails raises its own error.
     """
     session = session_of(node)
     quieten(session)
@@ -167,8 +169,9 @@ class _PreviewInput:
 
     @property
     def columns(self) -> DataFrame:
-        """The row, the columns of the source's roles (time, delete, order) under names of their
-        own, and the row's file. Rows of other sources have no file.
+        """The frame that is read: the row's columns, then those of the source's roles (time,
+        delete, order) under names of their own. A source that is read by files has the row's file
+        as the last column.
         """
         source = self.source
         assert source.frame is not None
@@ -233,8 +236,8 @@ class _PreviewInput:
             raise _timeout_error(f"{self.source.title} gave no row", timeout_s)
 
     def stop(self) -> None:
-        """Stop the query. A source that does not answer may take long to stop, so the wait for it
-        is short.
+        """Stop the query, if it was started. Wait at most ``_STOP_S`` seconds for its end: a source
+        that does not answer may take long to stop.
         """
         if self.query is not None:
             stopping = Thread(target=self.query.stop, name="dovetail-preview-stop", daemon=True)
@@ -295,6 +298,7 @@ def _collect_rows(session: SparkSession, frame: DataFrame, name: str, timeout_s:
     tag, outcome = f"dovetail-preview-{uuid4().hex}", list[Any]()
 
     def collect() -> None:
+        """Put the rows in ``outcome``, or the error with which the job failed."""
         session.addTag(tag)
         try:
             outcome.append(frame.toArrow())
@@ -320,7 +324,7 @@ def _collect_rows(session: SparkSession, frame: DataFrame, name: str, timeout_s:
 
 
 def _timeout_error(problem: str, timeout_s: float) -> ConfigurationError:
-    """Return the error of a preview that takes longer than ``timeout_s``. ``problem``: what did not
-    come in time.
+    """Return the error of a preview that takes longer than ``timeout_s`` seconds. ``problem``: what
+    did not come in time, without the time.
     """
     return ConfigurationError("preview", f"{problem} within {timeout_s:g} s", _REMEDY)

@@ -71,8 +71,8 @@ class _LoggedQuery:
     """The time of the last such line, or of the start."""
 
     def sum_up(self, rows: int, duration_s: float) -> None:
-        """Add a micro-batch with its number of rows and its duration. Log the sums since the last
-        line and reset them, if the interval of such lines is over.
+        """Count a micro-batch that has read ``rows`` rows and took ``duration_s`` seconds. If the
+        interval of such lines is over, log the sums since the last line and reset them.
         """
         self.has_read = True
         self.batches, self.rows = self.batches + 1, self.rows + rows
@@ -122,8 +122,8 @@ def describe_beginning(bound: Mapping[str, Any] | None) -> str:
 
 
 def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
-    """Log the start of a query, and have its progress logged from now on. ``begins``: what it
-    begins with, in words. On Spark Connect only the start is logged.
+    """Log the start of a query, and have its progress logged from now on. On Spark Connect only the
+    start is logged. ``begins``: the end of the line, from ``describe_beginning``.
     """
     sinks = [sink for outcome in run.outcomes for sink in outcome.sinks]
     LOG.info(
@@ -148,8 +148,9 @@ def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
 
 
 def _log_progress(text: str) -> None:
-    """Log a micro-batch of a query of this library, and warn once of each counter of lost rows.
-    ``text``: Spark's JSON. Other queries are ignored.
+    """Log a micro-batch of a query of this library, and warn of each counter of lost rows the first
+    time that it counts any. ``text``: Spark's progress report as JSON. Reports of other queries are
+    ignored.
     """
     progress = json.loads(text)
     query = _RUNNING.get(progress["id"])
@@ -178,10 +179,8 @@ def _log_pause(query_id: str) -> None:
 
 
 def _log_end(query_id: str, failed: bool) -> None:
-    """Forget a query. Log that it ended without a micro-batch, unless it failed, has read rows or
-    has logged a pause. Do nothing for an unknown query.
-
-    Started again, it reports its counters again.
+    """Forget the query with this id. Log that it ended without a micro-batch, unless it ``failed``,
+    has run a micro-batch or has logged a pause. Do nothing for an unknown query.
     """
     query = _RUNNING.pop(query_id, None)
     if query is None or failed or query.has_read or query.has_paused:

@@ -245,7 +245,9 @@ class Outcome:
     sinks: tuple[Any, ...]
 
     def across_runs(self) -> Outcome:
-        """Return the outcome with sinks that treat two starts of a query as one."""
+        """Return the outcome with sinks that go on in a second Spark query as in the first. A table
+        in memory, for example, keeps its rows. Sinks without ``across_runs`` stay as they are.
+        """
         sinks = (s.across_runs() if hasattr(s, "across_runs") else s for s in self.sinks)
         return replace(self, sinks=tuple(sinks))
 
@@ -253,8 +255,11 @@ class Outcome:
 def outcomes_for_both_runs(
     outcomes: Sequence[Outcome], name: str | None, *, closes: bool
 ) -> Sequence[Outcome]:
-    """Return the results with sinks that serve both runs of a query that ``closes``. The same sinks
-    serve a query with a name, because Spark would give that name to its table in memory.
+    """Return the outcomes with sinks that serve two Spark queries in turn (``across_runs``) if the
+    query ``closes``, or has a ``name``. Else return them unchanged.
+
+    ``closes``: True if a second query closes the end of the input. ``name``: the query's, None for
+    none. Spark would give a name also to a sink's table in memory.
     """
     if closes or name is not None:
         return [outcome.across_runs() for outcome in outcomes]
@@ -280,8 +285,9 @@ class _Result:
 
     def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
         """Return the result's changelog of micro-batch ``batch_id``, with a key's changes in order.
-        ``batch_rows``: the packed rows of all results. The frame has no rows if the result has no
-        changes. Its columns are those of ``changelog_schema``.
+        Its columns are those of ``changelog_schema``. Without changes of the result it has no rows.
+
+        ``batch_rows``: the packed rows of all results.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpack_rows(result_rows.sortWithinPartitions("partition", "number"), self.output)
@@ -337,6 +343,8 @@ def writer_of_results(
     writes = [_sink_group(session, group, checkpoint) for group in _group_by_database(pairs)]
 
     def write(batch: DataFrame, batch_id: int) -> None:
+        """Compute micro-batch ``batch_id`` fully, and write it to all sinks. It is kept until then.
+        """
         result_rows = batch.where(F.col("payload").isNotNull())
         batch_rows = keep(result_rows.select("reader", "partition", "number", "payload"))
         try:
@@ -411,6 +419,7 @@ def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: in
     failed: list[Exception] = []
 
     def attempt(write: _SinkGroup) -> None:
+        """Write to one group of sinks, and put an error in ``failed`` instead of raising it."""
         try:
             write(batch_rows, batch_id)
         except Exception as error:
@@ -430,5 +439,6 @@ def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: in
 
 
 def _nullable(columns: StructType) -> StructType:
-    """Return the columns as they come out of Arrow blobs: all nullable."""
+    """Return the columns as they come out of Arrow blobs: all nullable, also within nested types.
+    """
     return spark_schema(Output(columns, {}).schema)

@@ -93,15 +93,17 @@ ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """Return the node's changelog as a frame.
+    """Return the changelog of ``node`` as a frame. It streams, under the session's own settings,
+    unless all inputs are static; then it is one batch.
 
-    Streaming frames give a streaming one, under the session's own settings; static frames give one
-    batch. ``emit``: ``"change"`` or ``"batch"``. ``buckets``: None for the default, which of static
-    frames is the session's number of shuffle partitions.
+    ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of each key in a
+    micro-batch. ``buckets``: the number of buckets. None stands for ``BUCKETS_DEFAULT``, over
+    static inputs for the session's number of shuffle partitions.
 
-    Raises ``ConfigurationError`` if the session was stopped, or its state store is not RocksDB.
-    Raises ``PlanError`` for ``load="first"`` and for static inputs beside streaming ones. Also for
-    inputs that cannot be told apart, and for a node that cannot be emitted so.
+    Raises ``ConfigurationError`` if the session was stopped and, if the frame streams, if the
+    session's state store is not RocksDB. Raises ``PlanError`` for a streaming node with
+    ``load="first"``, and for static inputs beside streaming ones. Also for inputs that cannot be
+    told apart, and for a node that cannot be emitted so.
     """
     session_of(node)
     if is_static(node):
@@ -128,8 +130,8 @@ def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
 
 
 def is_static(node: Node) -> bool:
-    """Return True if all sources below a node are frames that do not stream. A source without a
-    frame makes it False.
+    """Return True if each source at or below ``node`` has a static frame. A source with a streaming
+    frame or without a frame makes it False.
     """
     frames = [source.frame for source in node.origins]
     return all(frame is not None and not frame.isStreaming for frame in frames)
@@ -158,10 +160,11 @@ def start_query(
     checkpoint: Path,
     options: QueryOptions,
 ) -> StreamingQuery:
-    """Start the query of these results, bound to its checkpoint, and return it. A checkpoint with
-    initial rows first runs its first micro-batch.
+    """Start the query of these results, bound to its checkpoint, and return it as a
+    ``TopologyQuery``. A checkpoint with initial rows first runs its first micro-batch.
 
-    ``operator``: the call, for errors. ``outcomes``: each result with its sinks.
+    ``operator``: the call, for errors. ``outcomes``: each result with its sinks. ``checkpoint``:
+    its folder. ``options``: those of the user's call; missing ones get their defaults.
 
     | raises | for |
     |---|---|
@@ -237,14 +240,15 @@ def start_query(
 def _run_first_batch(
     run: StartRequest, bound: dict[str, Any], former: TopologyQuery | None
 ) -> tuple[StartRequest, dict[str, Any]]:
-    """Run the first micro-batch of a prepared checkpoint, and let one that follows another query
-    catch up with it. Do nothing for any other checkpoint. Return the run and the binding for what
-    comes next.
+    """Do what the binding ``bound`` says is left before the query can start. Return the run and the
+    new binding with which it starts.
 
-    ``bound``: the present binding. ``former``: the running query that is followed, None if it
-    stands still or if there is none. Errors are those of ``first_batch.finish_first_batch`` and
-    ``succession.catch_up``. Raises ``CheckpointError`` if another query than ``former`` is
-    followed.
+    With the entry ``BEGINNING``, run the first micro-batch. With ``FOLLOWS``, catch up with the
+    query that this one follows. Without both, return the arguments. ``former``: the running query
+    given as ``initial=``; None if there is none.
+
+    Errors are those of ``first_batch.finish_first_batch`` and ``succession.catch_up``. Raises
+    ``CheckpointError`` if the binding follows another query than ``former``.
     """
     follows = FOLLOWS in bound
     if BEGINNING in bound:
@@ -266,11 +270,16 @@ class _CallOptions(NamedTuple):
 
     def closing_queries(self, run: StartRequest) -> list[StartNext]:
         """Return a list with the function that starts the query that closes the end of the input.
-        That function returns None if no end can be planned, and raises what ``_start_query``
-        raises. Without ``close_at_end`` the list is empty.
+        Without ``close_at_end`` the list is empty.
+
+        That function returns None if no end can be planned (``plan_end``), and raises what
+        ``_start_query`` raises.
         """
 
         def close() -> StreamingQuery | None:
+            """Plan the end of the input, start its micro-batch and return the query; None without
+            an end.
+            """
             if not end_of_input.plan_end(run):
                 return None
             bound = run.file.read(run.title)
@@ -281,12 +290,15 @@ class _CallOptions(NamedTuple):
         return [close] if self.close_at_end else []
 
     def completing_query(self, run: StartRequest) -> StartNext:
-        """Return a function that starts a query of the micro-batch within which the query was
-        stopped. It returns None if all micro-batches are complete, and raises what ``_start_query``
-        raises.
+        """Return a function that starts a query of the one micro-batch that is planned and not
+        complete.
+
+        That function returns None if all planned micro-batches are complete, and raises what
+        ``_start_query`` raises.
         """
 
         def complete() -> StreamingQuery | None:
+            """Start a query of the incomplete micro-batch and return it; None if there is none."""
             if not is_planned(run.session, run.checkpoint):
                 return None
             query, _ = _start_query(run, run.file.read(run.title), TRIGGER_ONCE, self.name)
@@ -298,16 +310,17 @@ class _CallOptions(NamedTuple):
 def _start_with_load(
     run: StartRequest, bound: Mapping[str, Any] | None, asked: _CallOptions, begins: str
 ) -> StreamingQuery:
-    """Start the query that reads tables to their end. Return it as one query with the real one,
-    which starts after it.
+    """Start the query that reads tables to their end, and return it as one with the real query,
+    which starts after it. Streams that wait for these tables are held back until then.
 
     ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
-    real query. ``begins``: what the query begins with, in words. Errors are those of
+    real query. ``begins``: what the query begins with, in words for the log. Errors are those of
     ``_start_query``.
     """
     run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
 
     def begin() -> StreamingQuery:
+        """Note that the tables are loaded, start the real query and return it."""
         real, _ = _start_query(run, first_load.note_loaded(run), asked.trigger, asked.name)
         query_log.log_start(run, real, "its tables are loaded")
         return real
@@ -351,8 +364,8 @@ def _with_former_columns(run: StartRequest, bound: Mapping[str, Any]) -> StartRe
 def _refuse_options_of_end(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
-    """Raise ``PlanError`` for ``close_at_end=`` without the trigger ``TRIGGER_ALL``, and for
-    ``idle=`` with it.
+    """Raise ``PlanError`` if ``close_at_end`` is True and ``trigger`` is not ``TRIGGER_ALL``, or if
+    ``idle`` is given and ``trigger`` is ``TRIGGER_ALL``. ``operator``: the call, for errors.
     """
     if close_at_end and trigger != TRIGGER_ALL:
         raise PlanError(
@@ -377,12 +390,14 @@ def _start_query(
     closes: bool = False,
     loads: bool = False,
 ) -> tuple[StreamingQuery, QueryParts]:
-    """Start the query and return it as Spark does, with its parts. The binding of a new checkpoint
-    is written first.
+    """Start the query and return it as Spark does, with its parts for progress figures. Before
+    that, write the binding of a new checkpoint or the changed entries of a begun one. If it has
+    caught up with the query that it follows, take over from that query.
 
-    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``: as Spark
-    takes it. ``name``: the query's, None for none. ``closes``: run the last micro-batch, which is
-    planned. ``loads``: hold back the streams that wait.
+    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``:
+    arguments of ``DataStreamWriter.trigger``. ``name``: the query's name in Spark, None for none.
+    ``closes``: True to run the planned micro-batch that ends all inputs. ``loads``: True to hold
+    back the streams that wait for tables.
 
     Raises ``CheckpointError`` if the binding does not fit, and ``PlanError`` for the name of a
     running query. Raises ``ConfigurationError`` if Spark refuses or a lookup store cannot be
@@ -451,8 +466,8 @@ def _start_query(
 
 def _binding_entries(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the entries of a binding that say where a query runs: the checkpoint's full path, the
-    time zone, and the folders that it reads and writes. ``bound``: the binding before, None for a
-    new checkpoint.
+    time zone, and the folders that the query reads and writes. ``bound``: the binding before, None
+    for a new checkpoint.
 
     Raises ``TargetError`` for a target that is gone. Raises ``CheckpointError`` for files read from
     another folder, and for expressions that are bound to another time zone.
@@ -471,10 +486,13 @@ def _binding_entries(run: StartRequest, bound: Mapping[str, Any] | None) -> dict
 def _idle_rules(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> IdleRules | None:
-    """Return what stages do when no input comes, with this start as the last; None without timers.
-    At most ``_RUNS_KEPT`` starts are in it.
+    """Return the rules by which stages let stream time go on when no input comes; None if not
+    ``timed``. They list at most ``_RUNS_KEPT`` starts of the query, this one last, each with its
+    ``idle=``.
 
-    ``bound``: the binding, None for a new checkpoint; ``timed``: True if all stages have timers.
+    ``bound``: the binding, None for a new checkpoint. ``timed``: True if all stages have timers, as
+    a query that began with ``idle=`` has.
+
     Raises ``CheckpointError`` for ``idle=`` if the query has begun without it. Raises ``PlanError``
     for ``idle=`` that is no span, or if nothing waits for stream time.
     """
@@ -492,8 +510,8 @@ def _idle_rules(
 
 
 def _in_checkpoint_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes in the order of their results in a checkpoint, the dead letters last.
-    Each result must have one outcome.
+    """Return the outcomes in the order of their results in a checkpoint, the dead letters last. No
+    two outcomes may have the same result.
     """
     letters = [outcome for outcome in outcomes if isinstance(outcome.node, DeadLetters)]
     by_node = {outcome.node: outcome for outcome in outcomes if outcome not in letters}
@@ -501,8 +519,8 @@ def _in_checkpoint_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _refuse_second_query(run: StartRequest) -> None:
-    """Raise ``CheckpointError`` for a second query on a checkpoint. Spark would silently stop the
-    first.
+    """Raise ``CheckpointError`` if a query of the run's checkpoint is running (``is_running``).
+    Spark would silently stop that query.
     """
     if run.file.is_running():
         raise CheckpointError(
@@ -525,9 +543,11 @@ def _refuse_used_name(operator: str, session: SparkSession, name: str | None) ->
 
 
 def streaming_session(*nodes: Node) -> SparkSession:
-    """Return the session of nodes with streaming inputs, or static ones beside streaming ones.
-    Raises ``PlanError`` for other inputs, and for inputs that cannot be told apart. Raises
-    ``ConfigurationError`` for a stopped session.
+    """Return the Spark session of ``nodes``, one or more, and turn off log lines of Spark that
+    mislead (``quieten``).
+
+    Raises ``PlanError`` unless all inputs stream, apart from static ones beside them, and for
+    inputs that cannot be told apart. Raises ``ConfigurationError`` for a stopped session.
     """
     sources = sources_of(nodes)
     for source in sources:
@@ -548,8 +568,8 @@ def streaming_session(*nodes: Node) -> SparkSession:
 
 
 def refuse_static(operator: str, node: Node) -> None:
-    """Raise ``PlanError`` if an input is static and another one streams: a query without a
-    checkpoint cannot keep the static rows.
+    """Raise ``PlanError`` if ``node`` has a static input beside one that is not: a query without a
+    checkpoint cannot keep the static rows. ``operator``: the call, for errors.
     """
     for source in node.origins:
         if source.static and not is_static(node):

@@ -79,10 +79,11 @@ _STOP: Final = "Stop it first, and upgrade as it stands still"
 
 
 def running_query(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
-    """Return the value of ``initial=`` as (running query, anything else); one of both is None. A
-    query that has ended becomes the path of its checkpoint.
+    """Return (the running query, None) if ``initial`` is a running query, else (None, ``initial``).
+    A query that has ended becomes the path of its checkpoint.
 
-    Raises ``PlanError`` for a query that is not one of a topology.
+    ``operator``: the call, for errors. Raises ``PlanError`` for a Spark query that dovetail has not
+    started.
     """
     if not isinstance(initial, StreamingQuery):
         return None, initial
@@ -118,8 +119,9 @@ def prepare_checkpoint(
 ) -> dict[str, Any] | None:
     """Return the binding of a new checkpoint with all initial rows stored; None if there are none.
 
-    ``former``: the running query that it begins with, None for none. ``initial``: else the value of
-    ``initial=``. ``emits``: True if the sinks get the results of the initial rows.
+    ``former``: the running query that the checkpoint begins with, None for none. ``initial``: the
+    value of ``initial=`` if ``former`` is None. ``emits``: True if the sinks get the results of the
+    initial rows.
 
     Errors are those of ``first_batch.prepare_checkpoint``, with a running query those of
     ``store_running_state``. Raises ``TargetError`` if a sink cannot go on with what that query has
@@ -191,8 +193,8 @@ def store_running_state(run: StartRequest, checkpoint: str, *, emits: bool) -> d
 
 
 def refuse_targets(run: StartRequest) -> None:
-    """Raise ``TargetError`` for a sink that cannot go on with what another query has written. Sinks
-    without ``refuse_others`` pass.
+    """Raise ``TargetError`` for a sink of ``run`` that cannot go on with what another query has
+    written to its target. Sinks without ``refuse_others`` pass.
     """
     for outcome in run.outcomes:
         for sink in outcome.sinks:
@@ -214,9 +216,10 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
 
 
 def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Follow a running query, round by round. Stop after a round that took more than half as long
-    as the one before, at the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``.
-    Errors are those of ``_follow_once``.
+    """Process, without sinks, what a running query has processed, round by round
+    (``_follow_once``). Stop after a round that took more than half as long as the one before, at
+    the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``. Errors are those of
+    ``_follow_once``.
     """
     before_s = inf
     for _ in range(ROUNDS):
@@ -231,8 +234,8 @@ def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
 def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
     """Follow the other query to its end, so that this one may take over.
 
-    ``bound``: the binding of ``run``. ``query``: the other query, which is stopped here once this
-    one has come near; None for one that stands still.
+    ``bound``: the binding of ``run``. ``query``: the other query. If it runs, it is followed for
+    some rounds, then stopped. None if no query of this application is the other one.
 
     Raises ``CheckpointError`` if the other query runs elsewhere, or was stopped within a
     micro-batch, and as ``_follow_once`` does. Raises ``TargetError`` as ``refuse_targets`` does,
@@ -266,8 +269,11 @@ def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery |
 
 
 def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Make a query that has caught up the true one. ``bound``: its binding, with ``FOLLOWS``. The
-    other query's file is written first. Raises ``CheckpointError`` if that checkpoint is gone.
+    """Make a query that has caught up the true one: note it as ``SUCCESSOR`` in the binding of the
+    query that it follows, then remove ``FOLLOWS`` from its own.
+
+    ``bound``: the binding of ``run``, with ``FOLLOWS``. Raises ``CheckpointError`` if the
+    checkpoint of the other query is gone.
     """
     other = CheckpointFile(run.session, bound[FOLLOWS]["from"])
     other.write({**other.binding_of_begun(run.title), SUCCESSOR: run.file.full_path()})
@@ -275,8 +281,8 @@ def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
 
 
 def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
-    """Process, without sinks, what the other query has processed since. Return the number of its
-    last micro-batch. ``bound``: the binding of ``run``.
+    """Process, without sinks, what the other query has processed since the last call. Return the
+    number of the other query's last committed micro-batch. ``bound``: the binding of ``run``.
 
     The other query must have committed a micro-batch. Raises ``CheckpointError`` if the plan of
     ``run`` has changed, or if the other query is gone, has begun anew or has ended. Raises the
@@ -325,7 +331,7 @@ def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> Non
 
 def _query_id(run: StartRequest, root: str) -> str:
     """Return Spark's id of the query whose checkpoint is the folder ``root``. Raises
-    ``CheckpointError`` if it is gone.
+    ``CheckpointError`` if the folder has no such query, as when it was removed.
     """
     text = files_of(run.session).text(f"{root}/metadata")
     if text is None:
@@ -365,7 +371,9 @@ def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]
 
 
 def _refuse_cleaned(run: StartRequest, checkpoint: str) -> None:
-    """Raise ``CheckpointError`` for a source whose files are removed once they are read."""
+    """Raise ``CheckpointError`` if ``run`` has a source of files that Spark removes or moves once
+    they are read (``cleanSource``). ``checkpoint``: the name in the error.
+    """
     for source, leaf in spark_sources_of_inputs(sources_of(run.nodes)):
         if leaf.options.get("cleansource", "off").lower() != "off":
             raise CheckpointError(

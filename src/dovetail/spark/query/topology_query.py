@@ -81,20 +81,25 @@ class TopologyQuery(_SparkQuery):
         loads: bool = False,
         rest: StartNext | None = None,
     ) -> StreamingQuery:
-        """Return a query as one whose failures begin with their cause.
+        """Return ``query``, which has started, as a query whose failures begin with their cause and
+        which further queries may follow.
 
-        ``title``: the node's, for failures that do not name an operator. ``parts``: what its
-        progress has figures for. ``checkpoint``: its folder. Each of ``follow`` starts another
-        query at the regular end of the one before, or returns None. A query that fails or is
-        stopped is not followed. ``closes``: the last one only closes the end of the input.
-        ``loads``: the first one only loads tables, which a progress bar shows. ``rest``: starts a
-        query of the micro-batch that a stopped one has not completed, if any.
+        ``title``: the names of the results, for failures that do not name an operator. ``parts``:
+        what its progress has figures for. ``checkpoint``: its folder.
+
+        ``follow``: functions, called in order at the regular end of the query before. Each starts
+        another query, or returns None to end here. A query that fails or is stopped is not
+        followed. ``closes``: True if the last query only closes the end of the input. ``loads``:
+        True if ``query`` only loads tables, which a progress bar shows.
+
+        ``rest``: starts a query of the micro-batch that a stopped query has not completed, and
+        returns None without one.
         """
         spark_class: Any = type(query)
         class_ = _class_for(spark_class)
-        made = class_(query, title, parts, checkpoint, follow, closes=closes, loads=loads)
-        made._rest = rest  # noqa: SLF001 -- its own class
-        return made  # type: ignore[no-any-return]
+        topology_query = class_(query, title, parts, checkpoint, follow, closes=closes, loads=loads)
+        topology_query._rest = rest  # noqa: SLF001 -- its own class
+        return topology_query  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -119,14 +124,15 @@ class TopologyQuery(_SparkQuery):
             self._thread.start()
 
     def _adopt(self, query: StreamingQuery) -> None:
-        """Make a started query the one whose state Spark's methods of this object return. Earlier
-        ones are kept in a list.
+        """Make ``query``, which has started, the one whose state Spark's methods of this object
+        return. Add it to ``_queries``.
         """
         vars(self).update(vars(query), _queries=(*self._queries, query))
 
     def _start_followers(self, follow: Sequence[StartNext]) -> None:
-        """Wait for each query, and start the next by the next function in ``follow`` if it has read
-        all. Stop if the function returns None. Keep any failure.
+        """Wait for each query's end, and start the next by the next function in ``follow`` if the
+        query has read all its input. Stop if the user has stopped the query, or if the function
+        returns None. Put any error in ``_failure``.
         """
         try:
             for start in follow:
@@ -166,7 +172,9 @@ class TopologyQuery(_SparkQuery):
 
     @contextmanager
     def _raise_with_cause(self) -> Iterator[None]:
-        """Raise the failure of the query in the block again, with its cause as the first line."""
+        """Raise a failure of the query within the block again, with its cause as the first line.
+        Other errors pass.
+        """
         try:
             yield
         except StreamingQueryException as error:
@@ -181,11 +189,12 @@ class TopologyQuery(_SparkQuery):
         self, key: Any, result: str | None = None, *, members: int = 20
     ) -> RowExplanation:
         """Explain a row of the query's result: the rows of inputs that make it, or why there is no
-        such row. It is ``dt.checkpoints.explain_row`` with the query's checkpoint and topology.
+        such row. Equivalent to ``dt.checkpoints.explain_row`` with the query's checkpoint and
+        topology, which has the errors.
 
         ``key``: a value or, of several columns, a tuple or a mapping. ``result``: the name of a
         result or of a join within; needed with several results. ``members``: the most rows of a
-        group that are named. It raises what that function raises.
+        group that are named.
         """
         session = session_of(self.parts.results[0])
         arguments = key, result, members
@@ -266,8 +275,10 @@ class TopologyQuery(_SparkQuery):
         return "\n".join(parts)
 
     def _state_and_lines(self) -> tuple[str, list[str]]:
-        """Return the state in a word, and lines on the query: its id, and its last micro-batch or
-        its failure. Without an answer of Spark the state is unknown.
+        """Return the state in words and lines on the query. The state is ``running``, ``ended`` or
+        ``failed``. The lines are the query's id, and its failure or last micro-batch.
+
+        If Spark does not answer, the state is ``unknown, its session is gone``, without lines.
         """
         try:
             failure, progress = self.exception(), self.lastProgress
@@ -289,16 +300,16 @@ class TopologyQuery(_SparkQuery):
         return [progress for query in self._queries for progress in query.recentProgress]
 
     def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
-        """Return the progress of all started queries after that with the timestamp ``timestamp``,
-        the oldest first. If none has that timestamp, as for an empty text, it is all that Spark
-        still has.
+        """Return the progress reports of all started queries after the report with this
+        ``timestamp``, the oldest first. If none has that timestamp, as for an empty text, return
+        all that Spark still has.
         """
         return [*self._newest_until(timestamp)][::-1]
 
     def _newest_until(self, timestamp: str) -> Iterator[StreamingQueryProgress]:
-        """Yield the progress of all started queries, the newest first, up to that of ``timestamp``,
-        exclusive. Without such a progress, yield all. In a classic session the others stay in the
-        JVM.
+        """Yield the progress reports of all started queries, the newest first, up to the one with
+        this ``timestamp``, exclusive. Without such a report, yield all. In a classic session, older
+        reports stay in the JVM.
         """
         for query in reversed(self._queries):
             if isinstance(query, ClassicQuery):
