@@ -16,7 +16,7 @@ from drivers import reported
 
 import dovetail as dt
 from dovetail.spark import driver_workers
-from dovetail.spark.driver_workers import is_program, program
+from dovetail.spark.driver_workers import is_program, make_program
 
 STARTED = "Starting Streaming TransformWithStateInPandas Python worker"
 """What a driver worker prints, unless it is forked."""
@@ -51,7 +51,7 @@ def test_a_query_starts_with_the_server_and_after_its_death(tmp_path: Path) -> N
 
 
 def test_a_program_runs_anything_else_as_its_python_does() -> None:
-    made = program(sys.executable)
+    made = make_program(sys.executable)
     assert made is not None
     assert is_program(made)
     code = "import sys; print(sys.executable, sys.argv)"
@@ -65,7 +65,7 @@ def test_there_is_no_program_where_files_cannot_be_executed(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)
-    assert program("/a/python") is None
+    assert make_program("/a/python") is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -63,7 +63,7 @@ class Server:
             settings["spark.sql.catalog.lake"] = f"org.apache.spark.sql.connector.catalog.{kind}"
         options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         self.log = folder / "server.log"
-        python = driver_workers.program(sys.executable) or sys.executable
+        python = driver_workers.make_program(sys.executable) or sys.executable
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [_HOME / "bin" / "spark-submit", "--class", _CLASS, *options, "spark-internal"],

@@ -27,8 +27,10 @@ _SEGMENTS_MAX = 200
 
 
 def checkpoint_report(checkpoint: str) -> Report:
-    """Return what is found in a checkpoint. Raises ``ConfigurationError`` for one that is not on a
-    local disk, for a folder without ``dovetail.json``, and if rocksdict is not installed.
+    """Return what is found in a checkpoint. ``checkpoint``: a path or a ``file:`` URI.
+
+    Raises ``ConfigurationError`` for a checkpoint that is not on a local disk, for a folder without
+    ``dovetail.json``, and if rocksdict is not installed.
     """
     files = local_files(checkpoint)
     if files is None:
@@ -41,8 +43,9 @@ def checkpoint_report(checkpoint: str) -> Report:
 
 
 def _findings(files: LocalFiles) -> Iterator[Finding]:
-    """Yield a finding for each point that is checked in a checkpoint, whether there is a problem or
-    not. If its own file cannot be read, later ones go by an empty one.
+    """Yield a finding for each point that is checked in a checkpoint, with or without a problem. If
+    its own file cannot be read, later points see an empty one. After state that cannot be read,
+    nothing more is checked.
     """
     bound = _read_binding(files)
     yield Finding(
@@ -99,9 +102,9 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
 
 
 def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
-    """Return the finding on a takeover by the binding ``bound``: whether the query is to take over
-    from another one, or was succeeded. Without either, or if the successor is gone, the finding has
-    no problem.
+    """Return the finding on takeovers. It has a problem if the query of the binding ``bound`` is
+    still to take over from another one, or if another one has taken over. There is none if that
+    successor's checkpoint is gone.
     """
     if FOLLOWS in bound:
         return Finding(
@@ -122,7 +125,9 @@ def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
 
 
 def _is_gone(checkpoint: str) -> bool:
-    """Say whether a checkpoint, named with its file system, is one on a local disk and gone."""
+    """Say whether ``checkpoint``, a URI, is one on a local disk whose ``dovetail.json`` is gone.
+    Other file systems are not asked: the answer is False.
+    """
     path = checkpoint.removeprefix("file:")
     return path != checkpoint and not (Path(path) / BINDING_FILE).exists()
 
@@ -137,8 +142,8 @@ def _read_binding(files: LocalFiles) -> dict[str, Any]:
 
 
 def _most_segments(stored: CheckpointStores) -> str | None:
-    """Return in words the store with the most segments in one bucket, if these are more than
-    ``_SEGMENTS_MAX``; else None.
+    """Return a text on the store with the most segments in one bucket: their number, the store and
+    its stage. Return None if these are at most ``_SEGMENTS_MAX``.
     """
     counts = {
         (store.stage.number, store.name): sum(1 for _ in store.runs(label).segments)

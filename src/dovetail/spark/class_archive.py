@@ -25,8 +25,8 @@ SILENT_LOG = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def java_options(folder: Path, class_path: str) -> str:
-    """Return the JVM options by which an archive in a folder is used, or written if there is none.
-    The folder is made; an ``OSError`` passes if it cannot be.
+    """Return the JVM options by which an archive in ``folder`` is used, or written if there is no
+    complete one. The folder is made; an ``OSError`` passes if it cannot be.
 
     ``class_path``: the text in front of Spark's own class path, perhaps empty.
     """
@@ -37,7 +37,9 @@ def java_options(folder: Path, class_path: str) -> str:
 
 
 def is_complete(path: Path) -> bool:
-    """Return True if an archive exists at ``path`` and was written to its end."""
+    """Return True if an archive exists at ``path`` and was written to its end. Return False if it
+    cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return any(file.read(HEADER_BYTES))
@@ -58,8 +60,8 @@ def _installation(class_path: str) -> str:
 
 
 def _java_path() -> str | None:
-    """Return the search path by which Spark finds Java: the folder ``bin`` of ``JAVA_HOME``, None
-    for the process's own.
+    """Return the search path by which Spark finds Java: the folder ``bin`` of ``JAVA_HOME``. None
+    stands for the search path of the process.
     """
     home = os.environ.get("JAVA_HOME")
     return os.fspath(Path(home) / "bin") if home else None

@@ -106,8 +106,8 @@ def doctor(spark: SparkSession) -> Report:
 
 
 def _findings(spark: SparkSession) -> Iterator[Finding]:
-    """Yield a finding for each point that is checked in a session, whether something is missing or
-    not. It runs a small job.
+    """Yield a finding for each point that is checked in a session, with or without a problem. Run
+    jobs of one row, which ask the workers.
     """
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"
@@ -148,12 +148,15 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _has_huge_pages(spark: SparkSession) -> bool:
-    """Return True if a worker's environment has the settings for huge pages. A job of one row asks
-    it; workers must start.
+    """Return True if the environment of a worker has the settings for huge pages. A job of one row
+    asks a worker, so workers must start.
     """
     wanted = good.MEMORY
 
-    def found() -> str:
+    def has_settings() -> str:
+        """Return ``True`` or ``False`` as text: the environment here has all settings for huge
+        pages.
+        """
         return str(all(os.environ.get(name) == value for name, value in wanted.items()))
 
-    return workers.answer_of_worker(spark, found) == str(True)
+    return workers.answer_of_worker(spark, has_settings) == str(True)

@@ -48,18 +48,21 @@ fi
 
 
 def fork_driver_workers(context: SparkContext) -> None:
-    """Let the driver workers of a session's further queries be forked. ``context``: the session's,
-    of a JVM on this machine, whose Python changes.
+    """Let the driver workers of a session's further queries be forked. ``context``: that of the
+    session, with a JVM on this machine; its ``pythonExec`` becomes a program that asks the server.
 
-    Do nothing where programs or pipes cannot be made in the folder for temporary files.
+    Do nothing if that is done already, and where programs or pipes cannot be made in the folder for
+    temporary files.
     """
     python = shutil.which(context.pythonExec)
     if python is not None and not is_program(python):
-        context.pythonExec = program(python) or context.pythonExec
+        context.pythonExec = make_program(python) or context.pythonExec
 
 
 def is_program(python: str) -> bool:
-    """Return True for the path of a program that ``program`` has made."""
+    """Return True if ``python`` is the path of a program that ``make_program`` has made in this
+    process.
+    """
     return python in _SERVERS
 
 
@@ -68,9 +71,13 @@ _SERVERS: dict[str, subprocess.Popen[bytes]] = {}
 
 
 @cache
-def program(python: str) -> str | None:
-    """Start a server, which ends with this process. Return the path of the program that runs
-    ``python``, an absolute path, but has driver workers forked. None where none can be made.
+def make_program(python: str) -> str | None:
+    """Start a server, which ends with this process, and write a program that runs ``python``, but
+    lets the server fork driver workers. Return the program's path; None where no program can be
+    made.
+
+    ``python``: an absolute path. A second call with the same path starts nothing and returns the
+    same.
     """
     if not hasattr(os, "mkfifo") or find_spec(DRIVER_WORKER) is None:
         return None
@@ -130,12 +137,12 @@ def main(pipe: Path) -> None:
         *whole, waiting = waiting.split(b"\n")
         for line in whole:
             if os.fork() == 0:
-                work(line.decode().split("\t"))
+                run_driver_worker(line.decode().split("\t"))
 
 
-def work(address: list[str]) -> None:
+def run_driver_worker(address: list[str]) -> None:
     """Do a driver worker's work, as Spark's own process does, and end this process. ``address``:
-    the texts of ``ADDRESS``, empty ones for variables that are not set.
+    the values of the variables ``ADDRESS``, an empty text for one that is not set.
     """
     from pyspark.sql.streaming import transform_with_state_driver_worker
     from pyspark.worker_util import get_sock_file_to_executor

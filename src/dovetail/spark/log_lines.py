@@ -38,7 +38,8 @@ _QUIET_APPLICATIONS: set[str] = set()
 
 
 def quieten(session: SparkSession) -> None:
-    """Leave the harmless lines out of the log of a session that ``configure`` has made so.
+    """Leave the lines ``HARMLESS`` out of Spark's log from now on, if ``configure`` has set
+    ``QUIET`` for the session. Do nothing for any other session, and on Spark Connect.
 
     Spark's log is that of the whole process. A log that is not Log4j's stays as it is.
     """

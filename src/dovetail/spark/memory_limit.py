@@ -23,11 +23,12 @@ _LIMIT_MIN = 2 << 30
 def memory_settings(
     options: Mapping[str, str], memory: str | None, limit: str | None
 ) -> dict[str, str]:
-    """Return the settings for the heap ``memory`` and the ``limit`` of all processes, both as text.
+    """Return Spark's settings for the JVM's heap ``memory`` and the ``limit`` of all processes,
+    both sizes such as ``6g``. Without ``limit``, only the heap is set, and without both nothing.
 
-    ``options``: the builder's settings. Half of what the heap leaves is for files of state that
-    workers keep mapped. Each core has an equal part of it. Raises ``ConfigurationError`` as
-    ``configure`` does.
+    ``options``: the builder's settings, of which a heap goes before ``memory``. Half of what the
+    heap leaves is for files of state that workers keep mapped, in equal parts for all cores. Raises
+    ``ConfigurationError`` as ``configure`` does.
     """
     if limit is None:
         return {} if memory is None else {HEAP: memory}
@@ -71,6 +72,8 @@ def _size_bytes(name: str, text: str) -> int:
 
 
 def _core_count(master: str) -> int:
-    """Return the number of cores of a local master, such as 2 for ``local[2]``."""
+    """Return the number of cores of a local master, such as 2 for ``local[2]``. For ``local[*]`` it
+    is that of the machine.
+    """
     number = re.match(r"local\[(\d+)", master)
     return int(number[1]) if number else 1 if master == "local" else os.cpu_count() or 1

@@ -172,8 +172,8 @@ def configure(
 
 
 def _archive_options(folder: str | os.PathLike[str] | None, jars_in_front: str) -> str:
-    """Return the JVM options of an archive of classes after a space; an empty text for no folder.
-    ``jars_in_front``: the text in front of Spark's own class path.
+    """Return the JVM options of an archive of classes in ``folder``, after a space; an empty text
+    for None. ``jars_in_front``: the text in front of Spark's own class path.
 
     Raises ``ConfigurationError`` if the folder cannot be made.
     """
@@ -202,16 +202,17 @@ def _refuse_remote(options: Mapping[str, str]) -> None:
 
 
 def spark_jar(module: str) -> str:
-    """Return the Maven coordinates of one of Spark's own modules, in the first release of the
-    installed Spark's minor version.
+    """Return the Maven coordinates of Spark's own module ``module``, such as ``avro``, in the first
+    release of the installed Spark's minor version.
     """
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 
 
 def _jar_files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
-    """Return the absolute paths of the given jars, and of those in given folders; none for None.
-    Raises ``ConfigurationError`` for a path that is neither a file nor a folder with jars.
+    """Return the absolute paths of the jars in ``jars``: of each jar itself, and of all jars in a
+    folder, in order of their names. None gives none. Raises ``ConfigurationError`` for a path that
+    is neither a file nor a folder with jars.
     """
     if jars is None:
         return []

@@ -44,8 +44,8 @@ def run_id() -> str:
 
 
 def temporary_directory(name: str) -> Path:
-    """Return the path of a directory of this name among the application's temporary files. It is
-    not made here. Outside of Spark it is among those of the machine.
+    """Return the path of the directory ``name`` among the application's temporary files, outside of
+    Spark among those of the machine. The directory is not made here.
     """
     from pyspark import SparkFiles
 
@@ -59,14 +59,17 @@ def _cached_path(root: str, name: str) -> Path:
 
 
 def freezing_imports(function: BatchFunction) -> BatchFunction:
-    """Decorate a function for ``mapInArrow``: its task freezes the imports at its end."""
+    """Return a function for ``mapInArrow`` that does what ``function`` does. Its task freezes the
+    imports at its end (``freeze_imports``).
+    """
 
     @wraps(function)
-    def batches(input_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(input_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what ``function`` yields, then freeze the imports."""
         yield from function(input_batches)
         freeze_imports()
 
-    return batches
+    return run
 
 
 @cache
@@ -87,7 +90,9 @@ def _job_tag() -> re.Match[str] | None:
 
 
 def _local_property(name: str) -> str | None:
-    """Return a local property of the task's job; None outside of Spark."""
+    """Return the local property ``name`` of the task's job; None if it is not set, and outside of
+    Spark.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()

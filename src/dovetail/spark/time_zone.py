@@ -22,16 +22,18 @@ _AWARE = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
 def time_zone_setting(session: SparkSession, zone: str) -> dict[str, str]:
-    """Return the setting of a query that does not run in the session's time zone; else nothing."""
+    """Return the Spark setting of a query that does not run in the session's time zone; an empty
+    mapping if ``zone`` is the session's.
+    """
     return {} if session.conf.get(SETTING) == zone else {SETTING: zone}
 
 
 def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     """Return the time zone of a query: the one in which its checkpoint began, the session's for a
-    new one.
+    new one. ``bound``: the binding, None for a new checkpoint.
 
-    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone. Spark
-    Connect does not tell these.
+    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone. On Spark
+    Connect, which does not tell these, nothing is raised.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
@@ -66,9 +68,9 @@ def _zoned_expressions(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _zoned_children(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
-    """Yield (SQL, zone) of each of these expressions and their children that depends on a time
-    zone; nothing if none does. Expressions whose options name a zone do not. ``aware``: Spark's
-    class of such expressions.
+    """Yield (SQL, zone) of each of ``expressions`` and of their children that depends on a time
+    zone; nothing if none does. Expressions whose options name a zone do not count. ``aware``:
+    Spark's class of such expressions.
     """
     waiting = [*expressions]
     while waiting:
@@ -86,5 +88,7 @@ def _zoned_children(expressions: list[Any], aware: Any) -> Iterator[tuple[str, s
 
 
 def _has_zone_option(expression: Any) -> bool:
-    """Say whether a reader or writer of text has a time zone of its own."""
+    """Say whether ``expression``, which reads or writes text such as JSON, has an option with a
+    time zone.
+    """
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))

@@ -65,12 +65,13 @@ def _start_a_worker(spark: SparkSession) -> None:
 
 
 def workers_lack(spark: SparkSession) -> str | None:
-    """Return what is wrong with the workers' Python, in words, or None if nothing is. It runs a job
-    of one row.
+    """Return in words why the workers' Python cannot run queries, or None if it can: no worker
+    starts, or the worker lacks the driver's version of the library. Run a job of one row.
     """
     own_version = import_module("dovetail").__version__
 
     def version() -> str:
+        """Return the version of the worker's library, or in words why there is no such version."""
         try:
             installed = import_module("dovetail").__version__
             return (
@@ -89,12 +90,13 @@ def workers_lack(spark: SparkSession) -> str | None:
 
 
 def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
-    """Run a function in a worker, in a job of one row, and return its text.
+    """Run the function ``question`` in a worker, in a job of one row, and return its text.
 
-    The worker may lack the library. Spark's errors pass, those of ``question`` among them.
+    The worker may lack the library. Spark's errors pass, those that ``question`` raises among them.
     """
 
     def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the answer for the one row."""
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"answer": [question()]})
 
@@ -104,7 +106,9 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
 
 
 def _run_own_python(context: SparkContext) -> bool:
-    """Return True if workers run on this machine, with the driver's Python."""
+    """Return True if workers run on this machine with the driver's Python, or by a program that
+    runs it. Return False if that is not certain.
+    """
     python = shutil.which(context.pythonExec)
     if python is None or not str(context.master).startswith("local["):
         return False

@@ -70,9 +70,9 @@ def blob_changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 
 
 def _read_field(data: memoryview, at: int) -> tuple[memoryview, int]:
-    """Return the bytes whose length stands at ``at``, and the position behind them. A length of -1
-    gives no bytes. Raises ``UnreadableFile`` if they reach beyond the data, ``struct.error`` if the
-    length does.
+    """Return the bytes behind the length that stands at ``at``, and the position behind them. A
+    length of -1 gives no bytes. Raises ``UnreadableFile`` if the bytes reach beyond the data,
+    ``struct.error`` if the length does.
     """
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + max(size, 0)  # a deleted key has the value length -1
@@ -128,8 +128,12 @@ def _decompress_file(file: bytes) -> memoryview:
 
 
 def _decompress_block(packed: bytes, method: int, size: int, most: int, checksum: int) -> bytes:
-    """Return the content of a block: ``size`` bytes, at most ``most``, whose checksum it must have.
-    Raises ``UnreadableFile`` if it has not.
+    """Return the content of the block ``packed``: ``size`` bytes, whose checksum must be
+    ``checksum``. ``method``: ``_RAW`` or ``_LZ4``. ``most``: the largest size that the block's
+    header allows.
+
+    Raises ``UnreadableFile`` for another size, for another checksum, and for a block that cannot be
+    decompressed.
     """
     if not 0 < size <= most:
         raise UnreadableFile("a size that cannot be")

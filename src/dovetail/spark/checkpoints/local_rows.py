@@ -37,7 +37,9 @@ class BucketRuns(NamedTuple):
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments of the bucket that are read, the oldest run first."""
+        """The segments of the bucket that are read: those of the store, the oldest run first, then
+        those of each companion store.
+        """
         return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
 
 
@@ -65,8 +67,9 @@ def local_rows(
     """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket
     without segments yields none.
 
-    Columns are those of ``store_contents.schema_of``. ``columns``: these are read, and those of the
-    key and the time; None for all. ``keys``: only the rows of these keys; None for all.
+    Columns are those of ``store_contents.schema_of``. ``columns``: the columns that are read,
+    besides those of the key and the time; None for all. ``keys``: only the rows of these keys; None
+    for all.
 
     A micro-batch must be committed. Raises ``ConfigurationError`` for unknown columns, and
     ``PlanError`` for a value that is no key. Raises ``StateError`` for segments of another version.
@@ -95,13 +98,12 @@ def select_parts(
     keys: Sequence[Any] | None,
     columns: Sequence[str] | None,
 ) -> Selection:
-    """Return the parts of a store that must be read for these keys and columns.
+    """Return the parts of a store that must be read for these keys and columns. If rows do not lie
+    by their key, all segments are taken.
 
-    The store has only these columns, its key and its time; accumulators keep all. If rows do not
-    lie by their key, all segments are taken.
-
-    ``keys``, ``columns``: None for all. Raises ``ConfigurationError`` for unknown columns,
-    ``PlanError`` for a value that is no key.
+    The store in the result has only the columns ``columns``, its key and its time; accumulators
+    keep all. ``keys``, ``columns``: None for all. Raises ``ConfigurationError`` for unknown
+    columns, ``PlanError`` for a value that is no key.
     """
     store = stage_store.store
     if columns is not None:
@@ -146,8 +148,8 @@ def _rows_with_keys(table: pa.Table, store: Store, asked: Sequence[pa.Array]) ->
 
 
 def _parts_of_bucket(stage_store: StageStore, label: int, runs: Runs) -> BucketRuns:
-    """Return the parts of the bucket ``label`` that are read for ``runs`` of a store. The bucket
-    must have state.
+    """Return ``runs``, the runs of a store that are read in the bucket ``label``, with all that is
+    read beside them there. The bucket must have state.
     """
     manifest = stage_store.buckets[label]
     beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}

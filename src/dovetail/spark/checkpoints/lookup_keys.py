@@ -36,16 +36,18 @@ def key_columns(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array
 
 
 def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
-    """Return keys from texts: a text is the value, or for several columns a JSON list of them.
-
-    The result has one key per text. Raises ``PlanError`` for a text that is no key.
+    """Return one key for each of ``texts``: the text is the value or, of a key of several columns,
+    a JSON list of the values. ``caller``: the call, for errors. Raises ``PlanError`` for a text
+    that is no key.
     """
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 
 
 def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
-    """Return a key from a text for each of its columns, in their order. Raises ``PlanError`` for
-    another number of texts, and for a text that is no value of its column.
+    """Return the key of ``store`` with one text for each of its columns, in their order: a value
+    or, of several columns, a tuple. ``caller``: the call, for errors.
+
+    Raises ``PlanError`` for another number of texts, and for a text that is no value of its column.
     """
     try:
         return _parse_key(store.own_key, texts)
@@ -54,7 +56,9 @@ def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
 
 
 def key_texts_error(caller: str, names: Sequence[str], texts: Sequence[str]) -> PlanError:
-    """Return the error for texts that are no key of the columns ``names``, one text per column."""
+    """Return the error for ``texts``, one per column, that are no key of the columns ``names``.
+    ``caller``: the call that the error names.
+    """
     shown = ", ".join(texts) or "nothing"
     remedy = "Give a value for each of its columns" if len(names) > 1 else "Give its value"
     return _key_error(caller, names, shown, remedy)
@@ -103,15 +107,18 @@ def _json_texts(text: str) -> list[str]:
 
 
 def _key_error(caller: str, names: Sequence[str], text: str, remedy: str) -> PlanError:
-    """Return the error for a text that is no key of the columns ``names``."""
+    """Return the error for a text that is no key of the columns ``names``. ``caller``: the call
+    that the error names. ``remedy``: its last sentence.
+    """
     return PlanError(caller, f"{text} is no key, which is {', '.join(names)}", remedy)
 
 
 def _key_values(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
     """Return the values of a key in the order of its columns ``names``.
 
-    ``key``: a mapping of all names; else a tuple or list of several values, or a single value.
-    Raises ``PlanError`` for a key of other columns.
+    ``key``: a mapping that has just these names. Else a tuple or list for several columns, or the
+    value of a single column. ``caller``: the call, for errors. Raises ``PlanError`` for a key of
+    other columns.
     """
     if isinstance(key, Mapping):
         row = tuple(key.get(name) for name in names) if {*key} == {*names} else ()
@@ -127,8 +134,11 @@ def _key_values(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
 
 
 def _key_column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """Return a key column of the type of ``field`` with these values, empty for none. Raises
-    ``PlanError`` for nulls and values of another type.
+    """Return a key column of the type of ``field`` with ``values``, in order; empty without values.
+    ``caller``: the call, for errors.
+
+    Raises ``PlanError`` for a null and for a value of another type. A float is no value of an
+    integer column, not even a whole one.
     """
     column = []
     for value in values:

@@ -36,33 +36,37 @@ class SparkFiles:
         self._folder: Folder | None = None
 
     def text(self, caller: str, name: str) -> str | None:
-        """Return a file's text; None if there is no such file. Raises ``ConfigurationError`` if
-        Spark cannot read it. ``caller``: the call in errors.
+        """Return the text of the file ``name``, a path within the checkpoint; None if there is no
+        such file. ``caller``: the call, for errors. Raises ``ConfigurationError`` if Spark cannot
+        read it.
         """
         path = f"{self.checkpoint}/{name}"
         with refused(caller, f"Spark cannot read {path}", "Mend what it names"):
             return files_of(self.session).text(path)
 
     def has(self, name: str) -> bool:
-        """Return True if the checkpoint has a file of this name."""
+        """Return True if the checkpoint has the file ``name``, a path within it."""
         return self._files.has(name)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if there is no such file."""
+        """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no
+        such file.
+        """
         return self._files.read(name)
 
     def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return the checkpoint's own file, after Spark's metadata is mended in a moved one. Raises
+        """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved, after
+        Spark's metadata was corrected, too. ``caller``: the call, for errors. Raises
         ``CheckpointError`` for a moved one on Spark Connect.
         """
         return CheckpointFile(self.session, self.checkpoint).with_present_path(bound, caller)
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the first and the last micro-batch whose state can
-        be read. None if none is committed or no state is stored yet.
+        """Return the operators with state, and the first and the last micro-batch whose state all
+        of them still have. None if none is committed or no state is stored yet.
 
-        They are those that all operators have. ``caller``: the call in errors. Raises
-        ``ConfigurationError`` if Spark cannot read the checkpoint.
+        ``caller``: the call, for errors. Raises ``ConfigurationError`` if Spark cannot read the
+        checkpoint.
         """
         refuse_unreadable(caller, self.checkpoint)
         self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
@@ -79,10 +83,10 @@ class SparkFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
         bucket label. A bucket without a manifest is absent. One Spark job reads those of all
-        operators; ``buckets`` changes nothing.
+        operators; no operators need none.
 
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if
-        files are deleted meanwhile.
+        ``caller``: the call, for errors; ``buckets`` is not used. Raises ``ConfigurationError`` if
+        Spark cannot read the checkpoint, or Spark's own error if files are deleted meanwhile.
         """
         listed = list(operators)
         frames = [
@@ -104,7 +108,7 @@ class SparkFiles:
     ) -> Iterator[tuple[str, bytes]]:
         """Yield each blob of an operator whose name is among ``names``, after the micro-batch
         ``batch``: (name, bytes), in no order. Names without a blob are left out. The labels in
-        ``names`` and ``buckets`` change nothing. Errors are those of ``manifests``.
+        ``names``, and ``buckets``, are not used. Errors are those of ``manifests``.
         """
         frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(names)))
         for row in frame.toLocalIterator():
@@ -112,10 +116,10 @@ class SparkFiles:
 
     def frame(self, caller: str, operator: StatefulOperator, batch: int | None) -> DataFrame:
         """Return the blobs of an operator's buckets after the micro-batch ``batch``, which must not
-        be None. Columns: ``bucket`` (the label), ``name`` and ``blob``.
+        be None. The columns are ``bucket`` (the label), ``name`` and ``blob``.
 
-        Nothing is read before the frame is used. Raises ``ConfigurationError`` if Spark cannot read
-        the checkpoint.
+        ``caller``: the call, for errors. Nothing is read before the frame is used. Raises
+        ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         reader = self.session.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))

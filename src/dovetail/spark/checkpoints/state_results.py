@@ -61,13 +61,15 @@ def result_named(
 
 
 def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
-    """Return the table of ``node``, a part of the topology, after the micro-batch.
+    """Return the current rows of ``node`` after the micro-batch: key, values and ``_timestamp``,
+    one row per key, in no order. ``topology``: the query's result within which the node is
+    computed.
 
-    Columns: key, values and ``_timestamp``; one row per key, in no order. It is the result of a
-    batch run over the stored rows of its stage's inputs, of an aggregate the stored result.
+    The rows are the result of a batch run over the stored rows of its stage's inputs. Those of an
+    aggregate, and of a view that a stage stores, are read as they are stored.
 
-    Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the
-    rows that it needs are not stored (yet).
+    Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the rows
+    that it needs are not stored (yet).
     """
     _refuse_uncomputable(stored, node)
     if isinstance(node, Aggregation):
@@ -87,19 +89,22 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
     within = {part for stage in stages for part in stage.within}
     replaced: dict[Node, Node] = {}
 
-    def over_stored(part: Node) -> Node:
+    def replace_inputs(part: Node) -> Node:
+        """Return ``part`` with its inputs replaced by their stored rows, within the stages that
+        compute it.
+        """
         if part not in replaced:
             if isinstance(part, Derived) and part.node in within:
-                replaced[part] = replace(part, node=over_stored(part.node))
+                replaced[part] = replace(part, node=replace_inputs(part.node))
             elif isinstance(part, Entry):
                 replaced[part] = _stored_input(stored, stages, part)
             else:
                 values = {f.name: getattr(part, f.name) for f in fields(part)}
-                inputs = {n: over_stored(v) for n, v in values.items() if isinstance(v, Node)}
+                inputs = {n: replace_inputs(v) for n, v in values.items() if isinstance(v, Node)}
                 replaced[part] = replace(part, **inputs)
         return replaced[part]
 
-    changes = static_frames.changelog(over_stored(node), emit="batch", buckets=stored.buckets)
+    changes = static_frames.changelog(replace_inputs(node), emit="batch", buckets=stored.buckets)
     return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
 
 
@@ -141,9 +146,10 @@ def _stored_input(stored: CheckpointStores, stages: list[Stage], entry: Entry) -
 
 
 def _refuse_uncomputable(stored: CheckpointStores, node: Node) -> None:
-    """Raise ``ConfigurationError`` for a result that cannot be computed from stored rows alone.
+    """Raise ``ConfigurationError`` if the rows of ``node`` cannot be computed from stored rows
+    alone.
 
-    It is a stream, an eventual lookup, a correction of the past, or has rows of windows.
+    Such a node is a stream, an eventual lookup, a correction of the past, or has rows of windows.
     """
     parts = list(node.walk_stage())
     reasons: dict[str, Any] = {

@@ -36,8 +36,9 @@ def rows_of_store(
 ) -> DataFrame:
     """Return the rows of a store as a frame. Its columns are those of ``store_contents.schema_of``.
 
-    ``columns``: these are read, and those of the key and the time; None for all. ``keys``: only the
-    rows of these keys; None for all. Spark must read the files (``CheckpointStores.has_frames``).
+    ``columns``: the columns that are read, besides those of the key and the time; None for all.
+    ``keys``: only the rows of these keys; None for all. Spark must read the files
+    (``CheckpointStores.has_frames``).
 
     Raises ``ConfigurationError`` for unknown columns, and if Spark cannot read the checkpoint.
     Raises ``PlanError`` for a value that is no key.
@@ -55,8 +56,8 @@ def rows_of_store(
 
 
 def _rows_with_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
-    """Return the rows of ``frame`` with one of the keys ``asked``, each once. ``asked``: the key
-    columns, one row per key. A key with a null has no rows.
+    """Return the rows of ``frame`` with one of the keys ``asked``, each row once. ``asked``: the
+    key columns, one row per key. Rows with a null in the key are left out.
     """
     names = [key_name(index) for index in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
@@ -80,6 +81,7 @@ def _segments_reader(
 
     @freezing_imports
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the store in each bucket that has a segment among ``batches``."""
         segments_by_bucket = {
             label: {segment.id: segment for segment in bucket.segments}
             for label, bucket in buckets.items()
@@ -104,11 +106,10 @@ def _segments_reader(
 def last_versions(
     frame: DataFrame, stage_store: StageStore, as_of: datetime | None = None
 ) -> DataFrame:
-    """Return each key's last version of a versioned table, or the one at the time ``as_of``: the
-    last at or before it.
+    """Return each key's last version of a versioned table; with ``as_of``, the last version at or
+    before that time. Keys whose version is a delete are left out.
 
-    Keys whose version is a delete are left out. ``frame``: all versions, with ``_change``, which
-    the result lacks.
+    ``frame``: all versions, with ``_change``, which the result lacks. ``stage_store``: their store.
     """
     window = Window.partitionBy(*map(quoted, stage_store.store.key)).orderBy(F.desc(TIMESTAMP))
     visible = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))

@@ -141,8 +141,8 @@ def _prepend_passing(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Row
 
 
 def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table]:
-    """Yield the changes of ``done``. Once all are taken, note in its report, if it has one, the
-    time and the calls of the state store (``blobs``), and the end.
+    """Yield the changes of ``done``. Once all are taken, note in its report the time and the calls
+    of the state store (``blobs``), and the end. Without a report, note nothing.
     """
     yield from done.changes
     if done.report is not None:

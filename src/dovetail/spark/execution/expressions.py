@@ -72,8 +72,8 @@ class Evaluator:
         return rows.append_column(DELETED, deleted).drop_columns([TIMESTAMP, CHANGE])
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """Return a view's rows with ``_deleted``, the index of each one's input row, and the dead
-        letters. An input row may give none or several rows.
+        """Return three values: a view's rows with ``_deleted``, the index of each one's input row
+        (int64), and the dead letters. An input row may give none or several rows.
 
         Dead letters (``DEAD_LETTERS``) are of the rows on which the view fails; the table is empty
         unless the view keeps them. ``rows``: the columns of the view's node, ``_deleted`` and
@@ -102,8 +102,8 @@ class Evaluator:
         return table.drop_columns([ROW]), table.column(ROW).combine_chunks(), letters
 
     def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
-        """Return each row that does not meet an expectation as JSON, null for the others, one per
-        row. ``rows``: the columns of the view, ``_deleted`` and ``_event_time``.
+        """Return for each of ``rows`` its JSON text if it does not meet the expectation ``view``,
+        else null. ``rows``: the columns of the view, ``_deleted`` and ``_event_time``.
         """
         columns = StructType([*view.row, StructField(DELETED, BooleanType())])
         timed = [StructField(EVENT_TIME, LongType())]
@@ -126,5 +126,6 @@ class Evaluator:
 
 
 def _collect_table(frame: DataFrame) -> pa.Table:
-    """Collect a frame as a table with Arrow types as plans have them."""
+    """Collect a frame as a table, in order, with columns cast to the Arrow types that plans have.
+    """
     return frame.toArrow().cast(arrow_schema(frame.schema))

@@ -158,7 +158,7 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def pack_rows(self, step: RouteStep, rows: DataFrame) -> DataFrame:
         """Return rows of ``PACKED`` from a stage's changelog ``rows``, for each input, relay and
-        result that reads the step. Rows that pass the step on to later ones are among them.
+        result that reads the step. If rows pass the step, they are among these, unchanged.
         """
         columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:

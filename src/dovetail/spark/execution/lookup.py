@@ -61,7 +61,10 @@ def lookup_results(
     blank = in_timezone(arrow_schema(plain_schema), timezone)
 
     @task.freezing_imports
-    def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each answer to a record, then what is no record, then one row with the
+        counts.
+        """
         answering = TaskLookups(law, _CACHES, _now_us)
         with locate_errors(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
             for batch in batches:
@@ -87,7 +90,7 @@ def lookup_results(
 
     # Plain names, because mapInArrow takes the dots of a user's names for nesting.
     out = frame.toDF(*(f"_c{n}" for n in range(len(frame_columns)))).mapInArrow(
-        answers, plain_schema
+        look_up, plain_schema
     )
     if metric is not None:
         sums = (F.coalesce(F.sum(f"_{name}"), F.lit(0)).alias(name) for name in COUNTS)
@@ -98,8 +101,8 @@ def lookup_results(
 
 
 def _has_no_record(rows: pa.Table, beside: Sequence[str]) -> Mask:
-    """Return whether rows have something else in place of a record: bool[n]. That is a value in a
-    column ``beside``.
+    """Return bool[rows]: True for a row that has something else in place of a record, which is a
+    value in one of the columns ``beside``.
     """
     masks = [rows.column(name).is_valid().to_numpy() for name in beside]
     return reduce(np.logical_or, masks, np.zeros(len(rows), np.bool_))

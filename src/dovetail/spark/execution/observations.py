@@ -47,16 +47,17 @@ class Observations:
     def observe_input(
         self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
     ) -> DataFrame:
-        """Return the packed rows. Their counts for input ``source_index`` of ``reader``, one per
-        name in ``metrics``, become metrics, each with an example.
+        """Return ``rows``, which are packed. The counts in the rows for input ``source_index`` of
+        the stage ``reader`` become metrics, each with an example. ``metrics``: a name for each
+        count, in order.
         """
         return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
     def observe_stage(
         self, rows: DataFrame, step: RouteStep, reader: int, source_index: int
     ) -> DataFrame:
-        """Return the rows that a stage emits, packed for input ``source_index`` of ``reader``. Its
-        counts and the reports of its buckets become metrics.
+        """Return ``rows``, the output of the stage at ``step``, packed for input ``source_index``
+        of ``reader``. The stage's counts and the reports of its buckets become metrics.
         """
         return self._observe_step(rows, step, _counts_in_packed_rows(reader, source_index))
 
@@ -68,8 +69,9 @@ class Observations:
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
-        """Return a stage's rows, of which Spark observes the counts and reports in ``counted`` as
-        metrics.
+        """Return the output ``rows`` of the stage at ``step``, with its counts and reports as
+        metrics. ``counted``: the column or SQL expression that has both as JSON, null in other
+        rows.
         """
         metrics = step.stage.fragment.metric_names
         report = f"get_json_object({counted}, '$[{len(metrics)}]')"

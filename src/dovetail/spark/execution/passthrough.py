@@ -30,23 +30,27 @@ def let_rows_pass(
     function: BatchFunction, stage_number: int, schema: pa.Schema | None
 ) -> BatchFunction:
     """Return a function that applies ``function`` to the rows of ``PACKED`` for the stage
-    ``stage_number``, and lets all others pass.
+    ``stage_number``, and lets rows for other stages pass.
 
-    ``function``: from rows of ``PACKED`` to rows of ``schema``. The other rows come out in one more
-    column, beside nulls. Without a schema they come out as they are, among the rows of
-    ``function``.
+    ``function``: from rows of ``PACKED`` to rows of ``schema``. With a ``schema``, the rows that
+    pass come out in one more column, the last, beside nulls. If it is None, they come out as they
+    are, among the rows of ``function``.
     """
 
-    def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def map_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ``function`` and the rows that pass."""
         others: list[pa.RecordBatch] = []
 
-        def own() -> Iterator[pa.RecordBatch]:
+        def stage_rows() -> Iterator[pa.RecordBatch]:
+            """Yield the rows of each batch for the stage. Put the rows for other stages into
+            ``others``.
+            """
             for batch in batches:
                 mine = pc.equal(batch.column("reader"), stage_number)
                 others.append(batch.filter(pc.invert(mine)))
                 yield batch.filter(mine)
 
-        for output_batch in function(own()):
+        for output_batch in function(stage_rows()):
             yield (
                 output_batch
                 if schema is None
@@ -57,14 +61,15 @@ def let_rows_pass(
             yield from _take_passing(others, schema)
         yield from _take_passing(others, schema)
 
-    return mapped
+    return map_batches
 
 
 def split_passing(
     batch: pa.RecordBatch, passing_index: int
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows with a null in column number ``passing_index``, with all columns, and the
-    structs of the others there, a field each column.
+    """Return two batches: the rows with a null in the column with the index ``passing_index``, and
+    the structs of that column in all other rows. The first batch has all columns, the second one
+    for each field of the structs.
     """
     beside = batch.column(passing_index)
     return batch.filter(beside.is_null()), pa.RecordBatch.from_struct_array(beside.drop_null())

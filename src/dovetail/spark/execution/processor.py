@@ -54,9 +54,8 @@ class BucketProcessor(StatefulProcessor):
         initialState: pd.DataFrame,  # noqa: N803
         timerValues: Any,  # noqa: N803
     ) -> None:
-        """Store some of the blobs with which the bucket ``key`` begins.
-
-        ``initialState``: a row per blob, its name and bytes.
+        """Store some of the blobs with which the bucket ``key`` begins. ``initialState``: a row per
+        blob, with its name and bytes. ``timerValues`` is not used.
         """
         for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
             self._blobs.updateValue((name,), (blob,))
@@ -70,6 +69,7 @@ class BucketProcessor(StatefulProcessor):
         """Process one micro-batch of the bucket ``key``, and yield what the stage emits.
 
         ``rows``: the packed rows of the bucket, in columns of ``PACKED`` and perhaps ``now_us``.
+        ``timerValues`` is not used.
         """
         from dovetail.spark.execution import buckets
 
@@ -83,8 +83,8 @@ class BucketProcessor(StatefulProcessor):
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Process the bucket ``key`` without input, because its rows have waited as long as they
-        may. Yield what it emits, which may be nothing. The wall-clock time is that of
-        ``timerValues``.
+        may, and yield what it emits, which may be nothing. The wall-clock time is that of
+        ``timerValues``; ``expiredTimerInfo`` is not used.
         """
         from dovetail.spark.execution import buckets
         from dovetail.spark.execution.emission import as_pandas

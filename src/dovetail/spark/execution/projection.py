@@ -36,7 +36,8 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
     output ``changes``, a row for each. Selections that compute are computed here, and are null for
     deletes.
 
-    The columns of ``Fragment.feeds`` follow, then those of ``beside``, which stay as they are.
+    The columns of ``Fragment.feeds`` follow, then those of ``changes`` with the names ``beside``,
+    which stay as they are.
     """
     node = stage.node
     if isinstance(node, Unwindowed):
@@ -99,11 +100,12 @@ def _windowed_columns(
 def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
-    """Return the frame with all columns that the node's columns are made of, and for each column of
-    the node that of the frame.
+    """Return the frame with all columns that the node's columns are made of. Also return the
+    frame's column behind each column of the node, by name.
 
-    Selections that compute become new columns, null where the node has no row. ``first_leaf``: the
-    leaf of the node's first input.
+    Selections that compute become new columns, null where the node has no row. ``frame``: the
+    stage's output. ``first_leaf``: the number of the node's first input among the leaves of the
+    stage.
     """
     if not isinstance(node, JoinNode):
         return frame, leaf_columns(stage, first_leaf)

@@ -42,8 +42,8 @@ def changelog(
     nothing waits at the end.
 
     ``emit``: ``"change"`` for every change, ``"batch"`` for the last one of each key. ``buckets``:
-    None for the session's number of shuffle partitions. ``sources``: those that are read in place
-    of inputs, or of the nodes below their views.
+    the number of buckets, None for the session's number of shuffle partitions. ``sources``: static
+    sources that are read in place of inputs, or of nodes below the inputs' views.
 
     Raises ``ConfigurationError`` if the session was stopped, and ``PlanError`` for a node that
     cannot be computed or emitted so.
@@ -73,8 +73,8 @@ class Static(Frames):
     flat = False
 
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows of a stage with state, by ``applyInPandas``, in the form of ``emission``.
-        ``packed``: the stage's whole input, rows of ``PACKED``.
+        """Return the rows that the step's stage, which has state, emits by ``applyInPandas``, in
+        the form of ``emission``. ``packed``: the stage's whole input, rows of ``PACKED``.
         """
         held = [
             source_index
@@ -100,13 +100,15 @@ def _bucket_function(
     fragment: Fragment, emission: Emission, stage_number: int, later_inputs: Sequence[int]
 ) -> Any:
     """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
+    That function returns the changes in the form of ``emission``, or an empty frame. Rows for other
+    stages than ``stage_number`` come out unchanged, after the changes.
 
-    It returns the changes in the form of ``emission``, or an empty frame. Rows for other stages
-    than ``stage_number`` come out unchanged, after the changes. ``later_inputs``: the inputs whose
-    rows come after those of all others, as in a next micro-batch; empty to take all at once.
+    ``later_inputs``: the indices of inputs whose rows come after those of all others, as in a next
+    micro-batch; empty to take all at once.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
+        """Process the bucket whose label is ``key[0]``. ``rows``: its rows of ``PACKED``."""
         import pandas as pd
 
         stage_rows, others = split_passing(rows, stage_number)

@@ -63,8 +63,8 @@ def refuse_remote(operator: str, session: SparkSession) -> None:
 
 
 def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
-    """Raise ``CheckpointError`` for a checkpoint whose tables are not loaded. ``bound``: its
-    binding; ``by``: the name in the error.
+    """Raise ``CheckpointError`` for a checkpoint whose tables are not yet read to their end.
+    ``bound``: its binding. ``by``: the title of the query that the error names.
     """
     if LOADING in bound:
         raise CheckpointError(
@@ -77,9 +77,9 @@ def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
 def held_back_sources(
     session: SparkSession, checkpoint: str, nodes: Sequence[Node]
 ) -> dict[Entry, Source]:
-    """Return for each stream that waits a source without rows, which is read in its place.
-
-    Writes an empty folder into the checkpoint.
+    """Return for each stream that waits a source without rows, which is read in its place. Write
+    the empty folder that these sources read into the checkpoint. ``nodes``: the results of the
+    query.
     """
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
     # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
@@ -90,19 +90,20 @@ def held_back_sources(
 
 
 def _source_without_rows(session: SparkSession, path: str, source: Source) -> Source:
-    """Return the source over as many of Spark's streaming sources as it has, all of them without
-    rows. ``path``: an empty folder of Parquet files.
+    """Return ``source`` over frames without rows, which have as many of Spark's streaming sources
+    as the frame had. ``path``: an empty folder of Parquet files.
     """
     assert source.frame is not None
     leaves = streaming_leaves(source.frame)
 
-    def empty(frame: DataFrame) -> DataFrame:
+    def empty_frame(frame: DataFrame) -> DataFrame:
+        """Return a streaming frame without rows that has the columns of ``frame``."""
         parts = [session.readStream.schema(frame.schema).parquet(path) for _ in range(leaves)]
         return reduce(DataFrame.union, parts)
 
     unread = source.with_unread
     return replace(
-        source, frame=empty(source.frame), with_unread=None if unread is None else empty(unread)
+        source, frame=empty_frame(source.frame), with_unread=None if unread is None else empty_frame(unread)
     )
 
 
@@ -117,9 +118,9 @@ def describe_held_sources(nodes: Sequence[Node]) -> str:
 
 
 def note_loaded(run: StartRequest) -> dict[str, Any] | None:
-    """Note in the binding that all tables are loaded. Return the binding that holds from then on;
-    None if the checkpoint has not begun, as Spark has read nothing. Raises ``CheckpointError`` for
-    a binding that cannot be read.
+    """Remove ``LOADING`` from the binding, since all tables are loaded. Return the binding that
+    holds from then on; None if the checkpoint has not begun, because Spark has read nothing. Raises
+    ``CheckpointError`` for a binding that cannot be read.
     """
     bound = run.file.read(run.title)
     if bound is None:  # Spark has read nothing, and written nothing

@@ -47,8 +47,8 @@ class FirstStages(Streaming):
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog of the stage at ``step``. If its state is taken over, the stored
-        rows of its result follow.
+        """Return the changelog of the stage at ``step``, from its packed ``inputs``. If ``results``
+        has rows of the stage, they follow.
         """
         changelog = super().run_to_changelog(step, inputs)
         if step.stage not in self.results:
@@ -56,8 +56,8 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._carried_result(step.stage), allowMissingColumns=True)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. For a carried
-        stage, the rows of its result follow.
+        """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. If ``results`` has
+        rows of the stage, they follow.
         """
         packed = super().run_to_result(step, inputs)
         if step.stage not in self.results:

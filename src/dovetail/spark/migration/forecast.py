@@ -35,8 +35,9 @@ def forecast(
     """Yield a step for each stage, in order: its number, how it begins, its rows, and the estimated
     seconds. A stage that begins empty has 0 rows.
 
-    ``carried``: what is carried over. ``begins``: the beginnings in words, by stage. ``cores``: the
-    number of tasks that run at the same time.
+    ``stored``: the state of the other query. ``carried``: what is carried over. ``begins``: the
+    beginning of each stage in words, in order. ``cores``: the number of tasks that run at the same
+    time.
     """
     carried_stages = carried.stages_of(plan)
     for number, (stage, how) in enumerate(zip(plan.stages, begins, strict=True), start=1):
@@ -66,8 +67,8 @@ def _rows_of_inputs(stored: CheckpointStores, stage: Stage) -> Iterator[int]:
 
 
 def _size_of_store(store: StageStore) -> tuple[int, int]:
-    """Return the number of rows of a store in all buckets, and their bytes. Rows that newer ones
-    hide count, too. It is (0, 0) for an empty store.
+    """Return (rows, bytes) of a store over all buckets, rows that newer ones hide among them; (0,
+    0) for an empty store. Bytes are before compression.
     """
     segments = [
         segment

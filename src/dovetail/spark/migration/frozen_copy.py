@@ -36,11 +36,11 @@ TRIES = 5
 
 
 def copy_checkpoint(operator: str, session: SparkSession, checkpoint: str, folder: str) -> None:
-    """Copy the checkpoint of a running query, as it is after its last micro-batch, to a folder.
+    """Copy the checkpoint of a running query, as it is after its last micro-batch, to ``folder``,
+    whose former files are removed. The copy gets another query id.
 
-    The folder's former files are removed. The query must have committed a micro-batch.
-    ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes
-    micro-batches before they are copied, ``TRIES`` times.
+    The query must have committed a micro-batch. ``operator``: the call, for errors. Raises
+    ``CheckpointError`` if the query removes micro-batches before they are copied, ``TRIES`` times.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     for _ in range(TRIES):
@@ -66,11 +66,12 @@ def copy_sources(
     new_checkpoint: str,
     pairs: Sequence[tuple[int, int]],
 ) -> None:
-    """Copy what a running query has noted of its sources to another checkpoint, in place of what is
-    there.
+    """Copy what the running query of ``checkpoint`` has noted of its sources to ``new_checkpoint``,
+    in place of what is noted there.
 
-    ``new_checkpoint``: the folder of the other checkpoint. ``pairs``: the numbers of a source's
-    folder in both. Raises ``CheckpointError`` if the query removes files before they are copied.
+    ``pairs``: the number of each source's folder in the old and in the new checkpoint.
+    ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes files before
+    they are copied, ``TRIES`` times.
     """
     files, root, target = files_of(session), checkpoint.rstrip("/"), new_checkpoint.rstrip("/")
     for _ in range(TRIES):
@@ -94,7 +95,8 @@ def copy_sources(
 
 def _paths_to_copy(files: Files, root: str, batch: int) -> Iterator[str]:
     """Yield the paths, relative to the checkpoint ``root``, of all files that a query needs to go
-    on after micro-batch ``batch``.
+    on after micro-batch ``batch``. Files below ``sources`` and ``SSTs`` may be of later
+    micro-batches, too.
     """
     yield from (BINDING_FILE, f"offsets/{batch}", f"commits/{batch}")
     yield from _paths_below(files, root, "sources")

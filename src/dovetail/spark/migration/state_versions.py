@@ -33,15 +33,17 @@ def partition_folders(files: Files, root: str) -> Iterator[str]:
 
 
 def description_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the folders with Spark's description of each stage's state, by micro-batch."""
+    """Yield the folder with Spark's description of each stage's state below ``root``, the folder of
+    a checkpoint. Files in it are named by the number of their micro-batch.
+    """
     for operator in operator_folders(files, root):
         yield f"{operator}/_metadata/v2"
 
 
 def files_by_version(files: Files, folder: str) -> dict[int, list[str]]:
-    """Return the names of the files in a partition's state ``folder``, by version: the number of
-    micro-batches up to and including the file's own. Other files are left out. A missing folder
-    gives an empty mapping.
+    """Return the names of the files in ``folder``, the state of a partition, by version. A version
+    is the number of micro-batches up to and including the one that wrote the file. Other files are
+    left out. A missing folder gives an empty mapping.
     """
     names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):

@@ -52,8 +52,9 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
 
 
 def cast_to_wider(column: Column, was: DataType, is_: DataType) -> Column:
-    """Return ``column`` of the type ``was`` in the wider type ``is_`` (``widens``). Nulls stay
-    null. Fields that ``was`` lacks become null, those that ``is_`` lacks are left out.
+    """Return ``column``, which has the type ``was``, cast to the wider type ``is_`` (``widens``).
+    Nulls stay null. Struct fields that ``was`` lacks become null, those that ``is_`` lacks are left
+    out.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (

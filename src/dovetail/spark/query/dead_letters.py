@@ -30,8 +30,8 @@ from dovetail.spark.query import start
 
 
 def dead_letters(node: Node) -> DataFrame:
-    """Return every unreadable record that a source keeps, and every row on which a view or a
-    foreign key fails.
+    """Return the dead letters of ``node`` and of all below it. They are the unreadable records that
+    a source keeps, and the rows on which a view or a foreign key fails.
 
     Columns: ``_operator``, ``_problem``, ``_timestamp``, which may be null, and ``row``, all of it
     as text. Rows are in no order.
@@ -81,7 +81,9 @@ def _letters_of_view(view: View) -> DataFrame:
 
 
 def _upstream_changelog(entry: Entry) -> DataFrame | None:
-    """Return the changelog of an input that a stage makes; None for a source."""
+    """Return the changelog that the views of ``entry`` read, if a stage makes it; None if they read
+    a source.
+    """
     derived = isinstance(entry.base, Derived)
     return start.changelog(entry.base, emit="change", buckets=None) if derived else None
 

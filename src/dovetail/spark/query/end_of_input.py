@@ -38,9 +38,10 @@ def refuse_remote(operator: str, session: SparkSession) -> None:
 
 
 def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any], by: str) -> None:
-    """Raise ``CheckpointError`` for a checkpoint whose input has ended.
+    """Raise ``CheckpointError`` if the micro-batch that ends the input of ``checkpoint`` is
+    committed, so its query has ended for good.
 
-    ``bound``: its binding; ``by``: the name in the error.
+    ``bound``: the binding of the checkpoint. ``by``: the title of the query that the error names.
     """
     last = _closing_batch(session, checkpoint, bound)
     if last is not None and _is_done(session, checkpoint, last):
@@ -53,10 +54,10 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
 
 
 def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> bool:
-    """Return True if the last micro-batch of the query with this binding is planned and not done.
+    """Return True if the micro-batch that ends the input of ``run`` is planned and not committed.
 
-    ``asked``: True if the call has ``close_at_end=True``. Raises ``CheckpointError`` for a planned
-    end that is not asked for, and for one that is done.
+    ``bound``: the binding of ``run``. ``asked``: True if the call has ``close_at_end=True``. Raises
+    ``CheckpointError`` for a planned end that is not asked for, and for one that is committed.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
     planned = _closing_batch(run.session, run.checkpoint, bound) is not None
@@ -71,8 +72,9 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
 
 
 def plan_end(run: StartRequest) -> bool:
-    """Note in the binding that the input ends, and plan the last micro-batch. Return False if there
-    was no micro-batch before, so nothing waits, or if the last one is not complete.
+    """Note in the binding that the input ends, and plan the last micro-batch. Return True if it is
+    planned. Return False if there was no micro-batch before, so nothing waits, or if the last one
+    is not complete.
     """
     bound = run.file.read(run.title)
     if bound is not None and CLOSING not in bound:

@@ -19,12 +19,12 @@ _ERROR_CONDITION = re.compile(r"\[(?!STREAM_FAILED|PYTHON_EXCEPTION)[A-Z_.0-9]+\
 def with_cause(
     error: StreamingQueryException, title: str, sinks: Sequence[str]
 ) -> StreamingQueryException:
-    """Return the same error with its cause, and an empty line, in front of its message. The cause
-    is the last error of the library in the message, or that of a sink that has left rows unread.
-    Else it is ``title`` and the text of ``cause_of``.
+    """Return ``error`` with its cause, and an empty line, in front of its message. The error itself
+    is changed, so a second call puts the cause there twice.
 
-    Spark's message follows. The error is changed, so a second call puts the cause there twice.
-    ``sinks``: the titles of the query's sinks.
+    The cause is the last error of the library in the message, or that of a sink that has left rows
+    unread. Else it is ``title`` and the text of ``cause_of``. ``title``: the names of the query's
+    results. ``sinks``: the titles of its sinks.
     """
     errors, cause = _LIBRARY_ERROR.findall(str(error)), cause_of(error)
     if not errors and _UNCOMMITTED in cause:

@@ -130,18 +130,19 @@ class QueryOptions(TypedDict, total=False):
 
 
 def with_defaults(options: QueryOptions) -> dict[str, Any]:
-    """Return all options of a query, those that are not given with their defaults. An option that
-    is given as None stays None.
+    """Return all options of a query by name: those in ``options``, and the defaults of all others.
+    An option that is given as None stays None.
     """
     kinds = get_type_hints(QueryOptions, include_extras=True)
     return {name: default_of(kind) for name, kind in kinds.items()} | {**options}
 
 
 def trigger_arguments(operator: str, trigger: TriggerOptions | None) -> Mapping[str, Any]:
-    """Return the arguments of Spark's ``trigger``; None means as fast as data comes.
+    """Return the arguments of Spark's ``DataStreamWriter.trigger`` for ``trigger``; None means as
+    fast as data comes. An interval is cut to whole milliseconds.
 
-    Raises ``PlanError`` for another trigger than one of the two that queries may have, and for an
-    interval that is no span. An interval is cut to whole milliseconds.
+    ``operator``: the call, for errors. Raises ``PlanError`` for another trigger than one of the two
+    that queries may have, and for an interval that is no span.
     """
     given = {"processingTime": "0 s"} if trigger is None else dict(trigger)
     for name, remedy in _NO_TRIGGERS.items():

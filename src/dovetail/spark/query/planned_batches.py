@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def is_planned(session: SparkSession, checkpoint: str) -> bool:
-    """Return True if the last micro-batch of a checkpoint is planned and not committed."""
+    """Return True if the last micro-batch of a checkpoint is planned and not committed; False if
+    none is planned.
+    """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)
     return last is not None and last not in files.numbers(f"{root}/commits")
@@ -30,13 +32,13 @@ def is_planned(session: SparkSession, checkpoint: str) -> bool:
 def plan_batch(
     session: SparkSession, checkpoint: str, *marks: str, until: Sequence[str | None] | None = None
 ) -> bool:
-    """Plan the next micro-batch of ``checkpoint``, with ``marks`` in its settings, and return True.
-    Return False and do nothing if no micro-batch was begun, or if the last one is not complete, or
-    if it ends at ``until``.
+    """Plan the next micro-batch of ``checkpoint`` and return True. Return False and do nothing if
+    no micro-batch was begun, or if the last one is not complete, or if it ends at ``until``. The
+    query must not run.
 
-    ``until``: the offset of each of Spark's sources, in their order, up to which the micro-batch
-    reads. None stands for a source that has brought nothing; without ``until``, it reads nothing
-    new. The query must not run.
+    ``marks``: names of settings that the micro-batch gets with the value ``true``. ``until``: the
+    offset of each of Spark's sources, in their order, up to which the micro-batch reads; None for a
+    source that has brought nothing. Without ``until``, the micro-batch reads nothing new.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)

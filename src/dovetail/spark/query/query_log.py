@@ -123,7 +123,8 @@ def describe_beginning(bound: Mapping[str, Any] | None) -> str:
 
 def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
     """Log the start of a query, and have its progress logged from now on. On Spark Connect only the
-    start is logged. ``begins``: the end of the line, from ``describe_beginning``.
+    start is logged. ``begins``: what the query begins with, in words, such as those of
+    ``describe_beginning``.
     """
     sinks = [sink for outcome in run.outcomes for sink in outcome.sinks]
     LOG.info(

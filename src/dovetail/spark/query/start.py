@@ -391,8 +391,8 @@ def _start_query(
     loads: bool = False,
 ) -> tuple[StreamingQuery, QueryParts]:
     """Start the query and return it as Spark does, with its parts for progress figures. Before
-    that, write the binding of a new checkpoint or the changed entries of a begun one. If it has
-    caught up with the query that it follows, take over from that query.
+    that, write the binding of a new checkpoint or the changed entries of a begun one. With the
+    entry ``FOLLOWS``, take over from the other query, with which this one must have caught up.
 
     ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``:
     arguments of ``DataStreamWriter.trigger``. ``name``: the query's name in Spark, None for none.
