@@ -102,9 +102,9 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
 
 
 def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
-    """Return the finding on takeovers. It has a problem if the query of the binding ``bound`` is
-    still to take over from another one, or if another one has taken over. There is none if that
-    successor's checkpoint is gone.
+    """Return the finding on takeovers. It has a problem if the query of the binding ``bound``
+    follows another one, or if another one has taken over from it. If that successor's checkpoint is
+    gone, there is no problem.
     """
     if FOLLOWS in bound:
         return Finding(
@@ -133,7 +133,9 @@ def _is_gone(checkpoint: str) -> bool:
 
 
 def _read_binding(files: LocalFiles) -> dict[str, Any]:
-    """Return the content of ``dovetail.json`` in a checkpoint, empty if it cannot be read."""
+    """Return the content of ``dovetail.json`` in a checkpoint, an empty mapping if it is missing or
+    no JSON.
+    """
     try:
         bound: dict[str, Any] = json.loads(files.text(_CALLER, BINDING_FILE) or "")
     except ValueError:

@@ -35,11 +35,11 @@ _PREPARED: WeakSet[SparkSession] = WeakSet()
 
 
 def prepare_workers(spark: SparkSession) -> None:
-    """Prepare the Python workers of a session for its queries, once.
+    """Prepare the Python workers of a session for its queries. Do nothing if that is done already.
 
     Workers that clearly run the driver's own Python are started in the background, while Spark
-    plans. Others are asked for this version of the library. Raises ``ConfigurationError`` if they
-    lack it.
+    plans. Others are asked whether they have this version of the library. Raises
+    ``ConfigurationError`` if they lack it.
     """
     if spark in _PREPARED:
         return

@@ -156,9 +156,9 @@ def refuse_other_query(
 
 
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
-    """Raise ``CheckpointError`` if the plan's stages differ from the binding's.
-
-    Spark identifies the state of stages by their numbers. ``title``: the subject of the error.
+    """Raise ``CheckpointError`` if the fingerprints of the plan's stages, in order, differ from
+    those in the binding. Spark identifies the state of stages by their numbers. ``title``: the
+    subject of the error.
     """
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
@@ -174,7 +174,7 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
     """Raise ``CheckpointError`` if a call of ``repartition`` on the checkpoint of this ``binding``
-    was killed. ``title``: the subject of the error.
+    was killed, and has not been repeated. ``title``: the subject of the error.
     """
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
@@ -284,7 +284,9 @@ class CheckpointFile:
         return binding
 
     def full_path(self) -> str:
-        """Return the full path of the checkpoint's folder, as a binding has it."""
+        """Return the full path of the checkpoint's folder with its scheme, as the entry
+        ``CHECKPOINT_PATH`` has it.
+        """
         return self._files.qualified(self._root)
 
     def binding_at_rest(self, title: str) -> dict[str, Any]:
@@ -344,7 +346,7 @@ class CheckpointFile:
         return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:
-        """Say whether Spark has planned a micro-batch, or a source has noted the content of the
+        """Return True if Spark has planned a micro-batch, or a source has noted the content of the
         first.
         """
         return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

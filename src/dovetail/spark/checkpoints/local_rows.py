@@ -134,8 +134,8 @@ def select_parts(
 
 
 def _rows_with_keys(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
-    """Return the rows of ``table`` with one of the keys ``asked``, in their order. ``asked``: the
-    key columns, one row per key.
+    """Return the rows of ``table`` with one of the keys ``asked``, each once, in their order.
+    ``asked``: the key columns of ``store``, one row per key.
     """
     names = [field.name for field in store.own_key]
     if len(names) == 1:  # a join imports much

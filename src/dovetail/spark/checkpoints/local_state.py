@@ -59,7 +59,9 @@ class LocalFiles:
         return None
 
     def modified(self, name: str) -> datetime:
-        """Return the time at which the file ``name`` was last written, in UTC. It must exist."""
+        """Return the time at which the file ``name``, a path within the folder, was last written,
+        in UTC. The file must exist.
+        """
         return datetime.fromtimestamp((self._folder / name).stat().st_mtime, timezone.utc)
 
     def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
@@ -201,8 +203,8 @@ class _Partition:
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
         """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
-        are those of the manifest and its pages alone. Raises ``UnreadableFile`` if one cannot be
-        read, and ``StateError`` for a manifest of another version.
+        are the manifest and its pages. Raises ``UnreadableFile`` if a blob cannot be read, and
+        ``StateError`` for a manifest of another version.
         """
         for label in labels:
             blobs = _RecordingBlobs(self, label)
@@ -229,8 +231,8 @@ class _RecordingBlobs(MemoryBlobs):
 
 
 def local_files(checkpoint: str) -> LocalFiles | None:
-    """Return the files of a checkpoint on this machine, a path or a ``file:`` URI. None if no local
-    folder of that name has a ``dovetail.json``, and if rocksdict is not installed.
+    """Return the files of a checkpoint on this machine; None if no local folder of that name has a
+    ``dovetail.json``, or if rocksdict is not installed. ``checkpoint``: a path or a ``file:`` URI.
     """
     try:
         import rocksdict  # noqa: F401
@@ -242,10 +244,10 @@ def local_files(checkpoint: str) -> LocalFiles | None:
 
 def _open_snapshot(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
     """Open the snapshot ``version`` in a partition's folder. Return the RocksDB database, read
-    only, which the caller closes, and the number of the state variable with the blobs.
+    only, which the caller closes, and the number of the state variable that has the blobs.
 
-    ``copy``: an empty folder for links to its files. Raises ``UnreadableFile`` for a snapshot that
-    is missing or in another format.
+    ``copy``: an empty folder, into which the snapshot is unpacked. Raises ``UnreadableFile`` for a
+    snapshot that is missing or in another format.
     """
     from rocksdict import AccessType, Options, Rdict
 
@@ -291,8 +293,8 @@ def _unsafe_row(data: bytes) -> bytes:
 
 
 def _numbers_in_folder(folder: Path, suffix: str = "") -> list[int]:
-    """Return the numbers that are names in a folder, before ``suffix``, ascending; empty for a
-    missing folder.
+    """Return the numbers, ascending, that are the names of files or folders in ``folder``, followed
+    by ``suffix``. Other names are left out. A missing folder has none.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         names = (p.name.removesuffix(suffix) for p in folder.iterdir() if p.name.endswith(suffix))

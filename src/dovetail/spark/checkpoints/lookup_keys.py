@@ -65,8 +65,8 @@ def key_texts_error(caller: str, names: Sequence[str], texts: Sequence[str]) -> 
 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
-    """Return a key from a text: its value, or of several ``fields`` a tuple from a JSON list.
-    Raises ``PlanError`` if the text is no key.
+    """Return a key from a text: the value of a single column or, of several ``fields``, a tuple
+    from a JSON list. ``caller``: the call, for errors. Raises ``PlanError`` if the text is no key.
     """
     try:
         return _parse_key(fields, _json_texts(text) if len(fields) > 1 else [text])

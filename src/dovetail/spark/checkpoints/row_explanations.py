@@ -23,7 +23,7 @@ from dovetail.provenance.stored_rows import in_microseconds, key_columns, matchi
 from dovetail.provenance.walk import Walk
 from dovetail.spark.checkpoints.state_lookup import Lookups, index_of, with_latest_state
 from dovetail.spark.checkpoints.state_reader import Topologies
-from dovetail.spark.checkpoints.state_results import result_named
+from dovetail.spark.checkpoints.state_results import find_result
 from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.execution.expressions import Evaluator
 
@@ -134,7 +134,7 @@ def explain_stored_row(
     expressions, and reads files that are not local.
 
     Raises ``PlanError`` for a key of other columns or types. Raises ``CheckpointError`` and
-    ``ConfigurationError`` as ``with_latest_state`` and ``result_named`` do, and for an unknown
+    ``ConfigurationError`` as ``with_latest_state`` and ``find_result`` do, and for an unknown
     ``result``.
     """
 
@@ -155,9 +155,9 @@ def _find_node(
     """Return the node that is called ``result``, and the query's result within which it is
     computed. ``result``: None for the only result of ``nodes``, twice.
 
-    Raises ``ConfigurationError`` for an unknown name. Further errors are those of ``result_named``.
+    Raises ``ConfigurationError`` for an unknown name. Further errors are those of ``find_result``.
     """
-    meant = result_named(stored, nodes, result)
+    meant = find_result(stored, nodes, result)
     if meant is None:
         names = ", ".join(repr(node.name) for node in nodes)
         raise ConfigurationError(
@@ -226,8 +226,8 @@ class CheckpointState:
         return latest_times(none, *(manifest.stream_time_us for manifest in manifests))
 
     def _find_store(self, stage: Stage, store: str) -> StageStore | None:
-        """Return a store of a stage as the checkpoint has it, None before the stage has stored
-        anything.
+        """Return the store named ``store`` of a stage as the checkpoint has it, None before the
+        stage has stored anything.
         """
         topology = stage.fragment.topology
         return next(

@@ -141,7 +141,8 @@ class SparkFiles:
 
 def refuse_unreadable(caller: str, checkpoint: str) -> None:
     """Raise ``ConfigurationError`` for a path with characters that a URI must quote, such as a
-    space. Spark's reader of state quotes them twice, and so does not find the path.
+    space. Spark's reader of state quotes them twice, and so does not find the path. ``caller``: the
+    call, for the error.
     """
     quoted = _QUOTED.search(checkpoint)
     if quoted is not None:

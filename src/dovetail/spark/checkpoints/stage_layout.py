@@ -118,8 +118,8 @@ def _store_as_json(store: Store) -> dict[str, Any]:
 
 
 def _store_of_json(store: Mapping[str, Any]) -> Store:
-    """Return the store that ``_store_as_json`` has made JSON data of. Attributes that older data
-    lacks have their defaults.
+    """Return the store from the JSON data that ``_store_as_json`` made of it. Attributes that older
+    data lacks have their defaults.
     """
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
@@ -186,8 +186,8 @@ def _arrow_type(type_: str | Mapping[str, Any]) -> pa.DataType:
 
 
 def _rare_arrow_type(type_: str) -> pa.DataType:
-    """Return the Arrow type of a rare Spark type, such as an interval, by its name. It imports
-    pyspark, which takes long.
+    """Return the Arrow type of a rare Spark type, such as an interval, by its name in JSON. Import
+    pyspark for that, which takes long.
     """
     from pyspark.sql.types import StructType
 

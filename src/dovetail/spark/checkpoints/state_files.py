@@ -50,7 +50,7 @@ class StateFiles(Protocol):
         """
 
     def has(self, name: str) -> bool:
-        """Say whether there is a file ``name``, a path within the checkpoint."""
+        """Return True if there is a file ``name``, a path within the checkpoint."""
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no

@@ -140,16 +140,17 @@ def with_latest_state(
     read: Callable[[Lookups, CheckpointStores], T],
     spark: SparkSession | None = None,
 ) -> T:
-    """Return what ``read`` makes of a checkpoint's lookups, and of its stores after the last
+    """Return what ``read`` returns for a checkpoint's lookups and its stores after the last
     committed micro-batch.
 
-    A checkpoint on a local disk is read without Spark, if that is possible. ``caller``: the
-    function that errors name. ``spark``: the session that reads else, by default the active one.
+    ``caller``: the function that errors name. A checkpoint on a local disk is read without Spark,
+    if that is possible. Otherwise the session ``spark`` reads it, by default the active one.
 
-    ``read``: it may be called again, by Spark's files or with newer stores, so it must have no
-    effects. It must not call this function. Raises ``CheckpointError`` if the folder is no
-    checkpoint, ``ConfigurationError`` if Spark cannot read it, and ``StateError`` for state of
-    another version.
+    ``read`` may be called again, with files that Spark reads or with newer stores, so it must have
+    no effects. It must not call this function.
+
+    Raises ``CheckpointError`` if the folder is no checkpoint, ``ConfigurationError`` if Spark
+    cannot read it, and ``StateError`` for state of another version.
     """
     here = local_files(checkpoint)
     if here is not None:
@@ -198,7 +199,7 @@ class Lookups:
         self._held: dict[str, Segment] = {}
 
     def with_latest_state(self, caller: str, read: Callable[[Lookups, CheckpointStores], T]) -> T:
-        """Return what ``read`` makes of the lookups, and of the stores after the last committed
+        """Return what ``read`` returns for these lookups and the stores after the last committed
         micro-batch.
 
         If Spark has meanwhile deleted the files of that micro-batch, read those of the last one
@@ -222,11 +223,12 @@ class Lookups:
     def rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
-        """Return the rows of ``table`` with these keys, of a versioned one without ``_change``.
-        Keys without a row give none; a key that is named twice counts once. Rows are in no order.
+        """Return the rows of ``table`` with these keys, those of a versioned table without
+        ``_change``. Keys without a row give none; a key that is named twice counts once. Rows are
+        in no order.
 
-        ``as_of``: the time whose versions are meant, None for the latest. Raises ``PlanError`` for
-        a value that is no key. Raises ``ConfigurationError`` for:
+        ``as_of``: the time, with its zone, whose versions are returned; None for the last ones.
+        Raises ``PlanError`` for a value that is no key. Raises ``ConfigurationError`` for:
 
         - a table that the checkpoint does not hold, or whose rows do not lie by their key;
         - a time before the history, or a table without one.
@@ -286,9 +288,9 @@ class Lookups:
     def _find_rows(
         self, stored: CheckpointStores, stage_store: StageStore, asked: AskedKeys, route: Ints
     ) -> pa.Table:
-        """Return the rows of a store for the keys in ``asked``: at most one per key, of records
-        all. They are in the buckets to which the hashes ``route`` lead. Keys without a row give
-        none.
+        """Return the rows of a store for the keys in ``asked``: at most one per key or, of a
+        stream, all records of a key. Keys without a row give none. Rows are sought in the buckets
+        to which the hashes ``route`` lead.
 
         ``stage_store``: no queue. ``route``: int64, one per key of ``asked``. Segments that are not
         at hand are fetched.
@@ -358,7 +360,9 @@ class Lookups:
             self._cache_segment(missing[name], blob)
 
     def _cache_segment(self, segment: Segment, blob: bytes) -> None:
-        """Store a segment's columns in this process. Raises ``StateError`` for another format."""
+        """Decode the bytes ``blob`` of a segment and keep its columns in this process. Raises
+        ``StateError`` for another format.
+        """
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
@@ -433,7 +437,9 @@ class Lookups:
         ]
 
     def _drop_unused_segments(self, stored: CheckpointStores) -> None:
-        """Drop the segments at hand that no followed store has in ``stored``."""
+        """Drop the segments at hand that are not, in ``stored``, those of a store that a lookup has
+        asked.
+        """
         live = {segment.id for segment in self._followed_segments(stored)}
         for name in [name for name in self._held if name not in live]:
             self._cache.drop(self._held.pop(name))

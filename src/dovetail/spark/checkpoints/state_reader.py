@@ -23,7 +23,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.nodes import Node
 from dovetail.spark.checkpoints.lookup_keys import Keys
-from dovetail.spark.checkpoints.state_results import result_named, rows_of_result
+from dovetail.spark.checkpoints.state_results import find_result, rows_of_result
 from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores, list_stores, refuse_other_times
 
@@ -186,7 +186,7 @@ def read_state(
     names = [columns] if isinstance(columns, str) else columns
     if topology is not None:
         topologies = topology if isinstance(topology, Sequence) else [topology]
-        meant = result_named(stored, [planned.plan for planned in topologies], table)
+        meant = find_result(stored, [planned.plan for planned in topologies], table)
         if meant is not None:
             node, whole = meant
             _refuse_arguments("a stored table", {"as_of": as_of, "keys": keys})
@@ -204,8 +204,8 @@ def read_state(
 
 
 def _select_columns(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """Return these columns of a frame, in the order given; all for None. Raises
-    ``ConfigurationError`` for unknown ones.
+    """Return ``columns`` of a frame, in the order given; all of them for None. Raises
+    ``ConfigurationError`` for names that the frame does not have.
     """
     if columns is None:
         return frame

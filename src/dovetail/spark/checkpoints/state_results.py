@@ -27,16 +27,16 @@ from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.execution import static_frames
 
 
-def result_named(
+def find_result(
     stored: CheckpointStores, results: Sequence[Node], name: str | None
 ) -> tuple[Node, Node] | None:
-    """Return the node with this name, and the element of ``results`` within which it is computed.
-    None if no join, aggregate or view has the name: it may be an input's.
+    """Return the node called ``name``, and the element of ``results`` within which it is computed.
+    Return None if no join, aggregate or view has the name, which may be an input's. If ``name`` is
+    None, return the only result, twice.
 
-    A single result must be one of the query's, and stands for itself if ``name`` is None. Several
-    must be all of the query's results, in any order. Raises ``CheckpointError`` if they are not.
-
-    Raises ``ConfigurationError`` for an ambiguous name, and for none with several results.
+    ``results``: one of the query's results, or all of them in any order. Raises ``CheckpointError``
+    if they are not. Raises ``ConfigurationError`` for an ambiguous name, and if ``name`` is None
+    with several results.
     """
     if len(results) == 1:
         refuse_unknown_result(results[0], *stored.topology)

@@ -71,11 +71,12 @@ def _rows_with_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -
 def _segments_reader(
     store: Store, buckets: Mapping[int, BucketRuns], unread: Collection[str]
 ) -> BatchFunction:
-    """Return the ``mapInArrow`` function from the segments of buckets to a store's rows.
+    """Return the ``mapInArrow`` function from the segments of buckets to the rows of ``store``.
+    ``buckets``: the parts of each bucket that are read, by label.
 
-    Its input has the columns ``bucket``, ``name`` and ``blob``; other blobs are skipped. One task
-    must get all segments of a bucket. Segments go to disk as they come, without the columns
-    ``unread``, and are merged from there. A segment of another version fails the task, with
+    Its input has the columns ``bucket``, ``name`` and ``blob``; blobs of other names are skipped.
+    One task must get all segments of a bucket. Segments go to disk as they come, without the
+    columns ``unread``, and are merged from there. A segment of another version fails the task, with
     ``StateError``.
     """
 

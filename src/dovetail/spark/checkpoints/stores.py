@@ -40,8 +40,8 @@ _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def runs_of(manifest: Manifest, store: str) -> Runs:
-    """Return the sorted runs of a store, without incomplete merges; none if the bucket has no such
-    store.
+    """Return the sorted runs of the store named ``store``, without incomplete merges; none if the
+    bucket of ``manifest`` has no such store.
     """
     return Runs(manifest.stores.get(store, Runs()).runs)
 
@@ -190,7 +190,7 @@ class CheckpointStores:
     @cached_property
     def stores(self) -> Sequence[StageStore]:
         """The stores of all stages that have state, in the order of stages; none if nothing is
-        stored yet. They include those whose rows cannot be read back. Raises ``StateError`` for
+        stored yet. Stores whose rows cannot be read back are among them. Raises ``StateError`` for
         manifests of another version.
         """
         stage_stores = []
@@ -262,9 +262,10 @@ class CheckpointStores:
 
 def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
-    no JSON or of another version. Also, on Spark Connect, if the checkpoint was moved.
+    no JSON or of another version. Also, on Spark Connect, if the checkpoint was moved. ``caller``:
+    the call, for errors.
 
-    Raises ``ConfigurationError`` if Spark cannot read it.
+    Raises ``ConfigurationError`` if Spark cannot read the file.
     """
     path = f"{files.checkpoint}/{BINDING_FILE}"
     text = files.text(caller, BINDING_FILE)

@@ -105,8 +105,9 @@ class StageWork:
         heartbeats.
 
         ``pieces``: the bucket's input, empty if only time has passed. ``state``: Spark's map state
-        of the bucket; ``handle``: Spark's handle, which sets timers. ``now_us``: the time of the
-        micro-batch; ``receive_us``: the time in which the pieces were taken in.
+        of the bucket; ``handle``: Spark's handle, which sets timers. ``now_us``: the wall-clock
+        time of the micro-batch in microseconds. ``receive_us``: the duration of taking the pieces
+        in, for the report.
         """
         began_us = time_ns() // 1000 - receive_us
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
@@ -202,7 +203,9 @@ class StoreBlobs:
         return None if value is None else bytes(value[0])
 
     def put(self, name: str, blob: bytes) -> None:
-        """Store a blob under a name in Spark's state store, in place of a former one."""
+        """Store ``blob`` under ``name`` in Spark's state store, in place of a former blob of that
+        name.
+        """
         with self._timed():
             self._state.updateValue((name,), (blob,))
 

@@ -142,11 +142,11 @@ def joined_rows(
     partitions: int,
     metric: str,
 ) -> DataFrame:
-    """Return the rows that a delta join emits from its packed inputs, beside the rows that pass.
+    """Return the rows that a delta join emits from its packed inputs ``rows``, in the columns of
+    ``output``. If rows pass the ``step``, they are in one more column, the last. Static inputs give
+    upserts alone.
 
     ``schema``: ``output.schema`` in the session's time zone. ``partitions``: the number of tasks.
-    Rows are in the columns of ``output``; the passing ones are in one more column, the last. Static
-    inputs give upserts alone.
 
     Counts of join keys of a stream are observed under ``metric``. ``left_hits`` were in the cache
     and ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The
@@ -232,8 +232,8 @@ class TaskStores:
         """Return the rows of a side that have one of ``keys`` in the columns ``by``, as its store
         has them now.
 
-        ``side``: 0 for the left, 1 for the right. ``keys``: distinct, in columns named ``by``. The
-        store raises its own errors.
+        ``side``: 0 for the left, 1 for the right. ``keys``: distinct keys, in columns named as in
+        ``by``. Errors of the store pass.
         """
         return open_reader(self._sides[side].lookup, _returned_columns(self._operator, side)).rows(
             by, keys

@@ -38,11 +38,12 @@ class Emission(ABC):
 
     @abstractmethod
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield the rows in which the changes of one bucket leave for a batch, with its counts and
-        its report.
+        """Yield rows of ``columns`` with the changes that one bucket emits in a micro-batch, with
+        its counts and its report.
 
-        ``done``: what the operators made of the batch; its changes are taken once. ``bucket``: the
-        bucket's label. ``high_time_us``: the largest timestamp that the batch has.
+        ``done``: what the operators made of the micro-batch; its changes can be taken once.
+        ``bucket``: the bucket's label. ``high_time_us``: the largest timestamp of the bucket's
+        input, in microseconds.
         """
 
 
@@ -65,6 +66,7 @@ class FlatEmission(Emission):
     """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
+        """Set ``columns``: those of the output, then ``_counted``."""
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
@@ -113,10 +115,9 @@ _ZERO = pa.array([0])
 
 
 def as_pandas(rows: Rows) -> pd.DataFrame:
-    """Return rows as a frame with pandas columns of Arrow types.
-
-    Its columns have no names, and so Spark takes them as they come. For names it would copy them.
-    Each column is in one chunk, as Spark needs it.
+    """Return rows as a pandas frame with columns of Arrow types, each in one chunk as Spark needs
+    it. The columns are named by their numbers: Spark takes such columns as they come, and would
+    copy named ones.
     """
     import pandas as pd
 
@@ -139,6 +140,7 @@ class BlobEmission(Emission):
     """The address of the streams."""
 
     def __post_init__(self) -> None:
+        """Set ``columns``: those of ``PACKED``."""
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
@@ -177,14 +179,16 @@ class ToBuckets(Emission):
     counts: Sequence[str]
 
     def __post_init__(self) -> None:
+        """Set ``columns``: those of ``PACKED``."""
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED`` for each part of the changes in ``done``, one per bucket of the
-        reader. The last part brings the counts and the report; without changes it has no rows.
+        """Yield rows of ``PACKED``, one per bucket of the reader, for each part of the changes in
+        ``done``. The last part brings the counts and the report. Without changes, there is one
+        part, whose rows have the time alone and no payload.
 
         ``bucket``: the label of the bucket that emits, one of ``labels``. ``high_time_us``: the
-        largest timestamp that its input has brought.
+        largest timestamp of its input, in microseconds.
         """
         tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
         last = None

@@ -117,7 +117,7 @@ class Evaluator:
         )
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        """Return rows as a Spark frame with the given columns, all nullable. Other columns of
+        """Return ``rows`` as a Spark frame with ``columns``, all nullable. Other columns of
         ``rows`` are dropped.
         """
         # A copy, because createDataFrame takes no slices of nested columns.

@@ -134,7 +134,7 @@ class Frames(Flow[DataFrame, DataFrame]):
     ) -> DataFrame:
         """Return rows of ``PACKED`` from the source ``base``, read in one pass. ``readings``: the
         inputs that read it, by the entry (the source or a view of it) that they read. ``unread``:
-        add dead letters of its unreadable records.
+        True to add the dead letters of records that cannot be read.
         """
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
@@ -183,10 +183,11 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _packings(
         self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
     ) -> list[Packing]:
-        """Return the packings of the rows of ``wire`` for each of ``readings``. One of dead letters
-        follows, if the step keeps them and there may be some.
+        """Return a packing of the rows of ``wire`` for each of ``readings``, in order, and for dead
+        letters of foreign keys that fail. The last is that of all other dead letters, if the step
+        keeps them and there may be some.
 
-        ``unread``: add the dead letters of records that cannot be read.
+        ``unread``: True to add the dead letters of records that cannot be read.
         """
         packings = [
             packing
@@ -267,7 +268,8 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its packed ``inputs``.
-        Return its changes as rows of ``PACKED`` for that result, beside the rows that pass it.
+        Return rows of ``PACKED``: the changes, with the address of that result, and the rows that
+        pass the step.
         """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
@@ -288,8 +290,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_result(step, self._run_stateless(step, packed), passes=step.passes)
 
     def _pack_result(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
-        """Return rows of ``PACKED`` that carry the flat rows of the step's result. ``passes``: one
-        more column, the last, holds the rows that pass the step.
+        """Return rows of ``PACKED`` that carry the flat ``rows`` of the step's result. ``passes``:
+        True if ``rows`` has one more column, the last, with the rows that pass the step.
         """
         assert step.result is not None
         schema = output_of(step.stage).schema
@@ -351,9 +353,9 @@ class Frames(Flow[DataFrame, DataFrame]):
 
 
 def _without_reported_rows(step: RouteStep, read: InputRows) -> InputRows:
-    """Return the read rows without those that their views report as dead letters.
+    """Return ``read`` without the rows that its views report as dead letters.
 
-    They stay if dead letters are wanted, or if other views share the rows.
+    These rows stay if the step keeps dead letters, or if other views share the rows.
     """
     columns = read.frame.columns
     if FAILED not in columns or step.letters is not None or LEFT_OUT in columns:
@@ -566,7 +568,8 @@ def _map_to_flat_rows(
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
-    """Return the output's schema with timestamps in the session's time zone."""
+    """Return the schema of ``output`` with timestamps in the time zone of the session of ``frame``.
+    """
     timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     return in_timezone(output.schema, str(timezone))
 

@@ -109,8 +109,8 @@ def _has_no_record(rows: pa.Table, beside: Sequence[str]) -> Mask:
 
 
 def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Return the columns ``parts`` as batches of the schema, with nulls for the counts, its last
-    columns. The task's last row alone has counts.
+    """Yield the columns ``parts`` as batches of ``schema``, whose last columns, the counts, are
+    null. Only the task's last row has counts.
 
     ``parts``: the columns as Spark has them, perhaps with nested fields that are never null.
     """

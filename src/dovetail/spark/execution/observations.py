@@ -27,8 +27,8 @@ class Observations:
     _names: Counter[str] = field(default_factory=Counter)
 
     def unique_name(self, name: str) -> str:
-        """Return a name for a metric that is unique in the query: ``name``, later ``name#2`` and so
-        on.
+        """Return a name for a metric that is unique in the query: ``name`` in the first call with
+        it, then ``name#2`` and so on.
         """
         self._names[name] += 1
         return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
@@ -36,8 +36,8 @@ class Observations:
     def observe_counter(
         self, rows: DataFrame, name: str, count: Column, example: Column
     ) -> DataFrame:
-        """Return the rows, with a counter as a metric: the fields ``records``, the sum, and
-        ``example``, the smallest text.
+        """Return the rows, with an observed metric ``name`` (``unique_name``). Its fields are
+        ``records``, the sum of ``count``, and ``example``, the smallest text.
 
         ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
         """
@@ -78,10 +78,11 @@ class Observations:
         return self._observe_counts(self._observe_reports(rows, step, report), metrics, counted)
 
     def _observe_counts(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
-        """Return the rows with the counts in ``counted`` as metrics, each with an example.
+        """Return the rows with a metric for each name in ``metrics``: the count at its index in
+        ``counted``, with an example.
 
-        ``counted``: an expression in SQL for the text of ``pack.counted_text``, null for none. Each
-        function of PySpark would be several calls of the JVM.
+        ``counted``: an SQL expression for the text of ``pack.counted_text``, null for none. The
+        sums are SQL, too, because each function of PySpark would be several calls of the JVM.
         """
         for metric_index, name in enumerate(metrics):
             count, example = (
@@ -92,10 +93,9 @@ class Observations:
         return rows
 
     def _observe_reports(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
-        """Return the rows, with the reports of a stage's buckets as metric ``<title>.stage``.
-
-        ``report``: an expression in SQL for a text, null for none. The metric's name is noted in
-        ``reports``.
+        """Return the rows, with the list of the reports of a stage's buckets as metric
+        ``<title>.stage``. Note the metric's name in ``reports``. ``report``: an SQL expression for
+        a report's text, null in rows without one.
         """
         name = self.unique_name(metric_name(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name

@@ -21,7 +21,8 @@ _STRUCT = pa.struct([*PACKED])
 
 
 def with_passing_column(columns: StructType) -> StructType:
-    """Return a stage's columns, all nullable, and the column for passing rows."""
+    """Return a stage's ``columns``, all nullable, then the column ``PASSING`` for rows that pass.
+    """
     fields = [StructField(field.name, field.dataType) for field in columns]
     return StructType([*fields, StructField(PASSING, PACKED_COLUMNS)])
 

@@ -31,7 +31,8 @@ class BucketProcessor(StatefulProcessor):
         self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Silence the process that only asks for the state variables.
+        """Set the attributes from ``state``, as pickle does. In a driver worker, which only asks
+        for the state variables, also discard its standard output.
 
         Spark's prints there would reach the user's console. A first line is printed before and
         cannot be stopped.
@@ -94,10 +95,8 @@ class BucketProcessor(StatefulProcessor):
         yield from map(as_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
 
     def close(self) -> None:
-        """Release nothing: open files belong to the worker process. Only freeze the imports, if a
-        bucket has run.
-
-        Spark also calls this in the process that has only asked for the state variables.
+        """Release nothing: open files belong to the worker process. Only freeze the imports, if
+        ``task`` is imported, which is so once a bucket has run. A driver worker calls this, too.
         """
         task = sys.modules.get("dovetail.spark.task")
         if task is not None:

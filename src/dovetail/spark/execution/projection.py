@@ -56,8 +56,9 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
 
 
 def changelog_of_view(changes: DataFrame, view: View) -> DataFrame:
-    """Return the changelog of a view from that of its node (``plan.nodes.changelog_schema``). Rows
-    that the view leaves out are gone, or deletes of a table. Further columns are dropped.
+    """Return the changelog of a view from ``changes``, the changelog of its node
+    (``plan.nodes.changelog_schema``). Rows that the view leaves out are absent from a stream, and
+    deletes of a table. Further columns are dropped.
     """
     read = view_rows.rows_of_view(
         view,
@@ -162,5 +163,7 @@ def _joined_row(
 
 
 def _mask(first_leaf: int, width: int) -> int:
-    """Return the bits of ``width`` leaves from ``first_leaf`` on, for the column ``_visible``."""
+    """Return the bits that stand for ``width`` leaves from number ``first_leaf`` on in the column
+    ``_visible``.
+    """
     return ((1 << width) - 1) << first_leaf

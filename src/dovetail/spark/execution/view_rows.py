@@ -141,9 +141,11 @@ def rows_of_expectation(
 ) -> InputRows:
     """Return the rows of the expectation ``view`` from those of its node, which are in ``read``.
 
-    Rows that do not meet the condition stay unless the expectation drops them or fails the query.
-    If it ``reports``, they are counted in ``observations``. Their dead letters, if the expectation
-    makes any, are then in ``FAILED``.
+    ``on_fail`` says what happens to a row that does not meet the condition. With ``"fail"`` it
+    fails the query, with ``"drop"`` it is left out, with ``"warn"`` it stays. With
+    ``"dead_letter"`` it is left out or, if the view ``reports``, stays with its dead letter in
+    ``FAILED``. A view that ``reports`` and does not fail the query counts such rows in
+    ``observations``.
     """
     frame, position_names, beside = _plain_rows(read, view.row.names)
     carried = [*read.carried, *beside]
@@ -202,7 +204,9 @@ def _count_left_out(
 
 
 def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
-    """Return the frame with a dead letter in ``FAILED``, unless the row has one already."""
+    """Return the frame with the dead letter ``letter`` (null for none) in ``FAILED``. A row that
+    has one there already keeps that.
+    """
     former = [F.col(FAILED)] if FAILED in frame.columns else []
     return frame.withColumn(FAILED, F.coalesce(*former, letter))
 
@@ -210,9 +214,9 @@ def _with_letter(frame: DataFrame, letter: Column) -> DataFrame:
 def rows_of_lookup(
     view: Lookup, read: InputRows, *, observations: Observations | None = None
 ) -> InputRows:
-    """Return the stream's records in ``read``, each beside every row that a store has for it. A
-    record without a row is kept with nulls or left out, as the view's ``how`` says. A record
-    without a value is left out.
+    """Return the stream's records in ``read``, each beside every row that the view's store has for
+    it. A record for which it has none is kept with nulls or left out, as the view's ``how`` says. A
+    record without a value is left out.
 
     ``observations``: takes the counts of requests; None counts none.
     """
@@ -227,11 +231,9 @@ def rows_of_lookup(
 
 
 def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
-    """Return the rows of ``read`` as a frame of the columns ``names``, with ``_timestamp``,
-    ``_deleted``, the positions and what is carried along.
-
-    Also return the names of the columns that order the rows, and of those with something in place
-    of rows, which count as deleted.
+    """Return three values. The first is a frame of the rows in ``read``: the columns ``names``,
+    ``_timestamp``, ``_deleted``, the positions and what is carried along. The second has the names
+    of the positions, the third those of the ``non_row_columns``. What is no row counts as deleted.
     """
     position_names = [*map(position_name, range(len(read.positions)))]
     beside = non_row_columns(read.frame)
@@ -266,12 +268,13 @@ def presence_conditions(beside: Sequence[str]) -> list[Column]:
 def _with_results(
     frame: DataFrame, view: View, beside: Sequence[str]
 ) -> tuple[DataFrame, dict[int, Column], list[Column]]:
-    """Return the frame with the result of each expression of ``view`` in a column of its own, null
-    where it fails.
+    """Return three values. The first is the frame with the result of each expression of ``view`` in
+    a column of its own, null where it fails. The second has these columns by the expression's
+    number: 0 for the condition, from 1 on for columns. The third has each expression's problem as a
+    text, null where it does not fail.
 
-    Also return these columns by the expression's number: 0 for the condition, from 1 on for
-    columns. Third, return each expression's problem as text, null where it does not fail.
-    ``beside``: the columns with something in place of rows, for which no key is computed.
+    ``beside``: the ``non_row_columns``. Nothing is computed for what is no row, and only keys for
+    deleted rows.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
     absent = reduce(Column.__or__, presence_conditions(beside), F.lit(False))

@@ -72,6 +72,7 @@ class Wire:
         self._foreign_keys = 0
 
     def __len__(self) -> int:
+        """Return the number of columns placed so far."""
         return len(self._columns)
 
     def frame(self, *carried: str) -> DataFrame:
@@ -91,11 +92,12 @@ class Wire:
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
     def place_input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
-        """Return the places of an input's columns of ``SourceSpec.travel_schema``.
+        """Place the columns of an input in the order of ``SourceSpec.travel_schema``, and return
+        their numbers.
 
         ``_deleted`` is absent if there are no tombstones. If the foreign key may fail, there is one
-        more place. Its column is null where the key does not fail; with ``letters`` it has the row
-        as JSON.
+        more number, the last. Its column is null where the key does not fail; else it is true or,
+        with ``letters``, the row as JSON.
 
         A key is canonical, also a source's own key that travels as a value. A stream's rows with a
         null in the key are spread over the buckets by their times.
@@ -166,7 +168,7 @@ class Wire:
         return self._place("letters", F.coalesce(*letters)) if letters else None
 
     def place_time(self) -> int:
-        """Place the event time, in microseconds, and return its number."""
+        """Place the event time, in microseconds since 1970, and return its number."""
         return self._place("time", F.unix_micros(self._read.timestamp))
 
     def _place_canonical(self, field: StructField) -> int:
@@ -235,8 +237,8 @@ class SharedSource:
         return Wire(read, self._width)
 
     def keep_columns(self, wire: Wire) -> None:
-        """Keep the travelling columns of ``wire`` beside those of earlier reads. It must be the
-        last one that ``wire()`` returned, with all its columns placed.
+        """Keep the travelling columns of ``wire`` beside those of earlier reads. ``wire`` must be
+        the last one that ``wire()`` returned, with all its columns placed.
         """
         self._frame = wire.frame(*self._frame_columns)
         self._width += len(wire)
@@ -262,14 +264,14 @@ def rows_of_input(
     reported: int = 0,
     observations: Observations | None = None,
 ) -> InputRows:
-    """Return the rows of an input: of a source's frame, or of another stage's changelog
-    ``upstream``, after the input's views.
+    """Return the rows of an input after its views: of a source's frame, or of another stage's
+    changelog ``upstream``.
 
     ``upstream``: None for a source, which must have a frame and an event time. ``unread``: True to
     add the records that cannot be read, beside the rows; the source must keep them.
 
     ``reported``: the number of innermost views whose rows another reading counts and reports.
-    ``observations``: takes the counts of the other views, if given.
+    ``observations``: takes the counts of the other views; None counts nothing.
     """
     base = source.base
     if isinstance(base, Source):
@@ -283,10 +285,12 @@ def rows_of_input(
 
 
 def _rows_of_source(source: Source, *, unread: bool) -> InputRows:
-    """Return the rows of a source's frame, which it must have, with an event time. ``unread``: with
-    its unreadable records, which it must keep, and which count as deleted. A null in ``deleted``
-    counts as not deleted. A row without a position in its log fails the query as it is read, unless
-    it is unreadable.
+    """Return the rows of a source's frame. The source must have a frame and an event time. A null
+    in its ``deleted`` counts as not deleted. A row without a position in its log fails the query as
+    it is read.
+
+    ``unread``: True to add its unreadable records, which it must keep. These count as deleted and
+    need no position.
     """
     assert source.frame is not None
     assert source.timestamp is not None

@@ -41,7 +41,7 @@ class CarriedOver:
     """The indices of the plan's stages whose state is taken over."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as JSON data, for the steps that are left in ``dovetail.json``."""
+        """Return the value as JSON data, a part of the entry ``BEGINNING`` in ``dovetail.json``."""
         left: dict[str, Any] = {"offsets": self.offsets, "sources": self.sources}
         if self.checkpoint is None:
             return left

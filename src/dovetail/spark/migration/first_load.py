@@ -39,9 +39,12 @@ _FOLDER = "waiting"
 
 
 def loading_entry(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the entry of a new checkpoint's binding that says that tables are to be loaded first.
-    It is empty unless a stream waits and another source that is not static is read. Raises
-    ``PlanError`` if a stream that waits also feeds a table that is loaded first.
+    """Return the entry ``LOADING`` of a new checkpoint's binding, which says that tables are to be
+    loaded first. Return an empty mapping unless a stream waits and another source that is not
+    static is read.
+
+    ``nodes``: the results of the query. Raises ``PlanError`` if a stream that waits also feeds a
+    table that is loaded first.
     """
     held = sources_that_wait(*nodes)
     read = [source for source in sources_of(nodes) if not source.static and source not in held]
@@ -49,8 +52,8 @@ def loading_entry(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def refuse_remote(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` on Spark Connect, where nobody can tell that a query has read
-    all.
+    """Raise ``ConfigurationError`` on Spark Connect, where a query that has read all cannot be told
+    from one that was stopped. ``operator``: the call, for the error.
     """
     if is_remote(session):
         raise ConfigurationError(

@@ -39,8 +39,8 @@ class FirstStages(Streaming):
     """The rows that carried stages have made, for the stages that read them."""
 
     def read_source(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` from the sources of a step, without those for stages whose
-        state is taken over.
+        """Return rows of ``PACKED`` from the sources of a step, without those for the stages
+        ``carried``.
         """
         packed = super().read_source(step)
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}

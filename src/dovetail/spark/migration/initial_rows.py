@@ -54,7 +54,7 @@ class InitialRows:
     """For each stage the way in which it begins, in words; None without another checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as JSON data, for the steps that are left in ``dovetail.json``."""
+        """Return the value as JSON data, a part of the entry ``BEGINNING`` in ``dovetail.json``."""
         begins = {} if self.begins is None else {"begins": self.begins}
         return begins | {"parts": self.parts, "results": self.results}
 

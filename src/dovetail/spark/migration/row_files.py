@@ -35,13 +35,17 @@ SETTINGS = {"spark.sql.files.openCostInBytes": str(1 << 40)}
 those of two files are not. A versioned table takes no rows that are older than its history."""
 
 
-def folder_of(checkpoint: str) -> str:
-    """Return the folder of the separate query's checkpoint within a query's checkpoint."""
+def folder_of_separate_query(checkpoint: str) -> str:
+    """Return the folder, within the checkpoint of a query, of the checkpoint of the separate query
+    that reads the initial rows.
+    """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
 
 
 def folder_of_copy(checkpoint: str) -> str:
-    """Return the folder of the copy of another checkpoint within a query's checkpoint."""
+    """Return the folder, within the checkpoint of a query, of the copy of a running query's
+    checkpoint.
+    """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/former"
 
 
@@ -53,7 +57,7 @@ def write_files(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame
     else all are upserts. The files also have each row's position, ``_sequence``, in the log of its
     task.
     """
-    for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of(checkpoint)):
+    for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of_separate_query(checkpoint)):
         files_of(session).clear(folder)
     for frame_index, frame in enumerate(rows):
         changes = frame if CHANGE in frame.columns else frame.withColumn(CHANGE, F.lit(UPSERT))
@@ -74,15 +78,17 @@ def read_sources(
 
 
 def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
-    """Return the initial rows in the files number ``frame_index`` of a checkpoint, as a streaming
-    frame.
+    """Return the initial rows of the frame number ``frame_index`` in ``write_files``, as a
+    streaming frame of their files.
     """
     path = _folder_of_rows(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
 def _folder_of_rows(checkpoint: str, frame_index: int) -> str:
-    """Return the path of the folder with files number ``frame_index`` of the initial rows."""
+    """Return the folder, within ``checkpoint``, of the files of the frame number ``frame_index`` of
+    the initial rows.
+    """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
 
 
@@ -159,9 +165,11 @@ def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str,
     ``CheckpointError`` if the separate query's checkpoint is gone, ``ConfigurationError`` if Spark
     cannot read it.
     """
-    return CheckpointStores.of(operator, session, folder_of(checkpoint), None).blobs_by_stage()
+    return CheckpointStores.of(operator, session, folder_of_separate_query(checkpoint), None).blobs_by_stage()
 
 
 def remove_files(session: SparkSession, checkpoint: str) -> None:
-    """Remove the files of the initial rows from a checkpoint, if there are any."""
+    """Remove the folder with the initial rows, the copy and the separate query from a checkpoint,
+    if there is one.
+    """
     files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

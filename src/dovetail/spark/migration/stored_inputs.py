@@ -105,8 +105,9 @@ def _rows_by_stage(
 ) -> dict[Stage, DataFrame]:
     """Return the stored result of each carried stage in ``read``; streams are absent.
 
-    Raises ``CheckpointError`` if no stage reads one and its columns are computed as it leaves, or
-    if one cannot be computed from stored rows.
+    Raises ``CheckpointError`` for a stage whose result is not computed from stored rows. Also,
+    unless the plan has one result alone, for a stage that no other one reads and whose columns a
+    projection computes.
     """
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
@@ -133,8 +134,8 @@ def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 
 
 def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
-    """Return the current rows of the table of a stage whose state is taken over. Raises
-    ``CheckpointError`` if they do not follow from stored rows.
+    """Return the current rows of the table of ``stage``, whose state is taken over. Raises
+    ``CheckpointError`` if these rows cannot be computed from stored rows.
     """
     try:
         return state_results.rows_of_result(stored, stage.node, stage.node)
@@ -145,8 +146,8 @@ def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
 
 
 def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
-    """Raise ``CheckpointError`` for a stage that would have stored something of a stream's
-    records.
+    """Raise ``CheckpointError`` if a stage that reads a stream stores anything but rows of its
+    tables, which the checkpoint does not have. A stage without a stream among its inputs passes.
     """
     streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
     tables = {port.source.name for port in stage.ports} - set(streams)
@@ -255,7 +256,9 @@ def _old_stores(
 
 
 def _refuse_waiting(stored: CheckpointStores, old_store: _OldStore) -> None:
-    """Raise ``CheckpointError`` if rows of the table in ``old_store`` wait for another input."""
+    """Raise ``CheckpointError`` if rows of the table in ``old_store`` wait for another input, in
+    the same stage of the old query.
+    """
     topology = None if old_store.kept is None else old_store.kept.stage.topology
     for stage_store in stored.stores:
         waits = stage_store.store.kind == "queue" and stage_store.store.of == old_store.store.of
@@ -290,7 +293,9 @@ def _misfit(old_store: _OldStore, part: Entry, needed: set[str]) -> str | None:
 
 
 def _columns_of_input(described: Mapping[str, Any]) -> list[Sequence[str]]:
-    """Return the name and type of each column of a described input, key columns first."""
+    """Return [name, type] of each column of an input, key columns first. ``described``: the
+    description of the input in a binding.
+    """
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
 

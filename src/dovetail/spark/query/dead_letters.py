@@ -60,8 +60,8 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
-    """Return the dead letters in ``column``, which has structs, one row each. Rows with null in
-    that column are left out.
+    """Return the dead letters in ``column``, which has structs, one row each, in columns of their
+    own. Rows with null in that column are left out.
     """
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(

@@ -28,7 +28,9 @@ CLOSING_MARK = "dovetail.closing"
 
 
 def refuse_remote(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` on Spark Connect, which cannot close a query."""
+    """Raise ``ConfigurationError`` on Spark Connect, which cannot write the end of the input into a
+    checkpoint. ``operator``: the call, for the error.
+    """
     if is_remote(session):
         raise ConfigurationError(
             operator,
@@ -83,8 +85,8 @@ def plan_end(run: StartRequest) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """Return the number of the micro-batch that ends the input of a ``checkpoint``. Return None if
-    no end is planned, or if it is not the last planned micro-batch. ``bound``: the binding.
+    """Return the number of the micro-batch that ends the input of a ``checkpoint``, if it is the
+    last planned one; else None. ``bound``: the binding.
     """
     if CLOSING not in bound:
         return None

@@ -360,7 +360,7 @@ def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: First
     of initial rows, from which the real query takes the state. ``partitions``: the number of tasks.
     Raises its failure (``run_to_end``).
     """
-    folder = row_files.folder_of(run.checkpoint)
+    folder = row_files.folder_of_separate_query(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
     stages = _streaming_stages(run, plan, partitions, first, timed=False)
     separate_run.file.write(binding_of(run.nodes, plan, partitions=partitions))

@@ -110,7 +110,8 @@ def _is_match(pattern: str, name: str) -> bool:
 
 
 def _sinks_with_folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
-    """Yield the sinks of a request that write a folder, each with the folder's path."""
+    """Yield the sinks of a request that have a folder, in ``path``, each with that folder's path.
+    """
     for _, sink in _results_with_sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):
@@ -155,7 +156,9 @@ def written_targets(
 
 
 def _identity_of_target(run: StartRequest, sink: Any) -> str:
-    """Return the identity of a sink's target: its folder, else its title."""
+    """Return the identity of a sink's target: the full path of its folder, if it has one, else its
+    title.
+    """
     folder = getattr(sink, "path", None)
     return files_of(run.session).qualified(folder) if isinstance(folder, str) else str(sink.title)
 
@@ -198,10 +201,12 @@ def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str
 
 
 def warn_of_old_files(run: StartRequest) -> None:
-    """Give a ``DovetailWarning`` of sources whose files lie further apart than Spark looks back.
+    """Give a ``DovetailWarning`` for each source whose oldest and newest file lie more than 7 days
+    apart, unless its reader sets ``maxFileAge``.
 
-    Spark never reads a late file that is more than ``maxFileAge`` older than the newest one. There
-    is no warning on Spark Connect.
+    Spark never reads a late file that is more than ``maxFileAge`` (7 days) older than the newest
+    one. It ignores that for sources that read the latest files first in limited numbers, so these
+    pass. There is no warning on Spark Connect.
     """
     if is_remote(run.session):
         return

@@ -219,9 +219,9 @@ class _PreviewInput:
         """Wait until enough rows are there, all are read or the time is over. Set ``cut`` to True
         if there may be more rows.
 
-        ``until``: the end in seconds of ``time.monotonic``; ``timeout_s``: the limit as errors name
-        it. The query must be started. Raises ``ConfigurationError`` if it fails, or if it runs and
-        has read no micro-batch.
+        ``until``: the end in seconds of ``time.monotonic``; ``timeout_s``: the whole limit, for
+        errors. The query must be started. Raises ``ConfigurationError`` if the query fails, or if
+        it still runs and has read no micro-batch.
         """
         query = self.query
         assert query is not None

@@ -222,18 +222,20 @@ class JointSink(BatchSink, Protocol):
 
     @property
     def database(self) -> Hashable:
-        """The identity of the database in which the micro-batches are committed."""
+        """The identity of the database in which the micro-batches are committed; sinks with an
+        equal one are written together.
+        """
 
     def joint(
         self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
     ) -> WriteBatches:
         """Return the function that writes a micro-batch to several sinks of one database, each with
-        its result, in one transaction.
+        its result, in one transaction. That function takes the sinks' frames in the order of
+        ``sinks``.
 
-        It is called once, before the query starts. ``sinks``: this sink and the others with its
-        ``database``, at least two. The function takes their frames in the order of ``sinks``.
-        ``checkpoint``: the folder of the query's checkpoint. It raises what ``batches`` of the
-        sinks raises.
+        This method is called once, before the query starts. ``sinks``: this sink and the others
+        with its ``database``, at least two, each with the node of its result. ``checkpoint``: the
+        folder of the query's checkpoint. Errors are those of ``batches`` of the sinks.
         """
 
 
@@ -331,11 +333,11 @@ def _results_of(plan: Plan, nodes: Sequence[Node]) -> list[_Result]:
 def writer_of_results(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
-    """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. It
-    computes each micro-batch fully before any sink writes.
+    """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. The
+    query computes each micro-batch fully before any sink writes.
 
     ``outcomes``: each result with its sinks, all ``BatchSink``, in the plan's order;
-    ``checkpoint``: the query's folder. Raises what ``batches`` of the sinks raises.
+    ``checkpoint``: the query's folder. Errors are those of ``batches`` of the sinks.
     """
     session = rows.sparkSession
     results = _results_of(plan, [outcome.node for outcome in outcomes])

@@ -531,8 +531,8 @@ def _refuse_second_query(run: StartRequest) -> None:
 
 
 def _refuse_used_name(operator: str, session: SparkSession, name: str | None) -> None:
-    """Raise ``PlanError`` if a query of the session with this name runs. None is the name of no
-    query.
+    """Raise ``PlanError`` if a running query of the session has this name. Without a name, do
+    nothing. ``operator``: the call, for the error.
     """
     if name is not None and any(query.name == name for query in session.streams.active):
         raise PlanError(

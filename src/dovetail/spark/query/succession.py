@@ -137,8 +137,8 @@ def prepare_checkpoint(
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
-    """Return the way in which each stage would begin with the state of a running query, which it
-    would then follow. Nothing is written.
+    """Return the way in which each stage would begin with the state of a running query, which this
+    query would then follow. Nothing is written.
 
     ``checkpoint``: that of the running query. ``emits``: True if the sinks would get the results of
     the initial rows; then rows that wait are allowed. Raises ``ConfigurationError`` on Spark
@@ -313,9 +313,9 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
 
 def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
-    """Run the micro-batch that is planned, without sinks, and wait for its end. ``bound``: the
-    binding of ``run``, which must have no outcomes. Raises the failure of the micro-batch, and
-    ``CheckpointError`` as ``time_zone.zone_of`` does.
+    """Run the micro-batch of ``run`` that is planned, without sinks, and wait for its end. ``run``
+    must have no outcomes. ``bound``: its binding; ``plan``: its plan. Raises the failure of the
+    micro-batch, and ``CheckpointError`` as ``time_zone.zone_of`` does.
     """
     session, sources = run.session, sources_of(run.nodes)
     stages = Streaming(

@@ -154,7 +154,7 @@ class TopologyQuery(_SparkQuery):
 
     @contextmanager
     def _loading_bar(self) -> Iterator[None]:
-        """Show a progress bar in the block if tables are loaded meanwhile."""
+        """Show a progress bar in the block if the query waited for there only loads tables."""
         if not self._loads or len(self._queries) > 1:
             yield
             return
@@ -221,8 +221,8 @@ class TopologyQuery(_SparkQuery):
         return None if timeout is None else not self._thread.is_alive()
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait as Spark does until all available data is processed, by the last query. If it closes
-        the end of the input, wait for that. Raises the failure of any of the queries.
+        """Wait as Spark does until the last query has processed all available data. If that query
+        closes the end of the input, wait for its end. Raises the failure of any of the queries.
         """
         if self._closes:
             self.awaitTermination()
@@ -235,7 +235,7 @@ class TopologyQuery(_SparkQuery):
             super().processAllAvailable()
 
     def stop(self) -> None:
-        """Stop the query that runs, so that no other starts, and wait for its end."""
+        """Stop the query that runs, and start no other one. Wait for its end."""
         if self._thread is None:
             super().stop()
             return
@@ -256,7 +256,9 @@ class TopologyQuery(_SparkQuery):
                 rest.awaitTermination()
 
     def exception(self) -> Any:
-        """Return the failure of any of the started queries, None if there is none."""
+        """Return the failure of any of the started queries, with its cause in front; None if there
+        is none so far.
+        """
         if self._thread is not None:
             return self._failure
         error = super().exception()
@@ -332,10 +334,10 @@ class TopologyQuery(_SparkQuery):
 
 @cache
 def _class_for(spark_class: type) -> Any:
-    """Return the class for one kind of session: a subclass of that kind's query class.
+    """Return a subclass of ``TopologyQuery`` and of ``spark_class``, the class of queries in one
+    kind of session. Each kind has one such class.
 
     So ``isinstance(query, StreamingQuery)`` holds with the class that a user of the session knows.
-    Both kinds have a class of their own. That of Spark Connect needs packages that others lack, so
-    it is not imported here.
+    That of Spark Connect needs packages that others lack, so it is not imported here.
     """
     return type("TopologyQuery", (TopologyQuery, spark_class), {})

@@ -109,7 +109,8 @@ def settings(partitions: Positive) -> dict[str, str]:
 
 
 def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query, and return it as soon as its sources exist, or after five seconds.
+    """Start the query of ``writer``, and return it once its sources exist, once it has ended, or
+    after ``_SOURCES_WITHIN_S`` seconds.
 
     A query copies the session's settings as it starts. A source of files does not use the copy: it
     reads the session's own settings when it is made, shortly after.
@@ -126,8 +127,8 @@ def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
 
 
 def has_timers(plan: Plan, *, timed: bool) -> bool:
-    """Say whether stages have timers: all if ``timed``, else those whose rows may wait for a
-    source.
+    """Return True if any stage of ``plan`` has timers. All have them if ``timed``, else those whose
+    rows may wait for a source.
     """
     return timed or any(stage.fragment.align_us is not None for stage in plan.stages)
 
@@ -227,10 +228,11 @@ def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
     """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
-    nothing. ``streaming``: the stages as Spark runs them. ``folder``: the checkpoint.
+    nothing. The writer has no trigger and no name yet.
 
-    It has no trigger and no name yet. Sinks raise their errors: ``PlanError`` if a result does not
-    suit the target, ``TargetError`` if the target cannot take it.
+    ``streaming``: the stages as Spark runs them. ``folder``: that of the checkpoint. Sinks raise
+    their errors: ``PlanError`` if a result does not suit the target, ``TargetError`` if the target
+    cannot take it.
     """
     session = session_of(plan.results[0].stage.node)
     packed = not outcomes or has_several_sinks(outcomes)
@@ -246,8 +248,8 @@ def writer_of(
 
 
 def has_several_sinks(outcomes: Sequence[Outcome]) -> bool:
-    """Say whether rows go to several sinks, which Spark's own way cannot do. There must be an
-    outcome.
+    """Return True if rows go to several sinks, over all ``outcomes``, of which there must be one.
+    Spark's own way of writing has one sink.
     """
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
 
@@ -256,10 +258,10 @@ def rows_of_plan(
     plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool
 ) -> DataFrame:
     """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
-    its results. ``streaming``: the stages as Spark runs them.
+    its results. Without ``packed``, the plan must have one result.
 
-    If they are silent, only dead letters come out. Without ``packed``, the plan must have one
-    result.
+    ``streaming``: the stages as Spark runs them. If it is ``silent``, only dead letters come out,
+    and without ``packed`` nothing. Gives a warning, once, if the session's Spark leaks sockets.
     """
     if packed:
         rows = reduce(DataFrame.union, flow.run_results(plan, streaming))
@@ -286,14 +288,16 @@ def spark_version(session: SparkSession) -> str:
 
 
 def leaks_sockets(session: SparkSession) -> bool:
-    """Say whether the session's Spark never closes a socket of each task with state
+    """Return True if the session's Spark never closes a socket of each task with state
     (SPARK-58932).
     """
     return spark_version(session).startswith("4.2.0")
 
 
 def _warn_of_socket_leak(session: SparkSession, tasks: int) -> None:
-    """Warn once per session if its Spark leaks sockets: ``tasks`` of them in each micro-batch."""
+    """Warn once per session if its Spark leaks sockets. ``tasks``: the number of sockets that each
+    micro-batch leaves open; 0 warns of nothing.
+    """
     if session in _WARNED_SESSIONS or tasks == 0 or not leaks_sockets(session):
         return
     _WARNED_SESSIONS.add(session)
