@@ -229,8 +229,8 @@ _CACHES: dict[Path, SegmentCache] = {}
 
 
 def segment_cache() -> SegmentCache:
-    """Return this worker process's cache of open segments. Its limit of mapped bytes is that in the
-    environment; without one there is none.
+    """Return this worker process's cache of open segments. The environment variable
+    ``MAPPED_BYTES_MAX`` limits the bytes that the cache keeps mapped; without it there is no limit.
     """
     directory = task.temporary_directory("dovetail-segments")
     if directory not in _CACHES:

@@ -73,9 +73,9 @@ class FlatEmission(Emission):
         """Yield the changes of ``done`` as tables. Without changes and without a report, yield
         nothing.
 
-        The last table ends with a row without a change, which has the counts and the report as
-        JSON. That row has a table of its own where copying the last changes would cost more.
-        ``bucket`` and ``high_time_us`` are not used.
+        With a report, the last table ends with a row without a change, which has the counts and the
+        report as JSON. That row has a table of its own where copying the last changes would cost
+        more. ``bucket`` and ``high_time_us`` are not used.
         """
         last = self._empty_output
         for rows in _split_changes(done.changes):

@@ -437,7 +437,7 @@ def packing_function(
         others: list[pa.RecordBatch] = []
         timer = PackTimer()
 
-        def rows_to_pack() -> Iterator[pa.RecordBatch]:
+        def own_rows() -> Iterator[pa.RecordBatch]:
             """Yield the rows of each batch without those that pass, which go to ``others``."""
             for batch in timer.time_reading(batches):
                 rows = batch
@@ -447,7 +447,7 @@ def packing_function(
                 yield rows
 
         with locate_errors(title, lambda _: f"input partition {task.partition()}"):
-            for packed in timer.time_packing(pack_partition(packings, rows_to_pack(), task.partition())):
+            for packed in timer.time_packing(pack_partition(packings, own_rows(), task.partition())):
                 yield packed
                 yield from others
                 others.clear()

@@ -135,7 +135,10 @@ class Wire:
             places += [self._place((reference, part), column) for part, column in columns]
         for field in () if input_.references else input_.value_fields:
             own_key = field.name in input_.source.key.names
-            places += [self._place_canonical(field)] if own_key else self.place_columns([field.name])
+            if own_key:
+                places.append(self._place_canonical(field))
+            else:
+                places += self.place_columns([field.name])
         positions = enumerate(read.positions)
         places += [self._place(("position", n), p.cast(LongType())) for n, p in positions]
         if spec.arrival.by_file:

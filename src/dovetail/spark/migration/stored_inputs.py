@@ -95,7 +95,8 @@ def _rows_by_input(
     rows_by_entry = {}
     for entry, ports in wanted.items():
         if input_identity(describe_input(nodes, entry.base)) in old_identities:
-            part, frame = _rows_of_input(stored, nodes, entry, ports, _kept_descriptions(plan, ports))
+            enough = _kept_descriptions(plan, ports)
+            part, frame = _rows_of_input(stored, nodes, entry, ports, enough)
             rows_by_entry[part] = frame
     return rows_by_entry
 

@@ -73,8 +73,8 @@ def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _letters_of_view(view: View) -> DataFrame:
-    """Return the rows that a view itself leaves out, as dead letters, one row each. Those of views
-    below it are not among them.
+    """Return the dead letters of a view, one row each: rows on which its expressions fail, or which
+    do not meet its expectation. Those of views below it are not among them.
     """
     read = rows_of_input(view, _upstream_changelog(view), reported=len(views_of(view)) - 1)
     return _letters_in_column(read.frame, FAILED)

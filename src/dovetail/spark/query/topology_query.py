@@ -327,7 +327,9 @@ class TopologyQuery(_SparkQuery):
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
-        """The last progress report of any started query; None before the first one."""
+        """The last progress report of the query started last; of an earlier one if it has none yet,
+        None before the first.
+        """
         latest = (query.lastProgress for query in reversed(self._queries))
         return next((progress for progress in latest if progress is not None), None)
 

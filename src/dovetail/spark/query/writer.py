@@ -179,7 +179,8 @@ class StartRequest:
 
         ``buckets``: the number in the checkpoint that the query goes on from, None for none; it
         goes before the default. Raises ``PlanError`` for more partitions than buckets. Gives a
-        ``DovetailWarning`` for the default of partitions on many cores.
+        ``DovetailWarning`` for the default of partitions, if that is below the buckets, on
+        ``CORES_MANY`` cores or more.
         """
         asked = buckets if self.buckets is None else self.buckets
         partitions = self.partitions
