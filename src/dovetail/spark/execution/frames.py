@@ -447,7 +447,8 @@ def packing_function(
                 yield rows
 
         with locate_errors(title, lambda _: f"input partition {task.partition()}"):
-            for packed in timer.time_packing(pack_partition(packings, own_rows(), task.partition())):
+            packed_rows = pack_partition(packings, own_rows(), task.partition())
+            for packed in timer.time_packing(packed_rows):
                 yield packed
                 yield from others
                 others.clear()

@@ -106,7 +106,9 @@ def _source_without_rows(session: SparkSession, path: str, source: Source) -> So
 
     unread = source.with_unread
     return replace(
-        source, frame=empty_frame(source.frame), with_unread=None if unread is None else empty_frame(unread)
+        source,
+        frame=empty_frame(source.frame),
+        with_unread=None if unread is None else empty_frame(unread),
     )
 
 

@@ -165,7 +165,8 @@ def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str,
     ``CheckpointError`` if the separate query's checkpoint is gone, ``ConfigurationError`` if Spark
     cannot read it.
     """
-    return CheckpointStores.of(operator, session, folder_of_separate_query(checkpoint), None).blobs_by_stage()
+    folder = folder_of_separate_query(checkpoint)
+    return CheckpointStores.of(operator, session, folder, None).blobs_by_stage()
 
 
 def remove_files(session: SparkSession, checkpoint: str) -> None:
