@@ -249,7 +249,10 @@ class Frames(Flow[DataFrame, DataFrame]):
 
     def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage on its packed ``inputs``. Return its changes as rows of ``PACKED``, already
-        partitioned for its only reader. The stage's counts are observed metrics.
+        partitioned for its only reader.
+
+        A stage of the last changes before a delta join (``SettleLaw``) keeps no state and counts
+        nothing. Any other has state, and its counts are observed metrics.
         """
         packed, fragment, reading = _union(inputs), step.stage.fragment, step.hash_column_edge
         assert reading is not None
@@ -463,8 +466,8 @@ def end_of_input_function(
     """Return the ``mapInArrow`` function that tells the buckets of the stage ``reader`` that all
     their inputs have ended. ``sources``: the number of these inputs.
 
-    Rows of ``PACKED`` come out unchanged, before these messages. Each of the input's ``partitions``
-    tasks tells an equal share of the buckets, which have the ``labels``.
+    Rows of ``PACKED`` come out unchanged, before these messages. ``labels``: those of the buckets.
+    ``partitions``: the number of tasks of the input, each of which tells a share of the buckets.
     """
 
     @task.freezing_imports
@@ -490,7 +493,8 @@ def _is_flat(output: Output) -> bool:
 
 def unpack_rows(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
     """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. If
-    rows pass the ``step``, they are in one more column, the last; None if none can.
+    rows pass the ``step``, they are in one more column, the last. ``step``: None if no rows can
+    pass.
     """
     schema = _in_session_timezone(packed, output)
 
@@ -555,7 +559,7 @@ def _map_to_flat_rows(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
     """Return the flat rows, in the columns of ``output``, that ``function`` makes of packed rows.
-    If rows pass the ``step``, they are in one more column, the last. ``step``: None if none can
+    If rows pass the ``step``, they are in one more column, the last. ``step``: None if no rows can
     pass.
     """
     columns = output.columns

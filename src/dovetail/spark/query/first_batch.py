@@ -357,8 +357,10 @@ def _write_binding(
 
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
     """Run the first micro-batch to its end as a query without sinks. Its checkpoint is the folder
-    of initial rows, from which the real query takes the state. ``partitions``: the number of tasks.
-    Raises its failure (``run_to_end``).
+    of initial rows, from which the real query takes the state.
+
+    ``plan``: without dead letters. ``partitions``: the number of tasks of each stage. Raises the
+    failure of the query (``run_to_end``).
     """
     folder = row_files.folder_of_separate_query(run.checkpoint)
     separate_run = replace(run, outcomes=(), checkpoint=folder)
@@ -371,7 +373,8 @@ def _streaming_stages(
     run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
     """Return the stages of the first micro-batch, which read the files of initial rows.
-    ``partitions``: the number of tasks of each. ``timed``: stages may be called again by the clock.
+    ``partitions``: the number of tasks of each. ``timed``: True if all stages have timers, not only
+    those that wait.
     """
     session, inputs = run.session, first.rows.inputs_of(plan)
     results = enumerate(first.rows.results_of(plan), start=len(inputs))
@@ -419,10 +422,12 @@ def run_to_end(
 
 
 def _rewrite_offsets(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
-    """Rewrite the last offsets of the checkpoint, so that it has read its sources up to the offsets
-    in ``carried``. Copy what Spark has noted of these sources from the other checkpoint.
+    """Set the last planned offsets of ``checkpoint`` to those in ``carried``, up to which the query
+    has then read its sources. Replace what is noted of sources there by what the other checkpoint
+    has noted.
 
-    A micro-batch must be planned in ``checkpoint``. What is noted there of sources is removed.
+    A micro-batch must be planned in ``checkpoint``. Sources without an offset in ``carried`` begin
+    anew.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))

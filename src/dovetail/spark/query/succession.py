@@ -99,8 +99,8 @@ def running_query(operator: str, initial: Any) -> tuple[TopologyQuery | None, An
 def refuse_taken_over(
     run: StartRequest, bound: Mapping[str, Any] | None, former: TopologyQuery, *, emits: bool
 ) -> None:
-    """Raise ``CheckpointError`` if ``run`` has already taken over from ``former``, which runs
-    again. Both would write the same changes.
+    """Raise ``CheckpointError`` if ``run`` has begun and does not follow ``former``, a running
+    query, which means that it has taken over. Both would write the same changes.
 
     ``bound``: the binding of ``run``, None before it has begun. ``emits``: True if its sinks also
     get the initial rows. Then it never takes over, and nothing is raised.
