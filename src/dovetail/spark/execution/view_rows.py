@@ -69,10 +69,10 @@ def rows_of_view(
     """Return the rows of a view from those of its node, which are in ``read``. An array that is
     exploded gives a row per element, and none if it is null or empty.
 
-    A row that does not meet the view's condition, or for which that is null, is left out of a
-    stream, and becomes a tombstone of a table. Columns that mark what is no row (``PASSING``,
-    ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or a record without a value, has null
-    values, and no expression is computed for it.
+    A row that does not meet the view's condition is left out of a stream, and becomes a tombstone
+    of a table. A null is not met. Columns that mark what is no row (``PASSING``, ``UNREAD``,
+    ``FAILED``) stay as they are. A tombstone, or a record without a value, has null values, and no
+    expression is computed for it.
 
     Rows on which an expression fails are left out, unless the view fails the query. If the view
     ``reports``, these rows are counted in ``observations``, and stay with their dead letters in
