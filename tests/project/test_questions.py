@@ -12,7 +12,7 @@ LANDING = DOCS / "index.md"
 PAGE = DOCS / "questions.md"
 QUESTIONS = [
     "Is my input a table or a stream?",
-    "A dimension row comes late: what happens?",
+    "What happens if a dimension row comes late?",
     "Do I need a watermark?",
     "What does an update of one dimension row cost?",
     "Can I join two streams without a window?",
