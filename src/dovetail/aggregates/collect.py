@@ -319,8 +319,7 @@ class CollectSet(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the lists of values, the first column of ``state``, with an empty list for null.
-        """
+        """Return the lists of values, the first column of ``state``, an empty list for null."""
         return _no_nulls(state[0])
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:

@@ -63,8 +63,7 @@ class Extreme(Accumulating):
         return [comparable.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the extreme of ``left`` and ``right`` together, row by row; null if both are null.
-        """
+        """Return the extreme of ``left`` and ``right`` together, row by row; null if both are."""
         row = np.arange(len(left[0]))
         return self.accumulated(
             GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right

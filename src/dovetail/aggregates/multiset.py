@@ -61,8 +61,7 @@ class Listing(Aggregate):
 
     @property
     def reach(self) -> int:
-        """The number of values that a result needs from the end of the lists that ``reads`` names.
-        """
+        """The number of values that a result needs of the end of the lists in ``reads``."""
         return 1
 
     @abstractmethod

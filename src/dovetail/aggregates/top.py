@@ -248,7 +248,9 @@ class Top(Listing):
         """
         by, shown = rows.flatten()
         (key,) = ordering.to_ordered_keys([by]).keys
-        return _number_key_combinations([group, ~key if self.descending else key, *_row_keys(shown)])
+        return _number_key_combinations(
+            [group, ~key if self.descending else key, *_row_keys(shown)]
+        )
 
 
 def _row_keys(values: pa.Array) -> Iterator[Ints]:

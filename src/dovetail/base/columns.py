@@ -151,8 +151,7 @@ def shared_name(index: int) -> str:
 
 
 def wire_name(index: int) -> str:
-    """Return the internal name that column ``index`` has on its way, in place of the user's name.
-    """
+    """Return the internal name of column ``index`` on its way, in place of the user's name."""
     return f"_wire_{index}"
 
 

@@ -269,8 +269,7 @@ class HintedChange(Hinted):
     _hints = _OF_CHANGES
 
     def _of_column(self, name: str) -> str:
-        """Return the remedy for the column ``name``, used as an attribute or an item of a change.
-        """
+        """Return the remedy for the column ``name``, used as an attribute or item of a change."""
         return f"Read values[{name!r}], or key[{name!r}]"
 
 

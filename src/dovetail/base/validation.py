@@ -38,8 +38,6 @@ from dovetail.errors import PlanError
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
-Annotation: TypeAlias = Any
-"""A type as ``get_type_hints`` returns it: a class, a literal, a union, a type with rules."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ _WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
 """The annotation of an option with a default, as text."""
 
 
-def default_of(kind: Annotation) -> Any:
+def default_of(kind: Any) -> Any:
     """Return the default of a field of a ``TypedDict`` of options: the value in the ``Default`` of
     its annotation ``kind``, None without one.
     """
@@ -278,7 +276,7 @@ def _named_arguments(parameter: inspect.Parameter, value: Any) -> Iterable[tuple
 
 
 @cache
-def parameter_annotations(function: Callable[..., Any]) -> dict[str, Annotation]:
+def parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's parameters, and of the options that it shares, by
     name. Parameters without an annotation are left out.
 
@@ -297,7 +295,7 @@ def parameter_annotations(function: Callable[..., Any]) -> dict[str, Annotation]
     return kinds if shared is None else kinds | get_type_hints(shared, include_extras=True)
 
 
-def _check_argument(operator: str, argument: str, value: Any, kind: Annotation) -> None:
+def _check_argument(operator: str, argument: str, value: Any, kind: Any) -> None:
     """Raise ``PlanError`` if a value does not fit the annotation ``kind``. ``operator``: the name
     of the call in the error. ``argument``: that of the argument, such as ``how=``.
     """
@@ -306,17 +304,19 @@ def _check_argument(operator: str, argument: str, value: Any, kind: Annotation) 
     shown = shown_value(value)
     problem = next(_item_problems(value, kind), f"is {shown}")
     hint = OF_VALUES.get((operator, shown)) or OF_VALUES.get(("", shown))
-    raise PlanError(operator, f"{argument} {problem}", hint or f"Give {_join_with_or(_describe_kind(kind))}")
+    raise PlanError(
+        operator, f"{argument} {problem}", hint or f"Give {_join_with_or(_describe_kind(kind))}"
+    )
 
 
-def _fits(value: Any, kind: Annotation) -> bool:
+def _fits(value: Any, kind: Any) -> bool:
     """Say whether a value fits the annotation ``kind``. Annotations whose origin has no entry in
     ``_FITS`` count as classes.
     """
     return _FITS.get(get_origin(kind), _fits_class)(value, kind)
 
 
-def _fits_class(value: Any, kind: Annotation) -> bool:
+def _fits_class(value: Any, kind: Any) -> bool:
     """Say whether a value is of ``kind``: a class, a protocol or a ``TypedDict``. Everything is of
     ``Any``.
 
@@ -341,7 +341,7 @@ def _fits_class(value: Any, kind: Annotation) -> bool:
     return both_of_spark and kind.__name__ == type(value).__name__
 
 
-def _fits_rules(value: Any, kind: Annotation) -> bool:
+def _fits_rules(value: Any, kind: Any) -> bool:
     """Say whether a value fits the ``Annotated`` type ``kind``: it is of the annotated type, and
     all rules hold. Notes that are no ``Rule`` do not count.
     """
@@ -349,18 +349,17 @@ def _fits_rules(value: Any, kind: Annotation) -> bool:
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
-def _fits_alternative(value: Any, kind: Annotation) -> bool:
+def _fits_alternative(value: Any, kind: Any) -> bool:
     """Say whether a value fits one of the alternatives of the union ``kind``."""
     return any(_fits(value, option) for option in get_args(kind))
 
 
-def _fits_literal(value: Any, kind: Annotation) -> bool:
-    """Say whether a value is one of the literals of ``kind``, and of the same type: True is not 1.
-    """
+def _fits_literal(value: Any, kind: Any) -> bool:
+    """Say whether a value is one of the literals of ``kind``, of the same type: True is not 1."""
     return any(type(value) is type(literal) and value == literal for literal in get_args(kind))
 
 
-def _fits_list(value: Any, kind: Annotation) -> bool:
+def _fits_list(value: Any, kind: Any) -> bool:
     """Say whether a value is a list, not a text or bytes, whose items all fit; an empty one does.
     ``kind``: a ``Sequence`` or a tuple; its first type counts for all items.
     """
@@ -368,7 +367,7 @@ def _fits_list(value: Any, kind: Annotation) -> bool:
     return listed and all(_fits(item, get_args(kind)[0]) for item in value)
 
 
-def _fits_mapping(value: Any, kind: Annotation) -> bool:
+def _fits_mapping(value: Any, kind: Any) -> bool:
     """Say whether a value is a mapping whose names and values all fit those of ``kind``, a
     ``Mapping`` of two types. An empty one does.
     """
@@ -389,7 +388,7 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 }
 
 
-def _item_problems(value: Any, kind: Annotation) -> Iterator[str]:
+def _item_problems(value: Any, kind: Any) -> Iterator[str]:
     """Yield a phrase for each item of a list, or name or value of a mapping, that does not fit,
     such as ``has 3``.
 
@@ -408,7 +407,7 @@ def _item_problems(value: Any, kind: Annotation) -> Iterator[str]:
                     yield f"has {shown_value(item)} for {shown_value(key)}"
 
 
-def _alternatives(kind: Annotation) -> Iterator[Any]:
+def _alternatives(kind: Any) -> Iterator[Any]:
     """Yield the alternatives of the annotation ``kind`` in order, such as the types of a union at
     any depth. Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
     """
@@ -421,13 +420,15 @@ def _alternatives(kind: Annotation) -> Iterator[Any]:
         yield kind
 
 
-def _describe_kind(kind: Annotation) -> list[str]:
+def _describe_kind(kind: Any) -> list[str]:
     """Return the descriptions of the annotation's alternatives, such as ``a text``, None last. An
     annotation with rules has the description of its first rule.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return [next((r.said for r in args[1:] if isinstance(r, Rule)), *_describe_kind(args[0])[:1])]
+        return [
+            next((r.said for r in args[1:] if isinstance(r, Rule)), *_describe_kind(args[0])[:1])
+        ]
     if origin in (Union, UnionType):
         descriptions = [description for arg in args for description in _describe_kind(arg)]
         return [
@@ -439,7 +440,11 @@ def _describe_kind(kind: Annotation) -> list[str]:
     if origin in (Sequence, tuple):
         return [f"a list, each item of it {_join_with_or(_describe_kind(args[0]))}"]
     if origin is Mapping:
-        names = f"each name {_join_with_or(_describe_kind(args[0]))}, " if get_origin(args[0]) is Annotated else ""
+        names = (
+            f"each name {_join_with_or(_describe_kind(args[0]))}, "
+            if get_origin(args[0]) is Annotated
+            else ""
+        )
         return [f"a mapping, {names}each value of it {_join_with_or(_describe_kind(args[1]))}"]
     return [_NAMES.get(origin or kind) or _with_article((origin or kind).__name__)]
 

@@ -58,7 +58,7 @@ def upgrade(
         results = [load_topology(name, Topology) for name in topology]
 
         def run_upgrade(*, dry_run: bool) -> list[dict[str, Any]]:
-            """Return the steps of the upgrade, a row for each stage; make them unless ``dry_run``."""
+            """Return the upgrade's steps, a row for each stage; make them unless ``dry_run``."""
             frame = goes_on(
                 spark,
                 old,

@@ -142,7 +142,9 @@ def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
     return (list(row.asDict(recursive=True).values()) for row in frame.toLocalIterator())
 
 
-def _write_rows(names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int) -> None:
+def _write_rows(
+    names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int
+) -> None:
     """Write rows with the columns ``names``: all as JSON, one a line, if ``form`` is ``json``, else
     the first ``limit`` of them as a table. A line below the table says if there are more.
     """

@@ -244,7 +244,11 @@ def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[
     piece_index, loaded = 0, []
     for piece in pieces:
         if piece.rows is not None:
-            rows = rows_in_memory(piece.rows) if stock is None else stock.numbered_ordering_columns(piece_index)
+            rows = (
+                rows_in_memory(piece.rows)
+                if stock is None
+                else stock.numbered_ordering_columns(piece_index)
+            )
             piece, piece_index = replace(piece, rows=rows), piece_index + 1
         loaded.append(piece)
     return loaded

@@ -109,8 +109,7 @@ class _KeyLogs(TableState):
 
 
 def _any_key_from_several_logs(rows: pa.Table) -> bool:
-    """Return True if two rows with equal hashes come from different logs. ``rows`` must have a row.
-    """
+    """Return True if two rows with equal hashes come from different logs. ``rows`` has one or more."""
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():
         return False

@@ -130,7 +130,9 @@ def _run_chain(share: Share) -> OperatorOutcome:
         for batch, input_rank in zip(share.batches, ranks, strict=True)
     ]
     clocks = {
-        index: np.concatenate([share.clock_at_rows(index, asking) for asking in range(len(sources))])
+        index: np.concatenate(
+            [share.clock_at_rows(index, asking) for asking in range(len(sources))]
+        )
         for index in {index for operator in operators for index in operator.clocks}
     }
     outputs: list[pa.Table | None] = []

@@ -322,7 +322,9 @@ class _BucketPack(Pack):
         ``batch``.
         """
         packer = self._packer
-        taken = packer.drop_unusable_rows(packer.drop_failed_keys(batch, self._counts), self._counts)
+        taken = packer.drop_unusable_rows(
+            packer.drop_failed_keys(batch, self._counts), self._counts
+        )
         if taken.num_rows:
             packer.refuse_timeless(taken)
             self._held.append(taken)

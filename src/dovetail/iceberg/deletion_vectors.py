@@ -19,7 +19,9 @@ def data_files_of(io: FileIO, path: str) -> frozenset[str]:
     """Return the paths of the data files that the Puffin file at ``path`` has deletion vectors of.
     A blob without such a path counts as the empty text.
     """
-    return frozenset(blob.properties.get(_REFERENCE, "") for blob in _read_puffin(io, path).footer.blobs)
+    return frozenset(
+        blob.properties.get(_REFERENCE, "") for blob in _read_puffin(io, path).footer.blobs
+    )
 
 
 def deleted_positions(io: FileIO, path: str, data_file: str) -> Ints:

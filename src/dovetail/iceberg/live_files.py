@@ -103,7 +103,9 @@ class ManifestReader:
             is_data[entry.data_file.content == DataFileContent.DATA].append(entry)
         deletes = self._deletes_by_partition(is_data[False])
         return {
-            entry.data_file.file_path: LiveFile(without_statistics(entry.data_file), self._deletes_of(entry, deletes))
+            entry.data_file.file_path: LiveFile(
+                without_statistics(entry.data_file), self._deletes_of(entry, deletes)
+            )
             for entry in is_data[True]
         }
 

@@ -207,13 +207,18 @@ class DbapiReader:
 
         columns = ", ".join(map(self._quoted_name, self._schema.names))
         table = ".".join(map(self._quoted_name, self._source.table.split(".")))
-        conditions = [self._key_condition(by, keys, add_parameter), *self._filter_conditions(add_parameter)]
+        conditions = [
+            self._key_condition(by, keys, add_parameter),
+            *self._filter_conditions(add_parameter),
+        ]
         query = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)}"  # noqa: S608
         if self._driver.paramstyle in _NAMED_STYLES:
             return query, {f"p{n}": value for n, value in enumerate(parameters, start=1)}
         return query, tuple(parameters)
 
-    def _key_condition(self, by: Sequence[str], keys: pa.Table, add_parameter: Callable[[Any], str]) -> str:
+    def _key_condition(
+        self, by: Sequence[str], keys: pa.Table, add_parameter: Callable[[Any], str]
+    ) -> str:
         """Return the SQL condition that a row has one of the keys in the columns ``by``, in a form
         that uses indexes; ``1 = 0`` without keys.
 

@@ -155,8 +155,7 @@ def _quoted_name(name: str) -> str:
 
 
 def _sql_literal(value: Any) -> str:
-    """Return a text, a finite number or a boolean as an SQL literal. Quotes in a text are doubled.
-    """
+    """Return a text, a finite number or a boolean as an SQL literal. Quotes are doubled."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

@@ -62,8 +62,7 @@ class PostgresReader:
     """
 
     def __init__(self, source: PostgresLookup, schema: pa.Schema) -> None:
-        """Import psycopg, without connecting. Raises ``ConfigurationError`` if it is not installed.
-        """
+        """Import psycopg, without connecting. Raises ``ConfigurationError`` if it is missing."""
         self._source = source
         self._schema = schema
         self._psycopg = psycopg_for(source.title)

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from dovetail.page.content import Shown
 from dovetail.page.figures import Figures
-from dovetail.page.search import latest_letters, error_in_words
+from dovetail.page.search import error_in_words, latest_letters
 
 _EVERY_S = 1.0
 _ANSWERS_MAX = 2
@@ -95,7 +95,9 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         "/letters": letters,
     }
     return Starlette(
-        routes=[Route(path, _with_token_check(endpoint, token)) for path, endpoint in routes.items()]
+        routes=[
+            Route(path, _with_token_check(endpoint, token)) for path, endpoint in routes.items()
+        ]
     )
 
 

@@ -154,8 +154,7 @@ def grandalf_classes() -> SimpleNamespace:
 
 
 def _port_key(source: str) -> Hashable:
-    """Return the key of the port by which the rows of ``source``, the id of a node, enter a stage.
-    """
+    """Return the key of the port by which rows of ``source``, the id of a node, enter a stage."""
     return "port", source
 
 
@@ -175,7 +174,9 @@ def _arrange_stage(
         for source, target in graph.edges
         if target in stage_sizes
     ]
-    ports: dict[Hashable, Size] = {source: (_LANE, 0.0) for source, _ in lines if source not in stage_sizes}
+    ports: dict[Hashable, Size] = {
+        source: (_LANE, 0.0) for source, _ in lines if source not in stage_sizes
+    }
     return _arrange_boxes(library, {**ports, **stage_sizes}, lines, _PORT_GAP, low=False)
 
 

@@ -38,7 +38,8 @@ def _node_lines(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
     """Yield a line of Mermaid's text for each node, after ``indent``."""
     for node in nodes:
         opening, closing = _SHAPES[node.kind]
-        yield f"{indent}{node.id}{opening}{_quoted_text(chain([node.title], node.details))}{closing}"
+        label = _quoted_text(chain([node.title], node.details))
+        yield f"{indent}{node.id}{opening}{label}{closing}"
 
 
 def _quoted_text(lines: Iterable[str]) -> str:

@@ -15,7 +15,13 @@ from dovetail.plan.views import View
 from dovetail.provenance.evaluation import computed_row
 from dovetail.provenance.explanation import Presence, RowExplanation, columns_in_words
 from dovetail.provenance.group_records import Records
-from dovetail.provenance.stored_rows import StateReader, StoredRow, columns_to_seek, current_rows, moment
+from dovetail.provenance.stored_rows import (
+    StateReader,
+    StoredRow,
+    columns_to_seek,
+    current_rows,
+    moment,
+)
 from dovetail.provenance.view_keys import (
     condition_of,
     has_other_constant,
@@ -62,7 +68,9 @@ class Entries:
 
     # Inputs of stages.
 
-    def explain_input_row(self, stages: Sequence[Stage], entry: Entry, match: Key) -> RowExplanation:
+    def explain_input_row(
+        self, stages: Sequence[Stage], entry: Entry, match: Key
+    ) -> RowExplanation:
         """Explain the row of ``entry``, an input of these stages, that has the values ``match``. Of
         several such rows, the first one that is stored counts.
 
@@ -95,7 +103,9 @@ class Entries:
         assert isinstance(entry, View)
         return replace(explained, inputs=(self._explain_viewed_row(entry, row.values, row),))
 
-    def _explain_viewed_row(self, view: View, columns: Key, row: StoredRow | None) -> RowExplanation:
+    def _explain_viewed_row(
+        self, view: View, columns: Key, row: StoredRow | None
+    ) -> RowExplanation:
         """Explain the row of the viewed node that makes a row of the view.
 
         ``columns``: the known columns of the view's row, by name. ``row``: the stored row of the
@@ -115,7 +125,11 @@ class Entries:
         if stored:
             return self.explain_store_row(node, stored[0])
         if row is None:
-            return self.explain_by_rows_below(node, key) if stored is None else self.explain_missing_row(node, key)
+            return (
+                self.explain_by_rows_below(node, key)
+                if stored is None
+                else self.explain_missing_row(node, key)
+            )
         return self.explain_store_row(node, replace(row, values=viewed))
 
     def explain_missing_row(self, entry: Entry, match: Key) -> RowExplanation:
@@ -235,7 +249,9 @@ class Entries:
 
     # Stores.
 
-    def _find_stored_rows(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow] | None:
+    def _find_stored_rows(
+        self, stages: Sequence[Stage], entry: Entry, match: Key
+    ) -> list[StoredRow] | None:
         """Return the stored rows of the input ``entry`` that have the values ``match``; empty if no
         row has them.
 

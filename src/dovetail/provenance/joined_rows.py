@@ -8,7 +8,7 @@ from typing import Any
 
 from dovetail.laws.joins.table_join import How
 from dovetail.plan.nodes import JoinNode
-from dovetail.provenance.entries import Entries, Key, has_all_columns, explanation_of
+from dovetail.provenance.entries import Entries, Key, explanation_of, has_all_columns
 from dovetail.provenance.evaluation import computed_row
 from dovetail.provenance.explanation import Presence, RowExplanation
 

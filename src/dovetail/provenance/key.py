@@ -43,7 +43,9 @@ def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
             "Give these",
         )
     if not node.null_keys and any(value is None for value in values):
-        raise PlanError(caller, f"key= is {_key_in_words(key)}, and no key has a null", "Give a value")
+        raise PlanError(
+            caller, f"key= is {_key_in_words(key)}, and no key has a null", "Give a value"
+        )
     return {
         field.name: _checked_value(caller, field, value)
         for field, value in zip(fields, values, strict=True)

@@ -149,7 +149,9 @@ def sorted_rows(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredR
     row must have all of ``names``.
     """
     try:
-        return sorted(rows, key=lambda row: [(v is not None, v) for v in _column_values(row, names)])
+        return sorted(
+            rows, key=lambda row: [(v is not None, v) for v in _column_values(row, names)]
+        )
     except TypeError:
         return sorted(rows, key=lambda row: repr(_column_values(row, names)))
 

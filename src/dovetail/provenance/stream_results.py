@@ -25,7 +25,9 @@ _UNMATCHED = "of the records that are kept, none matches another or has come out
 class StreamResults(JoinedRows):
     """The explanations of results of joins of two streams."""
 
-    def explain_stream_results(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+    def explain_stream_results(
+        self, node: StreamJoin, key: Key, stages: Sequence[Stage]
+    ) -> RowExplanation:
         """Explain the results of a join of two streams that have this key: by the records of both
         sides that are still stored, at most ``members`` of each side.
 

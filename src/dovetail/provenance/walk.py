@@ -44,10 +44,10 @@ from dovetail.plan.views import View
 from dovetail.provenance.entries import Key, explanation_of, store_of, stores_of, unknown_row
 from dovetail.provenance.explanation import RowExplanation, columns_in_words, readable_text
 from dovetail.provenance.group_records import GroupRecords, group_records
-from dovetail.provenance.stored_rows import StoredRow, sorted_rows, moment
+from dovetail.provenance.stored_rows import StoredRow, moment, sorted_rows
 from dovetail.provenance.stream_results import StreamResults
 from dovetail.provenance.view_keys import has_other_constant
-from dovetail.provenance.window_keys import key_under_names, key_of_right_window
+from dovetail.provenance.window_keys import key_of_right_window, key_under_names
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,10 @@ class Walk(StreamResults):
         """
         right = dict(zip(node.right.key.names, key.values(), strict=True))
         left = dict(zip(node.left.key.names, key.values(), strict=True))
-        sides = self._explain_input(node.left, left, stages), self._explain_input(node.right, right, stages)
+        sides = (
+            self._explain_input(node.left, left, stages),
+            self._explain_input(node.right, right, stages),
+        )
         return self.explain_joined_row(node, key, sides)
 
     @_explain.register
@@ -149,12 +152,16 @@ class Walk(StreamResults):
             return self._explain_unmatched_right_row(node, key, theirs, subscribing, answering)
         routes = self.rows(subscribing, _first_store_name(subscribing), primary)
         if not routes:
-            return self.explain_joined_row(node, key, (self.explain_missing_row(node.left, primary),))
+            return self.explain_joined_row(
+                node, key, (self.explain_missing_row(node.left, primary),)
+            )
         left = self._explain_left_row(node, primary, routes[0], answering)
         foreign = [routes[0].values[foreign_name(n)] for n in range(len(node.right.key))]
         return self._explain_reference(node, key, left, foreign, [answering])
 
-    def _explain_shared_join(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+    def _explain_shared_join(
+        self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]
+    ) -> RowExplanation:
         """Explain the row with this key of a foreign key join whose stages also compute other joins
         of the same left table.
 
@@ -165,7 +172,9 @@ class Walk(StreamResults):
         inner = node.left.node if isinstance(node.left, Derived) else None
         shared = any(inner in stage.within for stage in stages)
         left = (
-            self._explain(inner, primary, stages) if shared else self.explain_input_row(stages, node.left, primary)
+            self._explain(inner, primary, stages)
+            if shared
+            else self.explain_input_row(stages, node.left, primary)
         )
         row = {**left.key, **left.values}
         foreign = [row[name] for name in node.on if isinstance(name, str) and name in row]
@@ -266,7 +275,9 @@ class Walk(StreamResults):
         retracting = _sending_stage(stages[-1])
         rows_of_groups = self.rows(retracting, _first_store_name(retracting), group)
         group_rows = sorted_rows(rows_of_groups, node.input.key.names)
-        members = tuple(self.explain_store_row(node.input, row) for row in group_rows[: self.members])
+        members = tuple(
+            self.explain_store_row(node.input, row) for row in group_rows[: self.members]
+        )
         if not group_rows:
             reason = f"{node.input.name} has no row with {columns_in_words(group)}"
             return explanation_of(node, key, "none", reason=reason)
@@ -331,7 +342,9 @@ class Walk(StreamResults):
         if not taken:
             none = f"{node.input.name} had no record with {columns_in_words(key)}"
             return explanation_of(node, key, "none", reason=records.late_in_words or none)
-        members = tuple(self.explain_stored_record(node.input, row) for row in taken[: self.members])
+        members = tuple(
+            self.explain_stored_record(node.input, row) for row in taken[: self.members]
+        )
         more = len(taken) - len(members)
         values = {name: rows[0].values[name] for name in node.values.names} if rows else {}
         reasons = [f"{more:,} more records are not named"] if more else []
@@ -378,7 +391,9 @@ class Walk(StreamResults):
         not kept. The presence is ``"none"`` if the array lacks the element.
         """
         *parent, element = key.values()
-        below = self._explain_input(node.node, dict(zip(node.node.key.names, parent, strict=True)), stages)
+        below = self._explain_input(
+            node.node, dict(zip(node.node.key.names, parent, strict=True)), stages
+        )
         if below.presence != "row":
             return explanation_of(node, key, below.presence, reason=below.reason, inputs=(below,))
         array = below.values.get(node.column) or []
@@ -449,7 +464,9 @@ class Walk(StreamResults):
             return replace(explained, presence="none", values={}, time=None, reason=reason)
         return explained
 
-    def _close_and_stream_time_us(self, windowed: Node, row: Key, stages: Sequence[Stage]) -> tuple[int, int | None]:
+    def _close_and_stream_time_us(
+        self, windowed: Node, row: Key, stages: Sequence[Stage]
+    ) -> tuple[int, int | None]:
         """Return the stream time from which the window in ``row`` is closed, and the present stream
         time of the slowest input, both in microseconds.
 
@@ -477,9 +494,13 @@ class Walk(StreamResults):
         The right row is the one of the same window, of a shifted window, or with the same key. The
         presence is ``"unknown"`` if the right row's window is not known.
         """
-        left = self._explain_windowed_side(node.left, key_under_names(key, node.left.key.names), stages)
+        left = self._explain_windowed_side(
+            node.left, key_under_names(key, node.left.key.names), stages
+        )
         if node.meets_by_key and not node.left.stream:
-            right = self._explain_windowed_side(node.right, key_under_names(key, node.right.key.names), stages)
+            right = self._explain_windowed_side(
+                node.right, key_under_names(key, node.right.key.names), stages
+            )
             return self.explain_joined_row(node, key, (left, right))
         if left.presence != "row":
             return self.explain_joined_row(node, key, (left,))
@@ -491,9 +512,13 @@ class Walk(StreamResults):
             return self.explain_joined_row(
                 node, key, (left, explanation_of(node.right, match, "none")), missing=reason
             )
-        return self.explain_joined_row(node, key, (left, self._explain_windowed_side(node.right, match, stages)))
+        return self.explain_joined_row(
+            node, key, (left, self._explain_windowed_side(node.right, match, stages))
+        )
 
-    def _explain_windowed_side(self, entry: Entry, key: Key, stages: Sequence[Stage]) -> RowExplanation:
+    def _explain_windowed_side(
+        self, entry: Entry, key: Key, stages: Sequence[Stage]
+    ) -> RowExplanation:
         """Explain the row with this key of ``entry``, a side of a join of windowed tables.
 
         ``stages``: those that compute the join, and perhaps the side. Their stores of the side are
@@ -530,7 +555,9 @@ class Walk(StreamResults):
             right = explanation_of(node.right, match, "none", reason=reason)
         else:
             right = self._explain_input(node.right, match, stages)
-        return self.explain_joined_row(node, {n: record.get(n) for n in node.key.names}, (left, right))
+        return self.explain_joined_row(
+            node, {n: record.get(n) for n in node.key.names}, (left, right)
+        )
 
     @_explain.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:

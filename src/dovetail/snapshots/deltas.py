@@ -104,7 +104,9 @@ class Deltas:
         Raises the errors of ``delta_of``. Runs Spark jobs, each time anew.
         """
         frame = (
-            self.delta_of(root).frame if isinstance(root, SnapshotSource) else self._computed_rows(root)
+            self.delta_of(root).frame
+            if isinstance(root, SnapshotSource)
+            else self._computed_rows(root)
         )
         if frame is None:
             return TargetChanges(None, 0, few=True)

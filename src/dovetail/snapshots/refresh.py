@@ -31,8 +31,8 @@ from dovetail.snapshots.delta_reader import (
     StoredFrames,
     VersionReader,
     Versions,
-    says_version_is_gone,
     refuse_duplicates,
+    says_version_is_gone,
     state_that_fits,
 )
 from dovetail.snapshots.deltas import Deltas

@@ -127,9 +127,12 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
         rows=body["rows"],
         stores={
             name: Runs(
-                runs=tuple(SortedRun(tier, read_segments(stored)) for tier, stored in store["runs"]),
+                runs=tuple(
+                    SortedRun(tier, read_segments(stored)) for tier, stored in store["runs"]
+                ),
                 merges=tuple(
-                    Merge(tier, tuple(ends), read_segments(done)) for tier, ends, done in store["merges"]
+                    Merge(tier, tuple(ends), read_segments(done))
+                    for tier, ends, done in store["merges"]
                 ),
             )
             for name, store in body["stores"].items()
@@ -170,7 +173,9 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         "stores": {
             name: {
                 "runs": [[run.tier, to_stored_form(run.segments)] for run in runs.runs],
-                "merges": [[merge.tier, merge.read, to_stored_form(merge.done)] for merge in runs.merges],
+                "merges": [
+                    [merge.tier, merge.read, to_stored_form(merge.done)] for merge in runs.merges
+                ],
             }
             for name, runs in manifest.stores.items()
         },

@@ -68,7 +68,9 @@ class QueueState(RunState):
         return rows.take(pa.array(waiting_row[np.argsort(due[waiting_row], kind="stable")]))
 
 
-def count_waiting_rows(runs: Runs, taken_us: int, open_segment: Callable[[Segment], pa.Table]) -> int:
+def count_waiting_rows(
+    runs: Runs, taken_us: int, open_segment: Callable[[Segment], pa.Table]
+) -> int:
     """Return the number of rows in the ``runs`` of a queue that are due after ``taken_us``.
 
     ``open_segment``: returns the rows of a segment. It is called only for segments with rows on

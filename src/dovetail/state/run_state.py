@@ -161,7 +161,9 @@ class RunState(ABC):
 
         A run with any newer row stays whole, and so does a run that is being merged.
         """
-        self._drop_runs(tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us))
+        self._drop_runs(
+            tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us)
+        )
 
     def _drop_runs(self, dropped: tuple[SortedRun, ...]) -> None:
         """Remove the runs ``dropped`` from the store, and delete their segments. No merge may read

@@ -95,7 +95,10 @@ class Runs:
             """Return True if one of the values lies in the range of ``segment``."""
             return bisect_left(ordered, segment.first) < bisect_right(ordered, segment.last)
 
-        runs = (replace(run, segments=tuple(filter(has_value_in_range, run.segments))) for run in self.runs)
+        runs = (
+            replace(run, segments=tuple(filter(has_value_in_range, run.segments)))
+            for run in self.runs
+        )
         return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:

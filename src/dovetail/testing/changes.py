@@ -162,7 +162,9 @@ class TextTable:
             for line_number, cells in numbered_cells[1:]
         ]
 
-    def _read_line(self, line_number: int, cells: list[str], names: list[str], marked: bool) -> Change:
+    def _read_line(
+        self, line_number: int, cells: list[str], names: list[str], marked: bool
+    ) -> Change:
         """Return the change of a line with these ``cells``: the time, the columns ``names`` and, if
         ``marked``, the kind. Columns without a cell are null; without a kind it is an upsert.
 

@@ -1028,7 +1028,9 @@ class Driver(ExplainingDriver, HintedDriver):
         by_result: list[list[Change]] = [[] for _ in self._results]
         nodes = self.results
         for result_index, rows in result_rows:
-            changed = _dead_letter_changes if isinstance(nodes[result_index], DeadLetters) else _changes
+            changed = (
+                _dead_letter_changes if isinstance(nodes[result_index], DeadLetters) else _changes
+            )
             by_result[result_index] += changed(nodes[result_index], rows)
         for unread, changes in zip(self._unread, by_result, strict=True):
             unread += changes

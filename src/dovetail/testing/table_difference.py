@@ -257,7 +257,9 @@ def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
         )
 
 
-def _compare_by_position(actual: Sequence[Row], expected: Sequence[Row], equal: Equal) -> TableDifference:
+def _compare_by_position(
+    actual: Sequence[Row], expected: Sequence[Row], equal: Equal
+) -> TableDifference:
     """Return the difference of rows that are compared one by one, in their order. Further expected
     rows are missing, further actual ones are surplus. ``equal``: the comparison of two values.
     """

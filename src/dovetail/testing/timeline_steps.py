@@ -67,7 +67,9 @@ def steps_of(
         for source, row in records[-limit:]:
             mark = _record_mark(source, row, len(columns))
             inputs[source].stacks[mark.column] = [mark]
-            columns.append(TimelineColumn(number, _time_text(row[EVENT_TIME]), source, row[EVENT_TIME]))
+            columns.append(
+                TimelineColumn(number, _time_text(row[EVENT_TIME]), source, row[EVENT_TIME])
+            )
         if not records:
             columns.append(_clock_column(number, batch, now_us))
         elif len(records) > 1 and any(batch.changes.values()):

@@ -43,7 +43,9 @@ def text_of(layout: TimelineLayout, width: int) -> str:
 def _width(layout: TimelineLayout, column: int) -> int:
     """Return the number of characters that the column with index ``column`` needs."""
     marks = [_mark_text(mark) for lane in layout.lanes for mark in lane.stacks.get(column, [])]
-    return max(map(len, [_batch_text(layout.columns, column), layout.columns[column].label, *marks]))
+    return max(
+        map(len, [_batch_text(layout.columns, column), layout.columns[column].label, *marks])
+    )
 
 
 def _split_blocks(widths: Sequence[int], room: int) -> Iterator[range]:

@@ -48,7 +48,9 @@ def bars_of(
         spans = (
             _fixed_windows(times_us.values(), windows)
             if windows.fixed
-            else _windows_in_changes(c for b in batches[first:] for cs in b.changes.values() for c in cs)
+            else _windows_in_changes(
+                c for b in batches[first:] for cs in b.changes.values() for c in cs
+            )
         )
         for start_us, end_us in sorted(spans):
             if bar := _bar(aggregation, windows, start_us, end_us, times_us, clocks_us):

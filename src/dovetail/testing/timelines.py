@@ -8,7 +8,7 @@ from dovetail.base.validation import Positive, validated
 from dovetail.plan.fingerprint import sources_of
 from dovetail.testing.driver import Driver
 from dovetail.testing.timeline_layout import TimelineLayout
-from dovetail.testing.timeline_steps import records_of, first_shown_batch, steps_of
+from dovetail.testing.timeline_steps import first_shown_batch, records_of, steps_of
 from dovetail.testing.timeline_svg import svg_of
 from dovetail.testing.timeline_text import text_of
 from dovetail.testing.timeline_windows import bars_of

@@ -362,9 +362,7 @@ def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
         dt.errors.ConfigurationError, match="no version of 'orders-value' with the schema"
     ):
-        dt.formats.avro(registry).encode(
-            FormatContext("to_topic", "value", "orders"), frame.schema
-        )
+        dt.formats.avro(registry).encode(FormatContext("to_topic", "value", "orders"), frame.schema)
     for text, problem in (
         ("{", "JSONDecode"),
         (json.dumps([{"subject": "orders-value", "version": 1, "id": 7}]), "KeyError: 'schema'"),

@@ -306,7 +306,9 @@ class RawValue:
                 return F.transform(self.column, lambda item: self._part("", item).as_type(inner))
         elif within and isinstance(type_, MapType):
             inner = type_.valueType
-            return F.transform_values(self.column, lambda _, item: self._part("", item).as_type(inner))
+            return F.transform_values(
+                self.column, lambda _, item: self._part("", item).as_type(inner)
+            )
         elif within and isinstance(type_, StructType):
             fields = (
                 self._part(f.name, self.column[f.name]).as_type(f.dataType)
@@ -488,8 +490,7 @@ class RawValue:
         return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
 
     def _matched_group(self, pattern: str) -> Column:
-        """Return the first group of ``pattern`` where the raw text matches the pattern, else null.
-        """
+        """Return the first group of ``pattern`` where the raw text matches it, else null."""
         text = self.column.cast("string")
         return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
 

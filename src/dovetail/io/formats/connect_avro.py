@@ -158,7 +158,9 @@ class SchemaReader:
         """Return the encoding of each of ``columns``, by name. For a column that no envelope has,
         the name of the encoding is null.
         """
-        return {f.name: self.columns.get(f.name, ColumnEncoding.from_declaration(None)) for f in columns}
+        return {
+            f.name: self.columns.get(f.name, ColumnEncoding.from_declaration(None)) for f in columns
+        }
 
     def raw_parts(self, parsed: Column, wanted: WantedParts) -> Column:
         """Return the wanted parts of the decoded envelope ``parsed`` as a struct, with null for a
@@ -214,8 +216,7 @@ class SchemaReader:
 
 
 def _part_at(parsed: Column, path: str) -> Column:
-    """Return the part of a decoded envelope at a dotted path. The envelope's schema must have it.
-    """
+    """Return the part of a decoded envelope at a dotted path. The envelope's schema has it."""
     for name in path.split("."):
         parsed = parsed[name]
     return parsed

@@ -43,8 +43,8 @@ from dovetail.io.formats.plain import (
     JsonFormat,
     Schema,
     json_text,
-    with_framing_hint,
     struct_of,
+    with_framing_hint,
 )
 from dovetail.io.formats.transactions import (
     NO_TRANSACTION,
@@ -229,8 +229,7 @@ class DebeziumFormat(Format):
         )
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``, because only Debezium writes its events. ``columns`` are not used.
-        """
+        """Raise ``PlanError``, because only Debezium writes its events. ``columns`` is not used."""
         raise context.refuse(
             "is dt.formats.debezium, which is only read", "Write JSON, Avro or Protobuf"
         )
@@ -258,7 +257,9 @@ class DebeziumFormat(Format):
         events = []
         for index, (writer_id, text) in enumerate(writers.items()):
             parsed, raw, event = (f"_{name}{index}" for name in ("parsed", "raw", "event"))
-            reader = SchemaReader.for_writer(context, Envelope.from_schema(context, text), envelopes, wanted)
+            reader = SchemaReader.for_writer(
+                context, Envelope.from_schema(context, text), envelopes, wanted
+            )
             decoded = decode_avro(value, text, reader.text)
             if writer_id is not None:
                 decoded = F.when(F.col("_parsed.number") == writer_id, decoded)
@@ -267,7 +268,9 @@ class DebeziumFormat(Format):
             frame = frame.withColumn(raw, reader.raw_parts(F.col(parsed), wanted))
             encodings = reader.encodings(wanted.columns)
             problem = reader.problem(F.col(parsed))
-            frame = wanted.add_event(frame, F.col(raw), encodings, event, coded=False, problem=problem)
+            frame = wanted.add_event(
+                frame, F.col(raw), encodings, event, coded=False, problem=problem
+            )
             events.append(event)
         return frame.withColumn("_event", F.coalesce(*events))
 
@@ -325,7 +328,9 @@ class DebeziumFormat(Format):
         if self.transactions:
             absent = F.when(F.col("_raw")["transaction"].isNull(), lacks_transaction(text))
             lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {TRANSACTION_REMEDY}"))
-        return wanted.add_event(frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks)
+        return wanted.add_event(
+            frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks
+        )
 
 
 @validated
@@ -560,7 +565,9 @@ class ConnectJson(Format):
                 """Return the row of the payload as ``from_json`` read it, with its decimals made
                 exact.
                 """
-                exact = _exact_decimals(text, F.struct(read.alias("key")), {"key": self.schema}, bare=True)
+                exact = _exact_decimals(
+                    text, F.struct(read.alias("key")), {"key": self.schema}, bare=True
+                )
                 return _compute_once(raw_row(read, self.schema, exact["key"]), row_of_payload)
 
             return _compute_once(_payload(message, payload_fields), row_of_read)

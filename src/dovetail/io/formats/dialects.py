@@ -271,8 +271,7 @@ class DialectFormat(Format):
         )
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
-        """Raise ``PlanError``, because only the tool writes its events. ``columns`` are not used.
-        """
+        """Raise ``PlanError``, because only the tool writes its events. ``columns`` is not used."""
         raise context.refuse(
             f"is dt.{self.dialect.name}, which is only read", "Write JSON, Avro or Protobuf"
         )

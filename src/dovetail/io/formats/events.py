@@ -92,7 +92,9 @@ class WantedParts:
         transaction (with ``transacts``), those of ``metadata``.
         """
         transaction_paths = TRANSACTION_PATHS if self.transacts else ()
-        return tuple(dict.fromkeys(("op", *_TIME_PATHS, *transaction_paths, *self.metadata.values())))
+        return tuple(
+            dict.fromkeys(("op", *_TIME_PATHS, *transaction_paths, *self.metadata.values()))
+        )
 
     @property
     def before(self) -> StructType:

@@ -146,7 +146,9 @@ class JsonValues:
         if not _has_coded(type_):
             return F.lit(False)
         if isinstance(type_, StructType):
-            lost = (self.is_lost(raw[f.name], f.dataType, _nested_path(path, f.name)) for f in type_)
+            lost = (
+                self.is_lost(raw[f.name], f.dataType, _nested_path(path, f.name)) for f in type_
+            )
             return reduce(Column.__or__, lost)
         if isinstance(type_, (ArrayType, MapType)):
             items, inner = raw, type_.elementType if isinstance(type_, ArrayType) else None

@@ -206,7 +206,9 @@ class ParquetSink:
         if begun and not is_remote(session):
             interval = session.conf.get(_INTERVAL_SETTING, "10")
             self._complete_list(files, checkpoint, int(str(interval)))
-        writer = _with_key_metadata(changes, node).writeStream.format("parquet").outputMode("append")
+        writer = (
+            _with_key_metadata(changes, node).writeStream.format("parquet").outputMode("append")
+        )
         if self.retention_ms is not None:
             writer = writer.option("retention", f"{self.retention_ms}ms")
         return writer.option("path", self.path)

@@ -248,8 +248,7 @@ class IcebergSource(DataSource):
 
 @dataclass
 class IcebergBatchReader(DataSourceReader):
-    """A reader of a table in one batch: its content, or its changes after the request's ``start``.
-    """
+    """A reader of a table in one batch: its content, or its changes after ``start``."""
 
     request: FeedRequest
     """The rows to read. Its ``end``, if given, is the last snapshot that is read."""
@@ -293,8 +292,7 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: _ChangePlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields that travel to tasks: all but the planner, which only the driver has.
-        """
+        """Return the fields that travel to tasks: all but the planner, which the driver has."""
         return {**self.__dict__, "_plan": None}
 
     @property

@@ -138,8 +138,7 @@ class RecordFrame:
 
     @property
     def ordered(self) -> bool:
-        """True if the records have the columns ``partition`` and ``offset``, their place in a log.
-        """
+        """True if the records have the columns ``partition`` and ``offset``, a place in a log."""
         return self.has_column("partition") and self.has_column("offset")
 
     def rows(self) -> tuple[list[str], DataFrame]:
@@ -333,7 +332,9 @@ class RecordFrame:
         null. The first such header counts; if it is no whole number, the record's own timestamp
         does.
         """
-        stamped = F.col("timestamp") if self.has_column("timestamp") else F.lit(None).cast("timestamp")
+        stamped = (
+            F.col("timestamp") if self.has_column("timestamp") else F.lit(None).cast("timestamp")
+        )
         if not self.has_column("headers"):
             return stamped
         header_position = F.nullif(

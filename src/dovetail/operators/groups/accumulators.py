@@ -299,7 +299,9 @@ class UpdatedGroups:
         """Return one column of results for each aggregate. ``state``: its accumulators, one row per
         group. Raises ``DataError`` if an aggregate fails.
         """
-        return call_each_kernel(self.law, lambda kernel, column_index: kernel.results(state[column_index]))
+        return call_each_kernel(
+            self.law, lambda kernel, column_index: kernel.results(state[column_index])
+        )
 
     def _output_table(
         self, update: Ints, values: Sequence[pa.Array], cause: Ints

@@ -27,10 +27,10 @@ from dovetail.operators.groups.accumulators import (
     BatchUpdates,
     Columns,
     UpdatedGroups,
+    aggregated_values,
     count_late,
     open_accumulator_store,
     timeline_of_windows,
-    aggregated_values,
 )
 from dovetail.operators.groups.long_lists import open_parts
 from dovetail.operators.job import Job, OperatorOutcome

@@ -26,11 +26,11 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, last_of_sourc
 from dovetail.laws.windows.sessions import Forest, Sessions, build_forest
 from dovetail.operators.groups.accumulators import (
     Columns,
+    aggregated_values,
     call_each_kernel,
     count_late,
-    run_kernels,
     open_accumulator_store,
-    aggregated_values,
+    run_kernels,
     window_bounds,
 )
 from dovetail.operators.job import Job, OperatorOutcome, combine_chunks, output_table, take_rows
@@ -85,7 +85,9 @@ class _StoredSessions:
     """The number of records in each session."""
 
     @classmethod
-    def read_stored(cls, store: TableState, events: Timeline, law: AggregationLaw) -> _StoredSessions:
+    def read_stored(
+        cls, store: TableState, events: Timeline, law: AggregationLaw
+    ) -> _StoredSessions:
         """Read all sessions in ``store`` of the keys of ``events``, closed ones included, ordered
         by (key, end). A key without sessions has none in the result.
         """
@@ -200,7 +202,9 @@ class _SessionBatch:
         ``_last_sessions``. A column's accumulator has one or more arrays. Raises ``DataError`` if
         an aggregate fails.
         """
-        merged = self._merge_segments(self._last_sessions, self._segment_of_session[self._last_sessions] + 1)
+        merged = self._merge_segments(
+            self._last_sessions, self._segment_of_session[self._last_sessions] + 1
+        )
         return [
             [pa.concat_arrays([old, new]) for old, new in zip(before, after, strict=True)]
             for before, after in zip(self.stored.state, merged, strict=True)

@@ -28,12 +28,12 @@ from dovetail.operators.groups.accumulators import (
     Columns,
     GroupsBefore,
     UpdatedGroups,
+    aggregated_values,
     call_each_kernel,
     count_late,
-    run_kernels,
     open_accumulator_store,
+    run_kernels,
     timeline_of_windows,
-    aggregated_values,
 )
 from dovetail.operators.job import Job, OperatorOutcome, output_table, subtract_span, take_rows
 from dovetail.physical.specs.groups import AggregationLaw

@@ -100,7 +100,9 @@ def _side_points(
     reference = np.append(np.where(deleted, ABSENT, row), new)
     order = np.lexsort((arrival, time, group))
     horizon_us = np.empty(len(events.row), np.int64)
-    horizon_us[events.arrival] = subtract_span_each(job.clock_at_events(source, events), retention_us)
+    horizon_us[events.arrival] = subtract_span_each(
+        job.clock_at_events(source, events), retention_us
+    )
     points = Points(
         np.searchsorted(group[order], np.append(groups, events.groups)),
         time[order],

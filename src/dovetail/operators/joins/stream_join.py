@@ -245,7 +245,9 @@ class _PairResults:
         arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
         late = (arrival == row_arrival[row_number]).astype(np.int64)
         time = side.time_us[row_number]
-        due = np.where(late, 0, _first_positions_past(job, side.window.match_limit_us(side.side, time)))
+        due = np.where(
+            late, 0, _first_positions_past(job, side.window.match_limit_us(side.side, time))
+        )
         # On a tie the right side comes first, as in Kafka Streams.
         self._add_results(
             side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
@@ -337,9 +339,7 @@ class _ResultCauses:
     """The event of each arrival; a last element 0 serves the end of the batch."""
 
     @classmethod
-    def from_events(
-        cls, job: Job, sides: Sequence[Side], events: Timeline
-    ) -> _ResultCauses:
+    def from_events(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _ResultCauses:
         """Return the causes of all ``events``, from which ``result_causes`` takes those of results.
         ``sides``: left and right.
         """
@@ -378,7 +378,9 @@ class _ResultCauses:
         cause = cause.with_due_moments(order == 0, due, hash_, operator.law.holds_us)
         if SEQUENCE not in operator.feeds:
             return cause
-        sequence = np.where(order == 0, _first_positions_past(self.job, due - 1), cause.columns[SEQUENCE])
+        sequence = np.where(
+            order == 0, _first_positions_past(self.job, due - 1), cause.columns[SEQUENCE]
+        )
         return Cause({**cause.columns, SEQUENCE: sequence})
 
 

@@ -83,8 +83,7 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
 
 
 def _matched_events(events: Timeline, changes: Changes) -> Mask:
-    """Find the events that have a result with a row of every table among ``changes``: bool[events].
-    """
+    """Find the events with a result of a row of every table among ``changes``: bool[events]."""
     whole = np.logical_and.reduce([refs != ABSENT for refs in changes.reference])
     matched = np.zeros(len(events.row), np.bool_)
     matched[changes.event[whole]] = True

@@ -126,6 +126,5 @@ class Evaluator:
 
 
 def _collect_table(frame: DataFrame) -> pa.Table:
-    """Collect a frame as a table, in order, with columns cast to the Arrow types that plans have.
-    """
+    """Collect a frame as a table, in order, with columns cast to the Arrow types of plans."""
     return frame.toArrow().cast(arrow_schema(frame.schema))

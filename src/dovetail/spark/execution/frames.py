@@ -573,8 +573,7 @@ def _map_to_flat_rows(
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
-    """Return the schema of ``output`` with timestamps in the time zone of the session of ``frame``.
-    """
+    """Return the schema of ``output`` with timestamps in the time zone of ``frame``'s session."""
     timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     return in_timezone(output.schema, str(timezone))
 

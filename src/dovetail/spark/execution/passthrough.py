@@ -21,8 +21,7 @@ _STRUCT = pa.struct([*PACKED])
 
 
 def with_passing_column(columns: StructType) -> StructType:
-    """Return a stage's ``columns``, all nullable, then the column ``PASSING`` for rows that pass.
-    """
+    """Return a stage's ``columns``, all nullable, then ``PASSING`` for rows that pass."""
     fields = [StructField(field.name, field.dataType) for field in columns]
     return StructType([*fields, StructField(PASSING, PACKED_COLUMNS)])
 

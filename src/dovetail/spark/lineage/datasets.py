@@ -74,7 +74,9 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     stores = {
         origin.source: StructType()
         for columns, rows in uses.values()
-        for origin in sorted({*rows, *(used for origins in columns.values() for used in origins)}, key=_sort_key)
+        for origin in sorted(
+            {*rows, *(used for origins in columns.values() for used in origins)}, key=_sort_key
+        )
         if not isinstance(origin.source, Source)
     }
     inputs = [InputDatasets(source.name, places[source], source.row) for source in sources]
@@ -90,7 +92,9 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
             title = getattr(sink, "title", type(sink).__name__)
             dataset = getattr(sink, "dataset", Dataset(namespace, title))
             outputs.append(
-                OutputDataset(dataset, outcome.node.row, made_of, _column_uses(rows, places, namespace))
+                OutputDataset(
+                    dataset, outcome.node.row, made_of, _column_uses(rows, places, namespace)
+                )
             )
     return QueryDatasets(tuple(inputs), tuple(outputs))
 

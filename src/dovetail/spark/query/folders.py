@@ -110,8 +110,7 @@ def _is_match(pattern: str, name: str) -> bool:
 
 
 def _sinks_with_folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
-    """Yield the sinks of a request that have a folder, in ``path``, each with that folder's path.
-    """
+    """Yield the sinks of a request that have a folder, in ``path``, each with its path."""
     for _, sink in _results_with_sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):

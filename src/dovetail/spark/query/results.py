@@ -345,8 +345,7 @@ def writer_of_results(
     writes = [_sink_group(session, group, checkpoint) for group in _group_by_database(pairs)]
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        """Compute micro-batch ``batch_id`` fully, and write it to all sinks. It is kept until then.
-        """
+        """Compute micro-batch ``batch_id`` and write it to all sinks. It is kept until then."""
         result_rows = batch.where(F.col("payload").isNotNull())
         batch_rows = keep(result_rows.select("reader", "partition", "number", "payload"))
         try:
@@ -441,6 +440,5 @@ def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: in
 
 
 def _nullable(columns: StructType) -> StructType:
-    """Return the columns as they come out of Arrow blobs: all nullable, also within nested types.
-    """
+    """Return the columns as Arrow blobs have them: all nullable, also within nested types."""
     return spark_schema(Output(columns, {}).schema)

@@ -89,7 +89,14 @@ def merge_corrections(
             delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
         )
         with moved(stored_changes, session) as source, settings:
-            commit_with_retry(_merge, _new_points(source, internal_names), table, internal_names, keys, nulls=nulls)
+            commit_with_retry(
+                _merge,
+                _new_points(source, internal_names),
+                table,
+                internal_names,
+                keys,
+                nulls=nulls,
+            )
 
 
 def _merge(
@@ -113,7 +120,8 @@ def _merge(
     stored = reduce(DataFrame.where, touched, points.sparkSession.table(table))
     stored = stored.join(points.select(*key_names.values()).distinct(), same, "left_semi")
     every = points.unionByName(
-        _stored_points(versions_under_names(stored, internal_names), internal_names, keys), allowMissingColumns=True
+        _stored_points(versions_under_names(stored, internal_names), internal_names, keys),
+        allowMissingColumns=True,
     )
     with kept(_row_actions(every, internal_names, keys)) as actions:
         begun = F.col(VALID_FROM) == F.col(internal_names[VALID_FROM])
@@ -146,7 +154,9 @@ def _new_points(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFr
     return changes_under_names(changes, internal_names).withColumn("rank", F.lit(_NEW))
 
 
-def _stored_points(stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _stored_points(
+    stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
+) -> DataFrame:
     """Return the points that stored versions stand for: the begin of each row, and its end if that
     is later. A row of no length is one point, a delete.
 
@@ -173,7 +183,9 @@ def _stored_points(stored: DataFrame, internal_names: Mapping[str, str], keys: S
     return begins.unionByName(ends, allowMissingColumns=True)
 
 
-def _row_actions(every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _row_actions(
+    every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
+) -> DataFrame:
     """Return the actions on rows of the table: its columns under the internal names
     ``internal_names``, and in ``_change`` one of ``_INSERT``, ``_UPDATE`` and ``_DROP``. A row that
     stays as it is has no action.

@@ -62,7 +62,9 @@ def merge_changes(
             if rewrite is not None and rewrite(rows):
                 return
             upsert = delta_upsert.upsert
-            commit_with_retry(upsert, session, table, rows, schema, keys, nulls=nulls, details=details)
+            commit_with_retry(
+                upsert, session, table, rows, schema, keys, nulls=nulls, details=details
+            )
             return
         settings = delta_upsert.for_few(session, table, details)
         with settings if few else delta_upsert.for_many(session):

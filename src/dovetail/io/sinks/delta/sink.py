@@ -85,8 +85,7 @@ class DeltaSink:
 
     @property
     def title(self) -> str:
-        """The call as written: ``to_delta(...)`` with the path or, without one, the table's name.
-        """
+        """The call as written: ``to_delta(...)`` with the path, else with the table's name."""
         return f"to_delta({self.path or self.table!r})"
 
     @property

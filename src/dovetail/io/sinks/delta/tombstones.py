@@ -82,7 +82,9 @@ def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
     return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
 
 
-def _last_changes(changes: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _last_changes(
+    changes: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
+) -> DataFrame:
     """Return one row for each key: the values of its last upsert and the time of its last change,
     under internal names.
 

@@ -92,8 +92,12 @@ def new_versions(
     upsert makes one.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
-    versions = _version_actions(changes_under_names(changes, internal_names), internal_names, keys, track=track)
-    return versions.select(*(F.col(internal).alias(name) for name, internal in internal_names.items()))
+    versions = _version_actions(
+        changes_under_names(changes, internal_names), internal_names, keys, track=track
+    )
+    return versions.select(
+        *(F.col(internal).alias(name) for name, internal in internal_names.items())
+    )
 
 
 def renewed_versions(
@@ -109,7 +113,9 @@ def renewed_versions(
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     ends = _history_ends(versions_under_names(stored, internal_names), internal_names, keys)
-    actions = _version_actions(changes_under_names(changes, internal_names), internal_names, keys, ends=ends)
+    actions = _version_actions(
+        changes_under_names(changes, internal_names), internal_names, keys, ends=ends
+    )
     rows = actions.where(F.col(CHANGE) != _DROP)
     return rows.select(*(F.col(internal).alias(name) for name, internal in internal_names.items()))
 
@@ -143,7 +149,12 @@ def merge_versions(
             return
         with moved(stored_changes, session) as source:
             merge = _VersionMerge(
-                changes_under_names(source, internal_names), table, internal_names, keys, nulls, track
+                changes_under_names(source, internal_names),
+                table,
+                internal_names,
+                keys,
+                nulls,
+                track,
             )
             if not few:
                 with delta_upsert.for_many(session):
@@ -194,7 +205,9 @@ class _VersionMerge:
         """
         internal_names = self.internal_names
         stored = self.changes.sparkSession.table(self.table).where(where)
-        ends = _history_ends(versions_under_names(stored, internal_names), internal_names, self.keys)
+        ends = _history_ends(
+            versions_under_names(stored, internal_names), internal_names, self.keys
+        )
         with kept(
             _version_actions(self.changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
@@ -214,11 +227,15 @@ class _VersionMerge:
 
         stored = reduce(DataFrame.where, near, changes.sparkSession.table(self.table))
         stored = stored.join(changes.select(*key_names.values()).distinct(), same)
-        values = [F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n not in self.keys]
+        values = [
+            F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n not in self.keys
+        ]
         ends = _history_ends(stored.select(*key_names.values(), *values), internal_names, self.keys)
         ended = [VALID_TO, CURRENT]
         if self.track:  # the other values of the current version may have changed
-            ended += [n for n in internal_names if n not in (*self.keys, *self.track, *VERSION_NAMES)]
+            ended += [
+                n for n in internal_names if n not in (*self.keys, *self.track, *VERSION_NAMES)
+            ]
         with kept(
             _version_actions(changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
@@ -230,7 +247,9 @@ class _VersionMerge:
                 .whenMatched()
                 .update({quoted(n): F.col(internal_names[n]) for n in ended})
                 .whenNotMatched(F.col(CHANGE) == _INSERT)
-                .insert({quoted(name): F.col(internal) for name, internal in internal_names.items()})
+                .insert(
+                    {quoted(name): F.col(internal) for name, internal in internal_names.items()}
+                )
                 .merge()
             )
 
@@ -243,7 +262,9 @@ def changes_under_names(changes: DataFrame, internal_names: Mapping[str, str]) -
     ``internal_names``: the internal name (``delta_tables.internal_names``) of each column of the
     table, by its name.
     """
-    columns = [F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n in changes.columns]
+    columns = [
+        F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n in changes.columns
+    ]
     return changes.select(*columns, CHANGE, TIMESTAMP, POSITION)
 
 
@@ -254,7 +275,9 @@ def versions_under_names(versions: DataFrame, internal_names: Mapping[str, str])
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in internal_names.items()))
 
 
-def _history_ends(stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
+def _history_ends(
+    stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
+) -> DataFrame:
     """Return the end of each key's stored history, as a change that goes before all new ones: one
     row per key, with the columns of ``changes_under_names``, ``floor`` and a true ``stored``.
 
@@ -362,6 +385,8 @@ def _with_tracked_changes(
         F.col("stored").isNull(), POSITION
     )
     whole = run.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    others = [at for name, at in internal_names.items() if name not in (*keys, *track, *VERSION_NAMES)]
+    others = [
+        at for name, at in internal_names.items() if name not in (*keys, *track, *VERSION_NAMES)
+    ]
     last = {at: F.last(at).over(whole) for at in others}
     return rows.withColumns(last).where(~F.col("again"))

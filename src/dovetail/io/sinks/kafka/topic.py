@@ -96,7 +96,9 @@ class TopicSink:
             "headers": self.headers,
         }
 
-    def records(self, changes: DataFrame, node: Node, further_columns: Sequence[str] = ()) -> DataFrame:
+    def records(
+        self, changes: DataFrame, node: Node, further_columns: Sequence[str] = ()
+    ) -> DataFrame:
         """Return the records of a changelog of ``node``, one per change in order: ``key``,
         ``value`` and ``headers`` as Spark's sink takes them. The columns ``further_columns`` of the
         changelog follow. Raises ``PlanError`` for columns that do not suit their formats,

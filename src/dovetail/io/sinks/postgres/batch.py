@@ -87,7 +87,9 @@ class SinkSettings:
         """
         return call_with_retries(self, action)
 
-    def replaces(self, cursor: Cursor, target: TargetTable, query: str | None, *, begun: bool) -> bool:
+    def replaces(
+        self, cursor: Cursor, target: TargetTable, query: str | None, *, begun: bool
+    ) -> bool:
         """Return True if the rows of ``target`` are to be deleted before the query writes; False
         for a table that the query owns or adopts. Nothing is changed.
 
@@ -142,7 +144,9 @@ class PostgresTables:
                 timeout_s=max(settings.server.timeout_s for settings in all_settings),
                 titles={member.target.name: member.sink_settings.title for member in self.members},
             )
-            joint_settings = SinkSettings(server, max(settings.retries for settings in all_settings))
+            joint_settings = SinkSettings(
+                server, max(settings.retries for settings in all_settings)
+            )
             joint_settings.run_with_retries(lambda: self._write_once(server, parts, batch_id))
         finally:
             for part in parts:
@@ -150,7 +154,9 @@ class PostgresTables:
         for member in self.members:
             member.taken = True
 
-    def _write_once(self, server: ServerConnection, parts: Sequence[_TableRows], batch_id: int) -> None:
+    def _write_once(
+        self, server: ServerConnection, parts: Sequence[_TableRows], batch_id: int
+    ) -> None:
         """Make one attempt to write micro-batch ``batch_id``, in one transaction over ``server``.
         Tables that have this micro-batch already stay as they are. ``parts``: the rows of each
         table.
@@ -188,7 +194,9 @@ class PostgresTables:
         """
         if len(opened) == 1 and opened[0][0].append_directly(cursor):
             return
-        changes = [part.staged_changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)]
+        changes = [
+            part.staged_changes(cursor, n, clears) for n, (part, clears) in enumerate(opened)
+        ]
         apply_changes(cursor, [staged for staged in changes if staged is not None])
 
 
@@ -233,7 +241,9 @@ class _TableRows:
         copy_texts(cursor, self.table.target.sql_name, self.stored_rows.columns, self.texts)
         return True
 
-    def staged_changes(self, cursor: Cursor, table_index: int, clears: bool) -> StagedChanges | None:
+    def staged_changes(
+        self, cursor: Cursor, table_index: int, clears: bool
+    ) -> StagedChanges | None:
         """Return the rows in their staging table; None if there are none and the table is not
         emptied. Few rows are first copied into a temporary one; many must have been copied by
         ``copy_by_tasks``.

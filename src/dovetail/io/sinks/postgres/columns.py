@@ -339,8 +339,7 @@ def _hex_texts(column: pa.Array) -> pa.Array:
 
 
 def _type_as_text(column: StoreColumn) -> str:
-    """Return a column's type in the words of PostgreSQL, with digits if it has them, for an error.
-    """
+    """Return a column's type in the words of PostgreSQL, for an error, with digits if it has any."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):

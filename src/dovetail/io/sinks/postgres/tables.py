@@ -179,7 +179,9 @@ class TargetTable:
         The columns are those of the table and the task; with a key, also ``_deleted`` and
         ``_position``.
         """
-        self._create_staging_table(cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP")
+        self._create_staging_table(
+            cursor, f"TEMPORARY TABLE dovetail_changes_{table_index} ON COMMIT DROP"
+        )
         return f"pg_temp.dovetail_changes_{table_index}"
 
     def _create_staging_table(self, cursor: Cursor, table: str) -> None:
@@ -480,7 +482,9 @@ def _moves_of_refused(
     }
 
 
-def find_foreign_key(cursor: Cursor, table: TargetTable, other: TargetTable) -> tuple[str, str, str] | None:
+def find_foreign_key(
+    cursor: Cursor, table: TargetTable, other: TargetTable
+) -> tuple[str, str, str] | None:
     """Return a foreign key between two tables, in either direction: its name, the table that has
     it, and the table that it refers to. None if there is none.
     """
