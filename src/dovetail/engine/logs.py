@@ -109,7 +109,7 @@ class _KeyLogs(TableState):
 
 
 def _any_key_from_several_logs(rows: pa.Table) -> bool:
-    """Return True if two rows with equal hashes come from different logs. ``rows`` has one or more."""
+    """Return True if two rows of equal hashes come from different logs. ``rows`` has a row."""
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():
         return False

@@ -156,16 +156,8 @@ class View(Entry):
         """True for a table that may emit tombstones of keys that had no row: one with a condition,
         one that leaves out rows of another stage, or a view of such a table.
         """
-        drops_rows = self.drops and isinstance(self.base, Derived)
-        leaves_out = self.condition is not None or drops_rows
+        leaves_out = self.condition is not None or (self.drops and isinstance(self.base, Derived))
         return not self.stream and (leaves_out or self.node.emits_spurious_tombstones)
-
-    @property
-    def expression_schema(self) -> StructType:
-        """The schema of the row that expressions see: the viewed node's key, its values and
-        ``_timestamp``.
-        """
-        return expression_row(self.node)
 
     @property
     def computed(self) -> bool:
@@ -184,7 +176,7 @@ class View(Entry):
         node that only they use. A view with ``letters`` has all, since each may fail. ``whole``
         changes nothing.
         """
-        row = self.expression_schema
+        row = expression_row(self.node)
         where = None if self.condition is None else describe.text(self, self.condition, row)
         columns = [
             ([field.name, _item_text(describe, self, item)], item)
@@ -216,7 +208,7 @@ def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
         return f"text {item.value}"
     if isinstance(item, FieldOf):
         return f"{quoted(item.struct)}.{quoted(item.field)}"
-    return describe.text(view, item, view.expression_schema)
+    return describe.text(view, item, expression_row(view.node))
 
 
 def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
@@ -627,13 +619,13 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     source, and conditions on a table. Others leave out or count single rows, ask a store, or read a
     stream as a table.
     """
-    if (
-        not isinstance(node, Entry)
-        or isinstance(node.base, Source)
-        or node.emits_spurious_tombstones
-    ):
+    if not isinstance(node, Entry) or isinstance(node.base, Source):
         return node, ()
-    if sees_each_change(node) or any(view.asks for view in views_of(node)):
+    if (
+        node.emits_spurious_tombstones
+        or sees_each_change(node)
+        or any(view.asks for view in views_of(node))
+    ):
         return node, ()
     # A stage turns a stream's records into a table's rows, and drops null keys.
     if node.base.stream and not node.stream:

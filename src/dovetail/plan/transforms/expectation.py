@@ -12,7 +12,7 @@ from dovetail.base.validation import Rule
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Describe, Node
 from dovetail.plan.view_columns import item_as_text
-from dovetail.plan.views import View, columns_read_by, condition_over, view_input
+from dovetail.plan.views import View, columns_read_by, condition_over, expression_row, view_input
 
 OnFail: TypeAlias = Literal["fail", "drop", "dead_letter", "warn"]
 """Treatment of a row that does not meet an expectation. ``"fail"`` stops the query. ``"drop"``
@@ -97,7 +97,7 @@ class Expectation(View):
         ``describe``: describes the node and makes the condition's text. ``needed``: the columns of
         the view that are read, or None for all. ``whole`` changes nothing.
         """
-        text = describe.text(self, self.expected, self.expression_schema)
+        text = describe.text(self, self.expected, expression_row(self.node))
         read = None if needed is None else {*needed, *columns_read_by(text, self.node)}
         return {
             "view": describe(self.node, whole=True, needed=read),

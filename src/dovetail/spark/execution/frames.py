@@ -341,9 +341,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return the flat rows that a fragment with state makes of the ``packed`` input. If rows
         pass the step, they are in one more column, the last.
         """
-        # Flat columns leave a query's stage as they are. Other columns do not pass through pandas'
-        # Arrow types: they leave in blobs that a second step unpacks. So do the rows of a stage
-        # that other rows pass.
+        # Columns that do not pass through pandas' Arrow types leave in blobs.
         fragment, output = step.stage.fragment, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
             rows = self.run_on_buckets(packed, step, FlatEmission(output, fragment.metric_names))

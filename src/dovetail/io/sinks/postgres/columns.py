@@ -339,7 +339,7 @@ def _hex_texts(column: pa.Array) -> pa.Array:
 
 
 def _type_as_text(column: StoreColumn) -> str:
-    """Return a column's type in the words of PostgreSQL, for an error, with digits if it has any."""
+    """Return a column's type in PostgreSQL's words, for an error, with digits if it has any."""
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):
