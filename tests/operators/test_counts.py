@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 from fuzz import judges
 from fuzz.counted import (
@@ -30,6 +31,7 @@ from fuzz.counted import (
 )
 
 import dovetail as dt
+from dovetail import testing
 from dovetail.operators.groups import sliding
 from dovetail.plan.metrics import MetricKind
 from dovetail.testing import Driver
@@ -312,3 +314,19 @@ def test_sliding_windows_number_rows_on_after_a_batch_without_any() -> None:
     job: Any = SimpleNamespace(any_rows=False, stores={}, manifest=SimpleNamespace(rows=7))
     law: Any = None
     assert sliding.run(job, law).rows == 7
+
+
+def test_what_is_emitted_at_once_is_not_late_further_on() -> None:
+    """The windows of the left records end before the records come, so nothing is held back."""
+    left, right = (
+        testing.stream(name, key="id", schema={"id": pa.int64(), name: pa.int64()})
+        for name in ("l", "r")
+    )
+    joined = left.join(right, how="left", within=dt.within(before="20 s", after="-10 s"))
+    totals = joined.group_by("id").window(dt.windows.tumbling("5 s")).agg(n=dt.count())
+    driver = Driver(totals.to_table(windows="on_close"))
+    for second in range(100, 105):
+        row = {"id": 1, "l": second}
+        assert driver.pipe(left, row, timestamp=second * 1_000_000) == []
+    assert [change.values for change in driver.end_input()] == [{"n": 5}]
+    assert driver.counts == {}

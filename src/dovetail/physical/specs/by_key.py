@@ -179,15 +179,14 @@ class StreamJoinLaw(Law):
         microseconds of stream time. (The records of a preserved side also come out without a
         match.)
 
-        It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is negative if the
-        window ends before the record's own time by more than the grace period.
+        It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is 0 as well if
+        windows are closed when their records arrive, since they end before the records' own time.
         """
         if self.unmatched != "on_close":
             return 0
         preserved_sides = sides_preserved(self.how)
-        return max(
-            (self.window.reach_us(side) for side in (0, 1) if preserved_sides[side]), default=0
-        )
+        reach_us = [self.window.reach_us(side) for side in (0, 1) if preserved_sides[side]]
+        return max([0, *reach_us])
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
         """Return the stores of a bucket by name: the records of both sides.
