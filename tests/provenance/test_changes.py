@@ -54,6 +54,28 @@ def test_each_change_of_a_join_has_its_record() -> None:
     ]
 
 
+def test_rows_that_wait_together_are_let_through_together() -> None:
+    """No single record is the cause of what they emit."""
+    orders = testing.table("orders", key="id", schema={"id": INT, "amount": INT})
+    payments = testing.table("payments", key="id", schema={"id": INT, "paid": INT})
+    driver = testing.Driver(orders.join(payments, how="left", align="5 s"))
+    assert driver.pipe(payments, {"id": 1, "paid": 1}, timestamp=1) == []
+    rows = [{"id": 1, "amount": 1}, {"id": 2, "amount": 5}]
+    changes = driver.pipe(orders, rows, timestamp=[1, 1]) + driver.advance_wall_clock("10 s")
+    assert [change.values for change in changes] == [
+        {"amount": 1, "paid": None},
+        {"amount": 5, "paid": None},
+        {"amount": 1, "paid": 1},
+    ]
+    assert repr(driver.explain_change(changes[2])) == lines(
+        """
+        left join by key, aligned up to 5 s: id 1: amount=1, paid=1 @1
+        ├─ orders: id 1: amount=1 @1
+        └─ payments: id 1: paid=1 @1
+        """
+    )
+
+
 def test_a_record_meets_the_version_of_its_time() -> None:
     sales = testing.stream("sales", key="id", schema={"id": INT, "item": TEXT})
     schema = {"item": TEXT, "price": INT}

@@ -248,7 +248,8 @@ class ExplainingDriver:
             emitted = replay.feed_again(step, last.now_us, last.beat_us if not step else None)
             for emitted_change in emitted:
                 if are_alike(emitted_change, change) and len(explanations) <= nth:
-                    cause = record_of(*step[0]) if len(step) == 1 else None
+                    alone = len(step) == 1 and len(step[0][1]) == 1
+                    cause = record_of(*step[0]) if alone else None
                     explanations.append(change_explanation(walk, node, change, cause))
         assert explanations, "a change that does not come again"
         return explanations[-1]
