@@ -163,8 +163,9 @@ def _deciding_origins(node: Node) -> Iterator[Origin]:
     """
     if isinstance(node, JoinNode):
         left, right = (_origins_by_column(side) for side in node.inputs)
-        yield from _named_origins(right, node.right.key.names, "join")
         on = getattr(node, "on", node.left.key.names)
+        paired = [item[1] for item in on if isinstance(item, tuple)]
+        yield from _named_origins(right, paired or node.right.key.names, "join")
         for item in on:
             if isinstance(item, Column):
                 yield from _with_use(_origins_of_expression(item_as_text(item), left), "join")

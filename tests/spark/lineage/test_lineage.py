@@ -109,6 +109,27 @@ def test_a_query_reports_its_run_and_its_columns(spark: SparkSession, tmp_path: 
     ]
 
 
+def test_rows_of_all_frames_of_an_input_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "orders", [{"id": n} for n in range(3)])
+    first, second = (
+        spark.readStream.schema("id long, at timestamp").json(str(tmp_path / "orders"))
+        for _ in range(2)
+    )
+    both = dt.Table.from_changelog(first.union(second), key="id", timestamp="at", name="both")
+    log = tmp_path / "events.json"
+    query = both.materialize().write_stream(
+        dt.to_parquet(tmp_path / "out"), checkpoint=tmp_path / "c", **NOW
+    )
+    lineage = dt.lineage(query, client=client(log), namespace="shop", job="both", every=0.001)
+    query.awaitTermination()
+    lineage._reporting.join()
+    facets = [dataset["inputFacets"] for event in events(log) for dataset in event["inputs"]]
+    counted = [
+        facet["inputStatistics"]["rowCount"] for facet in facets if "inputStatistics" in facet
+    ]
+    assert sum(counted) == 6
+
+
 def test_a_failed_query_reports_its_error(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "orders", [{"id": 1, "amount": 1}])
     orders = table(spark, tmp_path / "orders", "id long, amount long")
@@ -152,6 +173,18 @@ def test_columns_are_followed_through_aggregates_and_outer_joins() -> None:
         "rows": [],
     }
     assert ("right", "b", "group_by") in uses(row_origins(totals.plan))
+
+
+def test_a_delta_join_is_decided_by_the_columns_that_it_pairs() -> None:
+    left, right = (
+        testing.table(name, key="id", schema={"id": pa.int64(), column: pa.int64()}).with_lookup(
+            dt.lookups.sqlite("f.db", name, key="id", indexes=[dt.lookups.index(column)]),
+            changes="insert",
+        )
+        for name, column in (("left", "a"), ("right", "b"))
+    )
+    joined = left.join(right, on={"a": "b"}, delta_join=dt.delta_join(strategy="force"))
+    assert uses(row_origins(joined.plan)) == [("left", "a", "join"), ("right", "b", "join")]
 
 
 @pytest.mark.parametrize(("on_fail", "decides"), [("drop", True), ("warn", False)])

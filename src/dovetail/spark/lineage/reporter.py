@@ -95,11 +95,12 @@ class Lineage:
         self._emit_event("COMPLETE" if failure is None else "FAIL", failure)
 
     def _count_rows(self) -> None:
-        """Add the rows that new micro-batches have read to ``_rows``, by input. If a micro-batch
-        lists sources of one name, the last of them counts.
+        """Add the rows that new micro-batches have read to ``_rows``, by input. An input may have
+        several of Spark's sources.
         """
         for progress in self._follower.new_batches():
-            self._rows.update({input_.name: input_.rows for input_ in progress.inputs})
+            for input_ in progress.inputs:
+                self._rows[input_.name] += input_.rows
 
     def _emit_event(self, state: State, failure: BaseException | None = None) -> None:
         """Send an event of this state, with the rows read since the last one, and reset these to 0.
