@@ -216,3 +216,16 @@ def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Pat
         dt.Table.from_delta(delta_spark, path, key="no", streaming=False)
     with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_delta(delta_spark, tmp_path / "none", key="id")
+
+
+def test_a_former_row_finds_its_new_one_behind_an_empty_batch() -> None:
+    type_ = pa.struct([("kind", pa.string()), ("version", pa.int64()), ("time", pa.int64())])
+
+    def batch(*rows: tuple[str, int, int]) -> pa.Array:
+        return pa.array(
+            [dict(zip(("kind", "version", "time"), row, strict=True)) for row in rows], type_
+        )
+
+    batches = [batch(("update_preimage", 1, 5)), batch(), batch(("update_postimage", 1, 7))]
+    times = [times.to_pylist() for times in change_feed._times_of_next(iter(batches))]
+    assert times == [[7], [None]]

@@ -207,16 +207,16 @@ def _net_changes(
 
 
 def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Yield an array for each batch, one time in microseconds per row. For the former row of an
-    update, the time is that of its new row, which Delta writes right behind it. For all other rows,
-    and where no such row follows, it is null.
+    """Yield an array for each batch with rows, one time in microseconds per row. For the former row
+    of an update, the time is that of its new row, which Delta writes right behind it. For all other
+    rows, and where no such row follows, it is null.
 
-    ``batches``: structs of a row's kind, commit version and time in microseconds. No batch between
-    two others may be empty; no batches yield nothing.
+    ``batches``: structs of a row's kind, commit version and time in microseconds. Nothing is
+    yielded for an empty batch.
     """
     before: pa.Array | None = None
-    for batch in batches:
-        if before is not None and len(batch):
+    for batch in filter(len, batches):
+        if before is not None:
             yield _times_of_batch(before, batch)
         before = batch
     if before is not None:
