@@ -119,7 +119,7 @@ FAULTS = [
         "equality: a null equals anything",
         "arrays.equality",
         "return equal | both_null",
-        "return equal | _null(left)",
+        "return equal | _null_mask(left)",
     ),
     Fault(
         "expire: a row is gone at its end",

@@ -62,7 +62,7 @@ class LiveFigures:
         ``failure``. The failure is the first line of the query's error, null without one.
         """
         failure, active = self._query.exception(), bool(self._query.isActive)
-        first = None if failure is None else str(failure).strip().splitlines()[0]
+        first = None if failure is None else str(failure).strip().partition("\n")[0]
         words = "running" if active else "ended" if failure is None else "failed"
         return json.dumps({"words": words, "active": active, "failure": first})
 
