@@ -40,7 +40,7 @@ class End(Accumulating):
 
     @property
     def result(self) -> pa.DataType:
-        """The type of the column of values."""
+        """The type of results, which is that of the values."""
         return self.values
 
     def accumulated(

@@ -42,7 +42,7 @@ class Extreme(Accumulating):
 
     @property
     def result(self) -> pa.DataType:
-        """The type of the column of values."""
+        """The type of results, which is that of the values."""
         return self.values
 
     def accumulated(
@@ -114,7 +114,7 @@ class ChangingExtreme(Listing):
 
     @property
     def result(self) -> pa.DataType:
-        """The type of the column of values."""
+        """The type of results, which is that of the values."""
         return self.values
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:

@@ -226,8 +226,11 @@ def _stages_grid(progress: Progress) -> Grid:
 
 
 def _stores_grid(stores: Sequence[Mapping[str, Any]]) -> Grid:
-    """Return the stores of a checkpoint as a grid, one line each. Without stores the grid has its
-    head only.
+    """Return the stores of a checkpoint as a grid, one line each: stage and store, table, rows, MB,
+    segments and stream time. Without stores the grid has its head only.
+
+    ``stores``: mappings with ``stage``, ``store``, ``table``, ``rows``, ``bytes``, ``segments`` and
+    ``stream_time``.
     """
     return _make_grid(
         "store",

@@ -308,9 +308,12 @@ def _operator_input(
     """Return the rows of an operator's ``source`` (``SourceSpec.wire_schema``) from ``rows``, those
     that feed it; an empty table for None.
 
-    Times are shifted, and hashes computed anew, as ``feed`` says. A row that looks in no window
-    keeps its place with a null window. Such a row is added to ``counts``, unless it is a tombstone.
-    ``clock``: the stream time at each record, by which windows are kept.
+    Times are shifted, and hashes computed anew, as ``feed`` says. A row that names no window, or
+    one that is no longer kept, keeps its place with a null window. It is added to ``counts``,
+    unless it is a tombstone. Rows of a feed without ``columns`` stay as they are.
+
+    ``share``: the rows at work, whose sources the counts name. ``clock``: the stream time at each
+    record, by which windows are kept.
     """
     if rows is None:
         return source.wire_schema.empty_table()

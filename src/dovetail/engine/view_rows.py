@@ -62,11 +62,11 @@ def check_expectation(
 def _unmet_rows_as_text(
     rows: pa.Table, view: Expectation, conditions: Conditions | None
 ) -> pa.Array:
-    """Return one text per row, null for a row that meets the expectation ``view``. A null condition
-    does not meet it; deleted rows do.
+    """Return one text per row of ``rows``, null for a row that meets the expectation ``view``. A
+    null condition does not meet it. Deleted rows and rows that a condition has left out do.
 
     If the expectation is ``computed``, ``conditions`` are needed, and the text is the row as JSON.
-    Else all texts are the same: the first row that does not meet the expectation.
+    Else all texts are the same: the columns of the first row that does not meet the expectation.
     """
     if view.computed:
         assert conditions is not None

@@ -72,11 +72,11 @@ class StreamResults(JoinedRows):
         )
 
     def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
-        """Return the stored records of the stream ``entry`` with the values ``match`` that its
-        window still needs, in the order of time.
+        """Return the records of the stream ``entry`` that the join still stores and that have the
+        values ``match``, in the order of time.
 
-        Return an empty list if there are none, or if no stage stores any. ``match``: values by
-        column.
+        The list is empty if there are none, or if no stage stores any. ``stages``: those that
+        compute the join. ``match``: values by column.
         """
         for stage in stages:
             for port in stage.ports:

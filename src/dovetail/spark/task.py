@@ -83,8 +83,9 @@ def freeze_imports() -> None:
 
 
 def _job_tag() -> re.Match[str] | None:
-    """Return the tag with a micro-batch's number and run, which jobs of ``foreachBatch`` have on
-    Spark Connect; None without one.
+    """Return the match of the tag that jobs of ``foreachBatch`` have on Spark Connect. Group 1 is
+    the micro-batch's number, group 2 the run of the query. None for a job without the tag, and
+    outside of Spark.
     """
     return _TAG.search(_local_property("spark.job.tags") or "")
 

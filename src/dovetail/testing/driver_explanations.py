@@ -172,7 +172,8 @@ class ExplainingDriver:
         Returns
         -------
         RowExplanation
-            The row after the change. Its ``cause`` is the record, or None if stream time did.
+            The row after the change. Its ``cause`` is the record. It is None if stream time
+            caused the change, or rows that had waited together (``align=``).
 
         Raises
         ------

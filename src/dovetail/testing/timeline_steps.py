@@ -161,7 +161,7 @@ def _cut_label(text: str) -> str:
 
 
 def _time_text(time_us: int | None) -> str:
-    """Return a time in microseconds since 1970 as text, as ``instant`` does; ``no time`` for
-    None.
+    """Return a time in microseconds since 1970 as text: a date and time, or the number where
+    ``instant`` leaves it one, as in 1970's first day. None is ``no time``.
     """
     return "no time" if time_us is None else str(instant(time_us))

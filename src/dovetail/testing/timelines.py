@@ -52,7 +52,9 @@ class DriverTimeline:
 
     @property
     def text(self) -> str:
-        """The timeline as text: a line for each input, each result and each window.
+        """The timeline as text: its times, then a lane for each input, result and window.
+
+        A timeline that is wider than ``width`` goes on in further blocks.
 
         See Also
         --------

@@ -171,8 +171,9 @@ class SchemaReader:
         """
 
         def part_at(path: str) -> Column:
-            """Return the envelope's field at a path of ``METADATA`` in its type there; null if
-            absent or of another type.
+            """Return the envelope's field at ``path``, a key of ``METADATA``, cast to the type that
+            ``METADATA`` has for it. Null if the writer's schema lacks the field, or if the cast
+            fails.
             """
             if path not in self.paths:
                 return F.lit(None).cast(METADATA[path])

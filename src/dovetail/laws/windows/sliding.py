@@ -220,7 +220,7 @@ class ChangedWindows:
 
     def count_results(self, start: int, stop: int) -> int:
         """Return the number of results that ``updates_by(start, stop)`` would emit, without making
-        the pairs.
+        the pairs. ``start``, ``stop``: numbers in the order of arrival; ``stop`` is exclusive.
         """
         record_arrival = self.records.arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))

@@ -216,11 +216,13 @@ class Parts:
     def store_parts(
         self, read: ListsRead, events: Timeline, traced: TracedAccumulators, time_us: Ints
     ) -> Columns:
-        """Store the changed parts of long lists, once a batch. Return the accumulators for the
-        groups' own rows, a row per group; the lists of a long one are null.
+        """Store the changed parts of long lists, once a batch, and delete the parts that a list no
+        longer has. Return the accumulators for the groups' own rows, a row per group; the lists of
+        a long one are null.
 
-        ``read``: the parts that were read; ``traced``: all lists after the batch. ``time_us``:
-        int64[groups], the event time under which each group's parts are stored.
+        ``read``: the parts that were read; ``traced``: all lists after the batch. ``events``: those
+        of the batch, by group. ``time_us``: int64[groups], the event time under which each group's
+        parts are stored.
 
         An example: a list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged
         and not written; part 1 has grown to 1025 values, so it is cut:

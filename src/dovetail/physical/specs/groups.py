@@ -121,9 +121,10 @@ class AggregationLaw(Law):
 
     @property
     def long_list_columns(self) -> list[int]:
-        """The numbers of the columns whose long lists may be stored in parts.
+        """The indices in ``columns`` of the aggregates whose long lists may be stored in parts.
 
-        These are lists that rows may leave, or from which results are not made. Empty with windows.
+        They keep a list, and either rows may leave it or a result reads none of it. Empty with
+        windows.
         """
         columns = enumerate(self.columns) if self.windows is None else ()
         return [

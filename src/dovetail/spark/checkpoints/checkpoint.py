@@ -107,12 +107,12 @@ def binding_of(
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """Return two lists, with a value for each source: the number of Spark's sources that it reads,
-    and the numbers of the folders in which Spark keeps what these have read. A static source has
-    the number 1 and no folders.
+    """Return two lists, with a value for each source: how many of Spark's sources it reads, and the
+    numbers of the folders in which Spark keeps what these have read. A static source counts as one
+    of Spark's sources, with a folder of its own.
 
-    On Spark Connect, which does not tell them, both values are None for all other sources. A source
-    that is not static must have a frame.
+    Spark Connect tells neither. There the folders of all sources are None, and so is the count of
+    each source that is not static. A source that is not static must have a frame.
     """
     remote = [not source.static and is_remote(_frame_of(source).sparkSession) for source in sources]
     if any(remote):
@@ -256,8 +256,9 @@ class CheckpointFile:
         )
 
     def with_present_path(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
-        """Return ``binding`` with the present path of the checkpoint. If the checkpoint was moved,
-        first correct its path in the file and in Spark's metadata of the state.
+        """Return ``binding`` with the present path of the checkpoint: itself if its path is right
+        or if it has none, else a changed copy. Before that, correct the path in the file and in
+        Spark's metadata of the state.
 
         ``title``: the subject of errors. Raises ``CheckpointError`` for a moved checkpoint on Spark
         Connect, which cannot write there.

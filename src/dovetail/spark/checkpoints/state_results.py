@@ -149,7 +149,8 @@ def _refuse_uncomputable(stored: CheckpointStores, node: Node) -> None:
     """Raise ``ConfigurationError`` if the rows of ``node`` cannot be computed from stored rows
     alone.
 
-    Such a node is a stream, an eventual lookup, a correction of the past, or has rows of windows.
+    Such a node is a stream or a correction of the past, or its stage has an eventual lookup or
+    windows. ``stored``: the stores, whose ``caller`` is the subject of the error.
     """
     parts = list(node.walk_stage())
     reasons: dict[str, Any] = {

@@ -78,12 +78,13 @@ class Observations:
         return self._observe_counts(self._observe_reports(rows, step, report), metrics, counted)
 
     def _observe_counts(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
-        """Return the rows with a metric for each name in ``metrics``: the count at its index in
-        ``counted``, with an example.
+        """Return ``rows`` unchanged, observed for each name in ``metrics``: ``records`` is the sum
+        of the counts at its index in ``counted``, 0 for none; ``example`` is the smallest example.
 
-        ``counted``: an SQL expression for the text of ``pack.counted_text``, null for none. The
-        sums are SQL, too, because each function of PySpark would be several calls of the JVM.
+        ``counted``: an SQL expression for the text of ``pack.counted_text``, null in rows without
+        counts.
         """
+        # The sums are SQL, because each function of PySpark would be several calls of the JVM.
         for metric_index, name in enumerate(metrics):
             count, example = (
                 f"get_json_object({counted}, '$[{metric_index}][{part}]')" for part in (0, 1)

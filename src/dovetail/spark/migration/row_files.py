@@ -78,8 +78,8 @@ def read_sources(
 
 
 def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
-    """Return the initial rows of the frame number ``frame_index`` in ``write_files``, as a
-    streaming frame of their files.
+    """Return a streaming frame of the initial rows that ``write_files`` has written for the frame
+    with index ``frame_index``. It has all columns of the files.
     """
     path = _folder_of_rows(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)

@@ -330,8 +330,8 @@ def _state_after_last_batch(
 def _write_initial_rows(
     run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
 ) -> InitialRows:
-    """Write the initial rows in ``frames`` to files of the checkpoint, and return the description
-    of these files.
+    """Write the initial rows in ``frames`` to files of the checkpoint. Return which of these files
+    belong to which input or result.
 
     ``separate``: True if the rows come from the frames of ``initial=``, False if from a checkpoint;
     it only changes errors. Raises ``ConfigurationError`` if the rows cannot be stored.

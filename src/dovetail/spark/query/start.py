@@ -310,8 +310,9 @@ class _CallOptions(NamedTuple):
 def _start_with_load(
     run: StartRequest, bound: Mapping[str, Any] | None, asked: _CallOptions, begins: str
 ) -> StreamingQuery:
-    """Start the query that reads tables to their end, and return it as one with the real query,
-    which starts after it. Streams that wait for these tables are held back until then.
+    """Start the query that reads tables to their end. Return a query of which the real one is the
+    next part, and with ``close_at_end`` the one that closes the input the last. Streams that wait
+    for these tables are held back until the real query starts.
 
     ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
     real query. ``begins``: what the query begins with, in words for the log. Errors are those of

@@ -186,11 +186,13 @@ class PostgresTables:
             raise
 
     def _apply_rows(self, cursor: Cursor, opened: Sequence[tuple[_TableRows, bool]]) -> None:
-        """Bring the tables to the state after the rows of ``opened``. Few rows of a single table
-        without a key are appended without a staging table.
+        """Bring the tables to the state after the rows of ``opened``, without a commit. Few rows of
+        a single table without a key are appended without a staging table. Many rows must have been
+        staged by tasks before.
 
         ``opened``: the rows of each table that lacks the micro-batch, and True if that table is
-        emptied first. There may be none.
+        emptied first, which one without a key never is. There may be none. The server's errors
+        pass.
         """
         if len(opened) == 1 and opened[0][0].append_directly(cursor):
             return

@@ -157,7 +157,9 @@ class PostgresSink:
         }
 
         def write(batches: Sequence[DataFrame], batch_id: int) -> None:
-            """Write the batches of each user's tables in that user's transaction."""
+            """Write micro-batch ``batch_id``, in one transaction for each user of the database, one
+            after the other. ``batches``: a frame for each sink, in their order.
+            """
             for user, group in groups.items():
                 user_batches = [b for b, its in zip(batches, users, strict=True) if its == user]
                 group.write(user_batches, batch_id)
