@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from benchmarks import harness
 from dovetail.cli import app
+from dovetail.page.figures import LiveFigures
 from dovetail.page.server import serve_checkpoint
 from dovetail.physical.topology_graph import topology_graph
 
@@ -97,6 +99,20 @@ def test_events_are_the_progress(query: Any, page: Any) -> None:
         progress.stages[0].changes for progress in expected
     ]
     assert read[0]["unused"]["orders.dropped"]["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown"),
+    [(None, None), (OSError("no file\nat 1"), "no file"), (OSError(), "OSError")],
+)
+def test_a_failure_is_one_line(failure: Exception | None, shown: str | None) -> None:
+    query: Any = SimpleNamespace(exception=lambda: failure, isActive=False)
+    words = "ended" if failure is None else "failed"
+    assert json.loads(LiveFigures(query).state()) == {
+        "words": words,
+        "active": False,
+        "failure": shown,
+    }
 
 
 def test_names_are_escaped(page: Any) -> None:

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.base.error_text import first_line
 from dovetail.errors import DataError, PlanError
-from dovetail.lookup_sources.retry import first_line
 
 Filters: TypeAlias = Sequence[tuple[str, Sequence[Any]]]
 """Pairs of a column and the constants that it may have, None for null."""

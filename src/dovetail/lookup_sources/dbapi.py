@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dovetail.base.error_text import first_line
 from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
 from dovetail.lookup_sources.keys import positions_among, refuse_types
-from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 Quote: TypeAlias = Literal['"', "`", "["]

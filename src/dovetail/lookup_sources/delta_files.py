@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.base.error_text import first_line
 from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
 from dovetail.errors import DovetailError
@@ -24,7 +25,7 @@ from dovetail.lookup_sources.conversion import (
     without_null_keys,
 )
 from dovetail.lookup_sources.keys import find_too_large_keys, positions_among, refuse_other_kinds
-from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dovetail.base.error_text import first_line
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError
 from dovetail.lookup_sources.conversion import changed_store_error, rows_as_table
@@ -29,7 +30,7 @@ from dovetail.lookup_sources.postgres_types import (
     refuse_column,
     select_expression,
 )
-from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 

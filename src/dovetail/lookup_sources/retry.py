@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from dovetail.base.error_text import first_line
 from dovetail.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -56,9 +57,3 @@ def call_with_retries(
             "See that it runs and can be reached from the workers, then start the query again; "
             "timeout_s= and retries= say how long to wait",
         ) from error
-
-
-def first_line(error: object) -> str:
-    """Return the first line of an error's message, or the name of its type if there is none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

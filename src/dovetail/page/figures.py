@@ -8,6 +8,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
 
+from dovetail.base.error_text import first_line
 from dovetail.spark.metrics.history import progress_as_json, recorded_after
 from dovetail.spark.metrics.progress import ProgressFollower
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -59,10 +60,11 @@ class LiveFigures:
 
     def state(self) -> str:
         """Return JSON with ``words`` (``running``, ``ended`` or ``failed``), ``active`` and
-        ``failure``. The failure is the first line of the query's error, null without one.
+        ``failure``. The failure is the first line of the query's error, or the error's class if it
+        has no message; null without an error.
         """
         failure, active = self._query.exception(), bool(self._query.isActive)
-        first = None if failure is None else str(failure).strip().partition("\n")[0]
+        first = None if failure is None else first_line(failure)
         words = "running" if active else "ended" if failure is None else "failed"
         return json.dumps({"words": words, "active": active, "failure": first})
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.error_text import first_line
 from dovetail.base.packages import package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
@@ -25,7 +26,7 @@ from dovetail.lookup_sources.keys import (
     positions_among,
     refuse_types,
 )
-from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
 _KEYS_MAX = 10_000

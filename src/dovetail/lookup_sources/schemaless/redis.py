@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.error_text import first_line
 from dovetail.base.packages import package
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import is_text, rows_as_table, texts_as_table
 from dovetail.lookup_sources.keys import positions_among, refuse_types
-from dovetail.lookup_sources.retry import call_with_retries, first_line
+from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, declared_fields
 
 Form: TypeAlias = Literal["hash", "json"]

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as ClassicQuery
 
+from dovetail.base.error_text import first_line
 from dovetail.base.text_cells import escaped, printable
 from dovetail.pictures.formats import picture_of
 from dovetail.platform.jvm import has_read_all, newest_reports
@@ -287,7 +288,7 @@ class TopologyQuery(_SparkQuery):
             state = "running" if self.isActive else "ended" if failure is None else "failed"
             lines = [f"id {self.id}"]
             if failure is not None:
-                lines.append(printable(str(failure).strip().partition("\n")[0]))
+                lines.append(printable(first_line(failure)))
             elif progress is not None:
                 lines.append(f"micro-batch {progress.batchId}: {progress.numInputRows:,} rows read")
         except (Py4JError, PySparkException, OSError):

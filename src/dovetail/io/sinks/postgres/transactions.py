@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from dovetail.base.error_text import first_line
 from dovetail.errors import TargetError
 from dovetail.lookup_sources.postgres_connection import (
     connect,
@@ -15,7 +16,6 @@ from dovetail.lookup_sources.postgres_connection import (
     psycopg_for,
     without_secrets,
 )
-from dovetail.lookup_sources.retry import first_line
 
 Cursor: TypeAlias = Any
 """A cursor of psycopg, in a transaction."""
