@@ -51,6 +51,16 @@ def test_options_of_a_builder_are_kept(tmp_path: Path) -> None:
     assert f'"-XX:ArchiveClassesAtExit={tmp_path}/classes-' in options
 
 
+def test_an_archive_belongs_to_a_class_path_also_on_a_cluster(tmp_path: Path) -> None:
+    found = set()
+    for jar in ("a.jar", "b.jar"):
+        builder = SparkSession.builder.__class__().master("spark://host:7077")
+        builder = builder.config("spark.driver.extraClassPath", jar)
+        configured = dict(dt.configure(builder, archive=tmp_path)._options)
+        found.add(configured["spark.driver.extraJavaOptions"])
+    assert len(found) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the maps of a process are Linux's")
 def test_the_next_jvm_maps_what_the_first_one_wrote(tmp_path: Path) -> None:

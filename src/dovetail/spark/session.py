@@ -164,7 +164,8 @@ def configure(
     for name, value in added.items():
         between = _BETWEEN.get(name, ",")
         settings[name] = between.join(part for part in (options.get(name), value) if part)
-    settings[JAVA_OPTIONS] += _archive_options(archive, settings.get(CLASS_PATH, ""))
+    class_path_set = settings.get(CLASS_PATH, options.get(CLASS_PATH, ""))
+    settings[JAVA_OPTIONS] += _archive_options(archive, class_path_set)
     for name, value in settings.items():
         if value and (name in added or name not in options):
             builder = builder.config(name, value)
