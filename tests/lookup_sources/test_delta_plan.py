@@ -371,6 +371,10 @@ STEPS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
     "a watermark": (lambda f: f.withWatermark("at", "1 hour"), None),
     "partitions": (lambda f: f.repartition(3), None),
     "a filter": (lambda f: f.where("customer <> 'x'"), "filter on customer"),
+    "a filter of constants": (
+        lambda f: f.where("current_date() > '1999-01-01'"),
+        "filter without columns",
+    ),
     "duplicates dropped": (lambda f: f.dropDuplicates(["id"]), "Deduplicate"),
     "an aggregation": (
         lambda f: f.groupBy("id").agg(F.max("customer").alias("customer"), F.max("at").alias("at")),

@@ -104,8 +104,10 @@ def by_pair(*key: str) -> dt.Table:
     return testing.table("pairs", key=key, schema={"a": NUMBER, "b": NUMBER, "c": TEXT})
 
 
-def two(left: str = "a", right: str = "b") -> dt.Table:
+def two(left: str = "a", right: str = "b", **select: str) -> dt.Table:
     sides = [testing.table(n, key="k", schema={"k": NUMBER, "v": TEXT}) for n in (left, right)]
+    if select:
+        sides[0] = sides[0].select(**select)
     return sides[0].join(sides[1], how="outer", select={"x": "left.v", "y": "right.v"})
 
 
@@ -225,6 +227,11 @@ OTHERS: dict[str, tuple[Make, Make, str]] = {
         r"left.result was table orders with rows that expire and is the result of table orders",
     ),
     "sides that change places": (two, lambda: two("b", "a"), r'left.table was "a" and is "b"'),
+    "a view of a table": (
+        two,
+        lambda: two(v="v"),
+        r"plan.left was table a and is a view of table a",
+    ),
     "another name of a table": (two, lambda: two("a", "c"), r'right.table was "b" and is "c"'),
     "another accumulator": (
         product,

@@ -27,6 +27,7 @@ EVERY = table(
         "float": pa.float32(),
         "double": pa.float64(),
         "decimal": pa.decimal128(12, 2),
+        "widest": pa.decimal128(38, 2),
         "binary": pa.binary(),
         "date": pa.date32(),
         "instant": pa.timestamp("us", "UTC"),

@@ -211,10 +211,12 @@ class Packer(Packing):
         for name in self.source.shape.primary:
             column = batch.column(name)
             if name not in required and column.null_count:
-                # A record without a value has nulls in all values, a former key's among them.
-                valueless = name not in self._key_names and DELETED in batch.schema.names
+                # A record without a value has nulls in all values, a former key's among them. A row
+                # that a condition leaves out is taken for one.
                 valid = column.is_valid()
-                usable.append(pc.or_kleene(valid, batch.column(DELETED)) if valueless else valid)
+                if name not in self._key_names and DELETED in batch.schema.names:
+                    valid = pc.or_(valid, batch.column(DELETED).fill_null(True))
+                usable.append(valid)
         return reduce(pc.and_, usable) if usable else None
 
     def _rename_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -335,6 +335,7 @@ def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
 
 
 _WORDS_OF_PARTS = dict.fromkeys(("result", "materialized", "windows"), "the result of {}")
+_WORDS_OF_PARTS["view"] = "a view of {}"
 _WORDS_OF_PARTS["expired"] = "{} with rows that expire"
 _WORDS_OF_PARTS["transacted"] = "{} with transactions=True"
 
@@ -351,7 +352,7 @@ def _part_in_words(part: Any) -> str:
     if "aggregate" in part:
         return f"an aggregate by {', '.join(part['by'])}"
     for kind in ("stream", "table"):
-        if kind in part:
+        if isinstance(part.get(kind), str):  # a view has a bool under "stream"
             return f"{kind} {part[kind]}"
     for entry, template in _WORDS_OF_PARTS.items():
         if entry in part:

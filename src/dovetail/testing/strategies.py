@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -226,7 +226,8 @@ def _value_strategy(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911
         return st.floats(width=type_.bit_width, allow_nan=False)
     if pt.is_decimal(type_):
         bound = 10**type_.precision - 1
-        return st.integers(-bound, bound).map(lambda n: Decimal(n).scaleb(-type_.scale))
+        digits = Context(prec=type_.precision)
+        return st.integers(-bound, bound).map(lambda n: Decimal(n).scaleb(-type_.scale, digits))
     if pt.is_string(type_):
         return st.text(max_size=5)
     if pt.is_binary(type_):

@@ -431,6 +431,8 @@ def _offending_step(source: Source) -> str | None:
     for name, columns in steps_of(source.frame):
         if name == "Filter":
             # dovetail's own filters, by columns that begin with _, drop records that are no rows.
+            if not columns:
+                return "filter without columns"
             if not all(column.startswith("_") or column in allowed for column in columns):
                 return f"filter on {', '.join(columns)}"
         elif name not in _ROW_KEEPING_STEPS and not name.startswith(_RELATIONS):

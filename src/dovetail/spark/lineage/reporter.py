@@ -87,7 +87,7 @@ class Lineage:
                     return
                 break
             self._count_rows()
-            if self._rows and monotonic() - reported_s >= self._every:
+            if self._rows.total() and monotonic() - reported_s >= self._every:
                 reported_s = monotonic()
                 self._emit_event("RUNNING")
         self._count_rows()

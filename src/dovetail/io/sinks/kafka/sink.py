@@ -12,6 +12,8 @@ from dovetail.io.sinks.kafka.topic import TopicSink
 from dovetail.io.sinks.kafka.transactional import TransactionalSink
 from dovetail.io.sources.kafka import Headers, Servers, Topic
 
+_TRANSACTIONAL_ID = "kafka.transactional.id"
+
 
 @validated
 def to_topic(
@@ -71,9 +73,9 @@ def to_topic(
     ------
     PlanError
         If ``topic`` is not the name of one topic, or a header's name begins with
-        ``dovetail.``. Also if ``transactions`` is given without ``exactly_once``. The start
-        of a query raises it for columns that do not suit their formats, and for a join with
-        ``unmatched="retract"``.
+        ``dovetail.``. Also if ``transactions``, or ``kafka.transactional.id`` in ``options``,
+        is given without ``exactly_once``. The start of a query raises it for columns that do
+        not suit their formats, and for a join with ``unmatched="retract"``.
     ConfigurationError
         If confluent-kafka is missing for ``exactly_once``. At the start of a query, if the
         session lacks Spark's Kafka connector; with ``exactly_once``, if the brokers cannot
@@ -130,5 +132,11 @@ def to_topic(
             "to_topic",
             "transactions= is given without exactly_once=True",
             "Give both, or leave it out",
+        )
+    if _TRANSACTIONAL_ID in map(str.lower, arguments[-1]):
+        raise PlanError(
+            "to_topic",
+            f"options= has {_TRANSACTIONAL_ID}, but Spark's sink begins no transaction",
+            "Give exactly_once=True, which names its transactions itself",
         )
     return TopicSink(*arguments)
