@@ -34,7 +34,7 @@ from dovetail.engine.local import LocalRun
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.fingerprint import sources_of
-from dovetail.testing.inputs import by_hand
+from dovetail.testing.inputs import without_frames
 
 FLOORS = Path(__file__).with_name("floors.json")
 MARGIN, TRIES = 0.35, 3
@@ -178,7 +178,7 @@ class _Running:
     @classmethod
     def of(cls, topology: Topology) -> _Running:
         """Plan a topology as a query does, with ``emit="batch"`` for tables."""
-        node = by_hand(topology.plan, {})
+        node = without_frames(topology.plan, {})
         emit = "batch" if isinstance(topology, dt.Table) else "change"
         plan = plan_of([node], buckets=BUCKETS, emit=emit, arrival=Arrival.of(node, one_log=False))
         sources = {source.name: source for source in sources_of([node])}

@@ -59,7 +59,7 @@ class Silent(Emission):
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         if done.report is not None:
-            done = replace(done, report=NoReport.of(()))
+            done = replace(done, report=NoReport.empty(()))
         yield from self.emission.rows(done, bucket, high_time_us)
 
 

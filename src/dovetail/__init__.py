@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, of_topic
+from dovetail.base.hints import OF_MODULE, MissingNameError, nearest, topic_module_remedy
 
 if TYPE_CHECKING:
     from dovetail import checkpoints, errors, formats, lookups, metrics, typing, windows
@@ -166,10 +166,10 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public name ``name``, and import its module at first use.
-
-    Raises ``MissingNameError`` with advice for an unknown name, and ``AttributeError`` for a
-    private one.
+    """Return the public name ``name``, and import its module at first use. Raise
+    ``MissingNameError`` with advice for an unknown name, a plain ``AttributeError`` for a private
+    one. The first is an ``AttributeError``, too, so ``hasattr`` and ``getattr`` with a default
+    work.
     """
     if name in _MODULE_OF:
         value = getattr(import_module(f"dovetail.{_MODULE_OF[name]}"), name)
@@ -180,7 +180,9 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
     topics = [import_module(f"dovetail.{topic}") for topic in _TOPICS]
-    remedy = OF_MODULE.get(name) or of_topic(name, __all__, topics) or nearest(name, __all__)
+    remedy = (
+        OF_MODULE.get(name) or topic_module_remedy(name, __all__, topics) or nearest(name, __all__)
+    )
     raise MissingNameError("dovetail", f"there is no dt.{name}", remedy)
 
 

@@ -40,15 +40,16 @@ class _Commands(typer.core.TyperGroup):
         return [*COMMANDS]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
-        """Return the command named ``cmd_name``, and import its module; None if there is none of
-        this name.
+        """Return the Click command named ``cmd_name``, whose module is imported; None if there is
+        none of this name.
         """
         return command_of(cmd_name) if cmd_name in COMMANDS else None
 
 
 def command_of(name: str) -> Any:
     """Return the Click command that calls the function ``name`` of its module in
-    ``dovetail.command``. The module is imported. ``name``: a key of ``COMMANDS``.
+    ``dovetail.command``. The module is imported. ``name``: a key of ``COMMANDS``, else ``KeyError``
+    is raised.
     """
     module = import_module(f"dovetail.command.{COMMANDS[name]}")
     command = typer.Typer(add_completion=False)
@@ -73,8 +74,8 @@ def _all() -> None:
 def main() -> None:
     """Run the command that this process was called with, and exit with its status.
 
-    An error of dovetail or Spark is printed on standard error as one line, and the status is 1.
-    Other errors pass with their traceback.
+    An error of dovetail or Spark is printed as one line on standard error, and the status is 1.
+    Other errors pass with their traceback. The command ``state`` runs without pandas.
     """
     if COMMANDS.get("".join(sys.argv[1:2])) == "state":
         _do_without_pandas()

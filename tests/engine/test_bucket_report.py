@@ -22,7 +22,7 @@ def rows(*deleted: bool) -> pa.Table:
 
 
 def test_changes_are_counted_as_they_are_taken() -> None:
-    report = BucketReport.of([None, 7])
+    report = BucketReport.empty([None, 7])
     tables = [rows(False, True), rows()]
     taken = report.count_changes(iter(tables))
     assert (report.changes, report.deletes) == (0, 0)
@@ -33,7 +33,7 @@ def test_changes_are_counted_as_they_are_taken() -> None:
 
 
 def test_rows_and_tombstones_of_slices_add_up() -> None:
-    report = BucketReport.of([None, None])
+    report = BucketReport.empty([None, None])
     report.add_rows([rows(False, True, True), rows()])
     report.add_rows([rows(False), pa.concat_tables([rows(True), rows(False)])])
     assert report.rows == [4, 2]
@@ -41,14 +41,14 @@ def test_rows_and_tombstones_of_slices_add_up() -> None:
 
 
 def test_pairs_are_those_of_the_names() -> None:
-    report, counts = BucketReport.of([None]), Counts()
+    report, counts = BucketReport.empty([None]), Counts()
     counts.pairs = {"orders": (2, 1), "payments": (0, 4)}
     report.add_pairs(counts, ["payments", "orders"])
     assert (report.matched, report.unmatched) == ([0, 2], [4, 1])
 
 
 def test_times_of_packing_add_up() -> None:
-    report = BucketReport.of([None])
+    report = BucketReport.empty([None])
     report.add_times(50, 7, [PackTime(1, 2, 30), PackTime(0, 0, 40), PackTime(10, 20, 20)])
     assert (report.read_us, report.pack_us, report.packed_us) == (11, 22, 40)
     assert (report.began_us, report.receive_us) == (50, 7)
@@ -95,7 +95,7 @@ def test_packing_tells_its_time_once() -> None:
     batches = [*timer.time_packing(timer.time_reading([batch, batch]))]
     assert [told.schema for told in batches] == [PACKED] * 2
     for told in batches:
-        first, *others = (unpack_piece(row) for row in PackedRow.all_of(told))
+        first, *others = (unpack_piece(row) for row in PackedRow.from_rows(told))
         assert 0 <= first.time.read_us < 1_000_000
         assert 0 <= first.time.pack_us < 1_000_000
         assert {piece.time[:2] for piece in others} == {UNKNOWN[:2]}
@@ -111,7 +111,7 @@ def test_packing_tells_how_long_it_took() -> None:
     timer = PackTimer()
     timer._read_ns, timer._pack_ns = 3_000_000, 5_000_000
     (told,) = timer.time_packing([batch])
-    first, other = (unpack_piece(row) for row in PackedRow.all_of(told))
+    first, other = (unpack_piece(row) for row in PackedRow.from_rows(told))
     assert first.time.read_us == 3000
     assert 2000 <= first.time.pack_us < 1_000_000
     assert other.time[:2] == (0, 0)

@@ -214,8 +214,8 @@ FAULTS = [
     Fault(
         "sessions: of those that merge the last one's rows are lost",
         "aggregates.scans",
-        "return replaced(alone, many, kernel.merged(left, right))",
-        "return replaced(alone, many, left)",
+        "return replace_rows(alone, many, kernel.merged(left, right))",
+        "return replace_rows(alone, many, left)",
         "windows",
     ),
     Fault(

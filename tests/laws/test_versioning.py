@@ -12,8 +12,8 @@ from dovetail.laws.versioning import (
     LATEST,
     batch_versions,
     find_latest_versions,
+    records_within_retention,
     version_as_of,
-    within_retention,
 )
 
 SEEDS = range(80)
@@ -59,7 +59,7 @@ def test_retention_goes_by_the_clock(initial_us: int) -> None:
             now = max(now, time) if own else now
             clock_us[event] = now
             within[event] = bool(own and time >= now - retention_us)
-        taken = within_retention(events, 1, clock_us, retention_us)
+        taken = records_within_retention(events, 1, clock_us, retention_us)
         assert taken.tolist() == [within[event] for event in range(len(events.row))]
 
 

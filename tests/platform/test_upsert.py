@@ -16,7 +16,7 @@ from small_session import with_delta
 
 from dovetail.base.columns import DELETED
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 UTC = timezone.utc
 KEYS: dict[str, list[Any]] = {
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     settings = {"spark.databricks.delta.snapshotPartitions": "1"}
     for session in with_delta(spark, settings):
-        own = apart(session)
+        own = cloned_session(session)
         delta_tables.tune(own)
         own.conf.set("spark.sql.session.timeZone", "America/New_York")
         yield own
@@ -85,7 +85,7 @@ def test_a_condition_finds_the_rows_of_its_keys(own_session: SparkSession, type_
 
 def test_rows_are_replaced_by_their_keys(own_session: SparkSession, tmp_path: Path) -> None:
     """Of each three keys one goes, one is replaced, one stays; a null equals a null."""
-    table = delta_tables.named(str(tmp_path / "table"))
+    table = delta_tables.sql_name(str(tmp_path / "table"))
     pairs = [(key, other) for key in [*KEYS["string"], None] for other in (7, None)]
     schema = made(own_session, table, "k string, `o'ther` bigint, v int")
     put(own_session, table, [(*pair, 1, False) for pair in pairs], schema)
@@ -103,7 +103,7 @@ def test_a_table_with_a_change_feed_tells_updates(
     own_session: SparkSession, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
-    table = delta_tables.named(path)
+    table = delta_tables.sql_name(path)
     feeds = {"delta.enableChangeDataFeed": "true"}
     schema = made(own_session, table, "k int, v int", **feeds)
     for rows in ([(1, 1, False), (2, 2, False)], [(1, 5, False), (2, 2, True)]):
@@ -120,7 +120,7 @@ def test_a_table_with_a_change_feed_tells_updates(
 @pytest.mark.slow
 def test_rows_that_go_are_marked(own_session: SparkSession, tmp_path: Path) -> None:
     """No file is written anew for them; where all rows of files go, the files go."""
-    table = delta_tables.named(str(tmp_path / "table"))
+    table = delta_tables.sql_name(str(tmp_path / "table"))
     schema = made(own_session, table, "k int, v int")
     for first in (0, 100, 200):
         rows = [(k, 0, False) for k in range(first, first + 100)]

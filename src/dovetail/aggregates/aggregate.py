@@ -74,33 +74,38 @@ class GroupUpdates:
 
     @cached_property
     def bounds(self) -> Ints:
-        """The index of the first update of each group, then n: int64[groups + 1]."""
+        """The index of each group's first update, in the order of groups, then n: int64[groups +
+        1]. A group without updates has the index at which its updates would begin. Computed once.
+        """
         bounds = np.zeros(self.groups + 1, dtype=np.int64)
         np.cumsum(np.bincount(self.group, minlength=self.groups), out=bounds[1:])
         return bounds
 
     @cached_property
     def updated(self) -> Ints:
-        """The numbers of the groups that have updates, ascending: int64[updated]."""
+        """The indices, from 0, of the groups that have updates, ascending: int64[updated groups].
+        Computed once.
+        """
         return np.flatnonzero(np.diff(self.bounds))
 
     @cached_property
     def last(self) -> Ints:
-        """The index of the last update of each group in ``updated``, in the same order:
-        int64[updated].
+        """The index, among the n updates, of the last update of each group in ``updated``, in the
+        same order: int64[updated groups]. Computed once.
         """
         return self.bounds[self.updated + 1] - 1
 
     @cached_property
     def sign(self) -> Ints:
         """The sign of each update: int64[n], 1 for a row that is added, -1 for one that is
-        retracted.
+        retracted. Computed once.
         """
         return 1 - 2 * self.retracted.astype(np.int64)
 
     def where(self, selected: Mask) -> GroupUpdates:
-        """Return the updates whose element of ``selected``, bool[n], is true. Groups keep their
-        numbers, though some may have no updates left.
+        """Return new ``GroupUpdates`` of the updates whose element of ``selected``, bool[n], is
+        true, in their order. ``groups`` and the indices of groups stay the same, so a group may
+        have no updates left.
         """
         return GroupUpdates(self.group[selected], self.groups, self.retracted[selected])
 
@@ -109,9 +114,9 @@ class GroupUpdates:
 class TracedAccumulators:
     """Accumulators and the origin of each element of their lists (``multiset.Listing``).
 
-    An origin is an index into the stored elements of all groups. From their number on, it is an
-    index into the batch's values that are not null. There are no origins if the accumulators have
-    no lists.
+    Origins count the stored elements of all groups, k of them, from 0, group by group. An origin
+    from k on, less k, is an index into the batch's values that are not null. There are no origins
+    if the accumulators have no lists.
     """
 
     columns: list[pa.Array]
@@ -134,7 +139,7 @@ class Aggregate(ABC):
     @property
     @abstractmethod
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the accumulator's columns, in order."""
+        """The Arrow types of the accumulator's columns, in order."""
 
     @property
     @abstractmethod
@@ -143,60 +148,67 @@ class Aggregate(ABC):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be taken out of a group again; if False, no update may be a retracted
-        one.
+        """True, the default, if rows can be taken out of a group again. If False, no update may be
+        a retracted one.
         """
         return True
 
     @property
     def commutes(self) -> bool:
-        """True if the accumulator does not depend on the order of rows, bit for bit."""
+        """True if the accumulator does not depend on the order of rows, bit for bit; False by
+        default.
+        """
         return False
 
     # The accumulators after each update are not built: a collection would need one as large as its
     # group for each update.
     @abstractmethod
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each update: n rows, in the order of the updates.
+        """Return the result after each update: n rows, in the order of the updates. They equal
+        ``results`` of the accumulators after each update.
 
-        ``updates``: n rows that are added or retracted, by group. ``initial``: the stored
-        accumulators, one row per group, null for a new one. ``values``: one row per update. The
-        results equal ``results`` of the accumulators after each update. ``retracted`` updates take
-        a row out that was added before. Raises ``AggregateOverflowError`` if a result does not fit
-        its type.
+        ``updates``: n rows that are added to groups or retracted from them, by group, then time. A
+        retracted row must have been added before. ``initial``: the columns of the stored
+        accumulators, one row per group, null in all for a new group. ``values``: the aggregate's
+        input columns, one row per update. Raises ``AggregateOverflowError`` if a result does not
+        fit its type.
         """
 
     @abstractmethod
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after the last update: one row per group, arbitrary for a group
-        without updates.
+        """Return the columns of the accumulators after each group's last update: one row per group,
+        arbitrary for a group without updates (``fold`` corrects these).
 
-        ``updates``: rows that are added or retracted, by group. ``initial``: the stored
-        accumulators, one row per group, null for a new one. ``values``: one row per update. A
-        retracted row must have been added before.
+        ``updates``: rows that are added to groups or retracted from them, by group, then time. A
+        retracted row must have been added before. ``initial``: the columns of the stored
+        accumulators, one row per group, null in all for a new group. ``values``: the aggregate's
+        input columns, one row per update.
         """
 
     @abstractmethod
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of both sides, one per row. ``left``, ``right``:
-        accumulators; the rows of ``left`` precede those of ``right``. Null in all columns stands
-        for no rows.
+        """Merge n pairs of accumulators: row i of the result is the accumulator of the rows behind
+        row i of ``left``, then those behind row i of ``right``. ``left``, ``right``: the columns of
+        n accumulators each. Null in all columns stands for no rows.
         """
 
     @abstractmethod
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator in the columns ``state``, one row each.
+        """Return the result of each accumulator, one row each, of the type ``result``. ``state``:
+        the columns of the accumulators; null in all columns stands for no rows.
 
         Raises ``AggregateOverflowError`` if a result does not fit its type.
         """
 
     def fold(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after each group's last update: one row per group, ``initial``
-        for a group without updates. Their ``results`` equal ``scan`` at these updates. No update
-        may be retracted unless the aggregate ``retracts``.
+        """Return the columns of the accumulators after each group's last update: one row per group,
+        that of ``initial`` for a group without updates. Their ``results`` equal ``scan`` at the
+        last updates.
 
-        ``updates``: rows that are added or retracted, by group. ``initial``: the stored
-        accumulators, one row per group, null for a new one. ``values``: one row per update.
+        ``updates``: rows that are added to groups or retracted from them, by group, then time.
+        Asserts that none is retracted unless the aggregate ``retracts``. ``initial``: the columns
+        of the stored accumulators, one row per group, null in all for a new group. ``values``: the
+        aggregate's input columns, one row per update.
         """
         assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
         computed = self.after(updates, initial, values)
@@ -213,11 +225,15 @@ class Aggregate(ABC):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return the accumulators after the last update, with the origins of their lists' elements.
+        """Return the accumulators after each group's last update, with the origins of their lists'
+        elements (``TracedAccumulators``). An origin says which value an element comes from. Origins
+        from 0 to k - 1 are the k elements of the stored lists, group by group. From k on, less k,
+        they are indices into the batch's values that are not null. This default is for accumulators
+        without lists: it returns ``fold`` without origins.
 
-        An origin says which stored element or value of the batch an element comes from. An
-        accumulator without lists has none. Each group must have an update. ``initial``: one row per
-        group, null for a new one. ``values``: one row per update.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new one. ``values``:
+        the input columns, one row per update.
         """
         return TracedAccumulators(self.fold(updates, initial, values))
 
@@ -229,24 +245,29 @@ class Accumulating(Aggregate):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the accumulators after each update: n rows, in the order of the updates.
+        """Return the columns of the accumulators after each update: n rows, in the order of the
+        updates.
 
-        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: one
-        row per update.
+        ``updates``: n rows that are added to groups or retracted from them, by group, then time.
+        ``initial``: the columns of the stored accumulators, one row per group, null for a new
+        group. ``values``: the input columns, one row per update.
         """
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each of the n updates, in their order. Raises
-        ``AggregateOverflowError`` if a result does not fit its type. ``initial``: one row per
-        group, null for a new one. ``values``: one row per update.
+        """Return the result after each of the n ``updates``, in their order, as one array. Raises
+        ``AggregateOverflowError`` if a result does not fit its type. ``initial``: the columns of
+        the stored accumulators, one row per group, null for a new group. ``values``: the input
+        columns, one row per update.
         """
         return self.results(self.accumulated(updates, initial, values))
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators at each group's last update: one row per group, arbitrary for a
-        group without updates.
+        """Return the columns of the accumulators after each group's last update: one row per group,
+        arbitrary for a group without updates. If there are no updates at all, return ``initial``.
 
-        ``initial``: one row per group, null for a new one. ``values``: one row per update.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new group. ``values``:
+        the input columns, one row per update.
         """
         index = np.zeros(updates.groups, dtype=np.int64)
         index[updates.updated] = updates.last
@@ -257,7 +278,9 @@ class Accumulating(Aggregate):
 
 
 def null_accumulators(types: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
-    """Return the accumulators of ``rows`` new groups: for each of ``types`` a column of nulls."""
+    """Return the columns of ``rows`` accumulators of groups without rows: for each of ``types`` a
+    column of ``rows`` nulls.
+    """
     return [pa.nulls(rows, type_) for type_ in types]
 
 
@@ -269,6 +292,6 @@ def not_null_mask(array: pa.Array) -> Mask:
 
 
 def int64_values(column: pa.Array) -> Ints:
-    """Return an integer column as int64[n], 0 for null."""
+    """Return an Arrow column of integers as a new int64[n], 0 for null."""
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]

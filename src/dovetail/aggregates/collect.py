@@ -63,12 +63,14 @@ class CollectList(Listing):
         return list_of(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the list after each update, one row per update: the values in the order of
+        """Return the list after each update, one row per update: the group's values in the order of
         arrival, an empty list without values.
 
-        ``initial``: the stored list of each group, null for none. ``values``: one row per update.
-        Raises ``AggregateError`` if the lists of all updates have too many elements for an Arrow
-        column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
+        value removes its first equal in the list; asserts that there is one. Of floats, all NaNs
+        are equal, and 0.0 and -0.0 are not. ``initial``: one column, the stored list of each group,
+        null for none. ``values``: one column, one row per update; nulls are left out. Raises
+        ``AggregateError`` if the lists of all updates have too many elements for an Arrow column.
         """
         listed = self.listed(values)
         entries = _held_elements(updates, initial[0], listed)
@@ -86,10 +88,15 @@ class CollectList(Listing):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return each group's list after its last update, with the origins of its elements.
+        """Return each group's list after its last update, a column with one row per group, with the
+        origin of each element (``TracedAccumulators``): the stored element or value of the batch
+        that it comes from. A group without updates keeps its list.
 
-        ``initial``: the stored list of each group, null for none. ``values``: one row per update.
-        Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
+        value removes its first equal in the list; asserts that there is one. ``initial``: one
+        column, the stored list of each group, null for none. ``values``: one column, one row per
+        update; nulls are left out. Raises ``AggregateError`` if the lists have too many elements
+        for an Arrow column.
         """
         entries = _held_elements(updates, initial[0], self.listed(values))
         size = np.bincount(entries.group[entries.stays], minlength=updates.groups)
@@ -97,7 +104,8 @@ class CollectList(Listing):
         return TracedAccumulators([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Append the right list to the left one, row by row; null counts as empty.
+        """Return one column of lists: row by row, the list of ``left``, then that of ``right``,
+        null counting as empty. Both are one column of as many lists.
 
         The values are those of one accumulator over the rows of both sides. With retracted rows
         their order may differ: one accumulator removes the first equal value, even one of the left.
@@ -109,12 +117,12 @@ class CollectList(Listing):
 
     def results(self, state: Columns) -> pa.Array:
         """Return the lists in the only column of ``state``, an empty list for null."""
-        return _no_nulls(state[0])
+        return _empty_for_null(state[0])
 
 
 @dataclass(frozen=True)
 class LastRow(CollectList):
-    """The group's row that arrived last, as a struct; null if there is none."""
+    """The last of a group's rows in the order of updates, as a struct; null if there is none."""
 
     unique: bool
     """True if a batch leaves at most one row in a group; within the batch there may be more."""
@@ -128,28 +136,32 @@ class LastRow(CollectList):
 
     def listed(self, values: Columns) -> pa.Array:
         """Return the rows as one column of structs, one per row, never null. ``values``: the
-        columns of the rows.
+        columns of the rows, in the order of the fields of the struct.
         """
         return pa.StructArray.from_arrays(list(values), fields=list(self.values))
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the last row after each update as a struct, null while the group has none.
+        """Return the last row of the group after each update, as a struct: one row per update, null
+        while the group has none. The last row is the latest in the order of ``updates`` that has
+        not been retracted.
 
-        ``initial``: the stored rows of each group, null for none. ``values``: one row per update.
-        Raises ``AggregateError`` if the lists of all updates have too many elements for an Arrow
-        column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
+        row removes its first equal; asserts that there is one. ``initial``: one column, the list of
+        stored rows (structs) of each group, null for none. ``values``: the columns of the rows, one
+        row per update. Raises ``AggregateError`` if the lists of all updates have too many elements
+        for an Arrow column.
         """
         return _last_elements(super().scan(updates, initial, values))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the last row of each list in the only column of ``state``, null for an empty list
-        or for null.
+        """Return the last struct of each list in the only column of ``state``, null for an empty
+        list or for null.
         """
         return _last_elements(state[0])
 
 
 def _last_elements(lists: pa.Array) -> pa.Array:
-    """Return the last element of each list, null for an empty list."""
+    """Return the last element of each list of a column, null for an empty list or for null."""
     size = list_sizes(lists)
     end = np.cumsum(size)
     return lists.flatten().take(pa.array(end - 1, mask=size == 0))
@@ -183,12 +195,15 @@ class _HeldElements:
 
 
 def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) -> _HeldElements:
-    """Return the elements of lists with the range of ``updates`` that have them: those of the
-    ``stored`` lists, one list per group, and of the batch's ``values``, one per update. Nulls are
-    left out.
+    """Return the elements of the ``stored`` lists and of a batch's ``values``, each with the range
+    of updates after which its list has it. Elements are by group, then arrival; nulls in ``values``
+    are left out.
 
-    A retracted value ends the first element of its group that equals it. That must exist, or an
-    assertion fails.
+    A range has indices among all updates, from ``first`` to the exclusive ``end``. It begins with
+    the group's first update for a stored element. It ends with the group's last update for one that
+    stays. ``updates``: rows added to groups or retracted from them, by group, then time.
+    ``stored``: a column with the list of each group, null for none. ``values``: one per update. A
+    retracted value ends the first element of its group that equals it. Asserts that there is one.
     """
     old_group, old = list_elements(stored)
     update = np.flatnonzero(not_null_mask(values))
@@ -210,11 +225,11 @@ def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) ->
 
 
 def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
-    """Pair the k-th row that goes with the k-th row that came of one group and value: (came, gone),
-    indices into the rows.
+    """Pair the k-th retracted row of each group and value with the k-th added row of it: (added,
+    retracted), indices into the rows, int64[retracted rows] each.
 
-    ``group_value``: int64[rows], equal for equal values of one group. ``gone``: bool[rows], the row
-    is retracted. An assertion fails if more rows go than came.
+    ``group_value``: int64[rows], an id of the row's group and value. ``gone``: bool[rows], the row
+    is retracted. Asserts that each value has at least as many added rows as retracted ones.
     """
     added, taken = np.flatnonzero(~gone), np.flatnonzero(gone)
     added = added[stable_argsort(group_value[added])]
@@ -230,8 +245,9 @@ def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class CollectSet(Listing):
-    """The distinct values that are not null. The values are in ascending order if their type has
-    one (``arrays.ordering``), otherwise in the order in which they came to stay.
+    """The distinct values that are not null. They are in ascending order if their type has one
+    (``arrays.ordering``). Otherwise they are in the order in which they arrived; one that has left
+    and come back counts from its return.
 
     Values are equal if their bits are; all NaNs are one value. The accumulator is the values and,
     if rows may leave, their counts (``aggregates.multiset``). ``scan`` builds a list for each
@@ -265,24 +281,26 @@ class CollectSet(Listing):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted, since counts are stored."""
+        """True if rows can be retracted, since counts of values are stored."""
         return self.retractable
 
     @property
     def commutes(self) -> bool:
-        """True if the accumulator does not depend on the order of rows, since the values have an
-        order.
+        """True if the accumulator does not depend on the order of rows, because the type of the
+        values has an order. False for nested types, which have none.
         """
         return is_ordered(self.values)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the distinct values after each update as a list, one row per update; empty without
-        values. Lists are in the order of the values or, if their type has none, by the update that
-        brought each.
+        """Return the distinct values in the group after each update as a list, one row per update;
+        empty without values. A list is in the order of its values. If their type has none, it is in
+        the order of arrival: that since which the value has been in the group without a break.
 
-        ``initial``: the stored accumulator of each group, null for none. ``values``: one column,
-        one row per update; nulls are left out. Raises ``AggregateError`` if the lists of all
-        updates have too many elements for an Arrow column.
+        ``updates``: rows added to groups or, only if ``retractable``, retracted from them. A
+        retracted value must have been added before; this is not checked. ``initial``: the stored
+        lists of each group (values and, if ``retractable``, counts), null for none. ``values``: one
+        column, one row per update; nulls are left out. Raises ``AggregateError`` if the lists of
+        all updates have too many elements for an Arrow column.
         """
         value_spans = multiset_spans(updates, [initial], values[0])
         value_spans = value_spans.where(
@@ -298,19 +316,25 @@ class CollectSet(Listing):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return each group's accumulator after its last update, with the origins of its elements.
+        """Return each group's lists after its last update, one row per group, distinct values and,
+        if ``retractable``, their counts. They come with the origin of each element
+        (``TracedAccumulators``): the stored element or value of the batch that it comes from. A
+        group without updates keeps its lists.
 
-        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
-        update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the stored lists of each group, null for none. ``values``: one column, one row per update;
+        nulls are left out. Raises ``AggregateError`` if the lists have too many elements for an
+        Arrow column.
         """
         return self._traced_accumulators(
             multiset_spans(updates, [initial], values[0]), updates.groups
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the values of ``left`` and ``right`` together, row by row;
-        null counts as empty. If the type has no order, the left values come first. Raises
-        ``AggregateError`` if the lists have too many elements for an Arrow column.
+        """Return the lists of the distinct values of ``left`` and ``right`` together, row by row
+        and, if ``retractable``, the lists of their added counts. Null counts as empty. If the type
+        has no order, the values of ``left`` come first. Raises ``AggregateError`` if the lists have
+        too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -320,17 +344,20 @@ class CollectSet(Listing):
 
     def results(self, state: Columns) -> pa.Array:
         """Return the lists of values, the first column of ``state``, an empty list for null."""
-        return _no_nulls(state[0])
+        return _empty_for_null(state[0])
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
-        """Return the accumulators after the last update with the origins of their elements: the
-        list of values and, if rows may leave, that of counts. ``value_spans``: by (group, value,
-        time). ``groups``: the number of groups. Raises ``AggregateError`` as ``stored_lists`` does.
+        """Return the accumulators after the last update with the origin of each element
+        (``TracedAccumulators``): the stored or new value that it comes from. They are a column of
+        lists of values and, if ``retractable``, one of lists of counts, one row per group.
+
+        ``value_spans``: all spans of the batch, by (group, value, time). ``groups``: the count of
+        groups. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])
 
 
-def _no_nulls(lists: pa.Array) -> pa.Array:
-    """Return the lists with an empty list in place of null."""
+def _empty_for_null(lists: pa.Array) -> pa.Array:
+    """Return a column of lists with an empty list in place of each null."""
     return lists_of(list_sizes(lists), lists.flatten()) if lists.null_count else lists

@@ -32,11 +32,11 @@ from dovetail.arrays.ordering import is_ordered
 
 @dataclass(frozen=True)
 class CountDistinct(Listing):
-    """The number of distinct values that are not null; never null. Values are equal if their bits
+    """The count of distinct values that are not null; never null. Values are equal if their bits
     are. At any depth all NaNs are one value, and zeros of either sign.
 
-    The accumulator is the values; if rows may leave, their counts (``aggregates.multiset``); and
-    the number of values.
+    The accumulator is the list of values; if rows may leave, that of their counts
+    (``aggregates.multiset``); and the count of distinct values.
     """
 
     values: pa.DataType
@@ -46,7 +46,9 @@ class CountDistinct(Listing):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the list of values, the list of counts if rows may leave, and the number."""
+        """The types of the accumulator's columns: the list of distinct values, the list of their
+        counts if ``retractable``, and the count of distinct values (int64).
+        """
         lists = (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
         return (*lists, pa.int64())
 
@@ -57,14 +59,14 @@ class CountDistinct(Listing):
 
     @property
     def reads(self) -> Reads:
-        """The part of the list that is needed beside the updated values. The part is ``"none"`` if
-        the list is in the order of its values, else ``"all"``, since a value may be anywhere.
+        """The part of the stored list that is needed beside the updated values: ``"none"`` if the
+        list is in the order of its values, else ``"all"``, since a value may be anywhere.
         """
         return "none" if self.ordered else "all"
 
     @property
     def result(self) -> pa.DataType:
-        """The type long."""
+        """The type of the result: int64."""
         return pa.int64()
 
     @property
@@ -74,21 +76,24 @@ class CountDistinct(Listing):
 
     @property
     def commutes(self) -> bool:
-        """True if the accumulator does not depend on the order of rows, since the values have an
-        order.
+        """True if the accumulator does not depend on the order of rows, because the type of the
+        values has an order. False for nested types, which have none.
         """
         return self.ordered
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return each value in the form in which it is stored, with equal bits for equal values:
-        one NaN, and 0.0 for -0.0.
+        """Return the only column of ``values`` in the form in which it is stored, with equal bits
+        for equal values: one NaN, and 0.0 for -0.0, at any depth. Null stays null.
         """
         return canonical_key(values[0])
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the number of distinct values after each update, one per update, as ``long``.
-        ``initial``: each group's accumulators before, null for none. ``values``: each update's
-        value.
+        """Return the count of distinct values in the group after each update: int64, one row per
+        update.
+
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators (lists, then the count), one row per group, null for
+        none. ``values``: one column, one row per update; nulls do not count.
         """
         value_spans = self._value_spans(updates, initial, values)
         return pa.array(_running_distinct_counts(updates, initial, value_spans))
@@ -96,11 +101,15 @@ class CountDistinct(Listing):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return each group's values after its last update, with the origins of the elements, and
-        the number of values.
+        """Return the accumulators after each group's last update, one row per group, with the
+        origin of each value (``TracedAccumulators``): the stored or new value that it comes from.
+        They are the list of distinct values, that of their counts if ``retractable``, and the count
+        of distinct values. A group without updates keeps its own.
 
-        ``initial``: the stored accumulator of each group, null for none. ``values``: one row per
-        update. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for none. ``values``: one
+        column, one row per update; nulls do not count. Raises ``AggregateError`` if the lists have
+        too many elements for an Arrow column.
         """
         value_spans = self._value_spans(updates, initial, values)
         counts = int64_values(initial[-1])
@@ -110,9 +119,10 @@ class CountDistinct(Listing):
         return self._traced_accumulators(value_spans, counts)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of each row of ``left`` and ``right`` together: their distinct
-        values, with the counts of both, and the number of these values. There is one row per row of
-        ``left``. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        """Return the columns of the accumulators of ``left`` and ``right`` together, row by row:
+        the list of distinct values, that of the added counts if ``retractable``, and the count of
+        distinct values. Null counts as empty. Raises ``AggregateError`` if the lists have too many
+        elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -123,20 +133,26 @@ class CountDistinct(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the numbers of distinct values, the last column of ``state``; 0 for null."""
+        """Return the counts of distinct values as int64: the last column of ``state``, 0 for
+        null.
+        """
         return state[-1].fill_null(0)
 
     def _value_spans(self, updates: GroupUpdates, initial: Columns, values: Columns) -> Spans:
-        """Return the spans of updates during which each distinct value is in its group, by group,
-        value and time. ``initial``: the stored lists. ``values``: one per update; null adds no
-        value.
+        """Return the spans, ranges of updates during which a group has a distinct value, by group,
+        value and time. ``updates``: rows added to groups or retracted from them, by group, then
+        time. ``initial``: the columns of the stored accumulators, one row per group. ``values``:
+        one column, one row per update; null adds no value.
         """
         return multiset_spans(updates, [initial[:-1]], self.listed(values))
 
     def _traced_accumulators(self, value_spans: Spans, counts: Ints) -> TracedAccumulators:
-        """Return the accumulators after the last update: the lists of values, then ``counts``,
-        int64[groups]. ``value_spans``: by (group, value, time). Raises ``AggregateError`` as
-        ``stored_lists`` does.
+        """Return the accumulators after the last update, with the origin of each value
+        (``TracedAccumulators``): the stored or new value that it comes from. They are the lists of
+        values and, if ``retractable``, of counts, then ``counts`` as the last column.
+        ``value_spans``: all spans of the batch, by (group, value, time). ``counts``: int64[groups],
+        the count of distinct values. Raises ``AggregateError`` if the lists have too many elements
+        for an Arrow column.
         """
         traced = stored_lists(value_spans, len(counts))
         lists = traced.columns[: len(self.state) - 1]
@@ -144,9 +160,12 @@ class CountDistinct(Listing):
 
 
 def _running_distinct_counts(updates: GroupUpdates, initial: Columns, value_spans: Spans) -> Ints:
-    """Return the number of distinct values in each group after each update: int64[n]. The number
-    changes only with an update that brings a new value or takes the last of one. ``initial``: the
-    stored accumulators, their number last. ``value_spans``: all spans of the batch.
+    """Return the count of distinct values in the group after each of the n updates: int64[n]. It
+    changes only with an update that brings a new value or takes the last of one.
+
+    ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``: the
+    columns of the stored accumulators, one row per group: the list of values first, the count last.
+    ``value_spans``: all spans of the batch.
     """
     change = np.zeros(len(updates), np.int64)
     in_batch = value_spans.row >= len(initial[0].flatten())

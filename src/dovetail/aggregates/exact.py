@@ -31,15 +31,16 @@ _LONG_DIGITS = 18
 
 
 def limb_count(type_: pa.DataType) -> int:
-    """Return the number of limbs of an integer or decimal type: 4 for a decimal of more than 18
-    digits, else 2.
+    """Return the count of limbs for a sum of values of an integer or decimal type: 4 for a decimal
+    of more than 18 digits, else 2.
     """
     return 4 if pa.types.is_decimal(type_) and type_.precision > _LONG_DIGITS else 2
 
 
 def limbs_of(values: pa.Array) -> Limbs:
-    """Return the limbs of an integer or decimal column, lowest first, each int64[n]; all are 0 for
-    null. There are ``limb_count`` of them.
+    """Return the limbs of n integers or decimals (their unscaled values), lowest first, int64[n]
+    each; all are 0 for null. Each limb has 32 bits and the last one the sign. There are 4 for a
+    decimal of more than 18 digits, else 2.
     """
     if not pa.types.is_decimal(values.type):
         return _split_longs(int64_values(values))
@@ -52,8 +53,9 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 
 def normalize(limbs: Sequence[Ints]) -> Limbs:
-    """Return the same numbers as new limbs, each but the last from 0 to 2**32 - 1. The last limb
-    has the sign. ``limbs``: int64[n] each, lowest first, with room in 64 bits for what is carried.
+    """Return the same numbers in new limbs, as many, each but the last from 0 to 2**32 - 1. The
+    last limb has the sign and all that is carried. ``limbs``: of 32 bits by weight, lowest first,
+    int64[n] each, with room in 64 bits for what is carried.
     """
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
@@ -64,8 +66,9 @@ def normalize(limbs: Sequence[Ints]) -> Limbs:
 
 
 def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Convert numbers of two limbs to int64[n], and find those that fit: bool[n]. The others have
-    arbitrary longs. ``limbs``: normal, so that the lower one is from 0 to 2**32 - 1.
+    """Convert numbers of two limbs to int64[n], and return a mask, bool[n], of those that fit; the
+    others have arbitrary longs. ``limbs``: (low, high), int64[n] each, low from 0 to 2**32 - 1,
+    high signed.
     """
     low, high = limbs
     return (high << _BITS) | low, (high >= -(1 << 31)) & (high < 1 << 31)
@@ -73,18 +76,19 @@ def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
 
 def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
     """Convert numbers of two limbs to float64[n]. Numbers below 2**84 are rounded once, larger ones
-    perhaps twice. ``limbs``: normal, so that the lower one is from 0 to 2**32 - 1.
+    perhaps twice. ``limbs``: (low, high), int64[n] each, low from 0 to 2**32 - 1, high signed.
     """
     low, high = limbs
     return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
 
 
 def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Array, Mask]:
-    """Convert numbers to unscaled decimals of ``type_``, null where not ``present``, bool[n].
-    ``limbs``: the limbs of n numbers, lowest first, normal.
+    """Convert n numbers to decimals whose unscaled values they are, null where ``present``,
+    bool[n], is false. Also return a mask, bool[n], of those that fit the precision of ``type_``;
+    the others have arbitrary decimals.
 
-    The second result, bool[n], is true for numbers that fit the precision. The others have
-    arbitrary decimals.
+    ``limbs``: any count of them, lowest first, normal (all but the last from 0 to 2**32 - 1).
+    ``type_``: a decimal128.
     """
     limbs = _extend_limbs(limbs, 4)
     magnitude, _ = _absolute_limbs(limbs)
@@ -97,11 +101,11 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
 
 
 def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
-    """Return ``limbs * factor / divisor`` in whole numbers, rounded half away from zero (HALF_UP):
-    limbs of n numbers, normal.
+    """Return ``limbs * factor / divisor`` as whole numbers, rounded half away from zero (HALF_UP):
+    the limbs of n numbers, normal, two more than in ``limbs``.
 
-    ``limbs``: normal; all but the last are from 0 to 2**32 - 1. ``factor``: up to 2**16.
-    ``divisor``: int64[n] from 1 to 2**47.
+    ``limbs``: lowest first, normal: all but the last are from 0 to 2**32 - 1. ``factor``: from 1 to
+    2**16. ``divisor``: int64[n] from 1 to 2**47. Neither range is checked.
     """
     magnitude, negative = _absolute_limbs(limbs)
     wider = _extend_limbs(magnitude, len(limbs) + 1)
@@ -113,11 +117,12 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
 
 
 def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
-    """Divide numbers digit by digit: (limbs of the quotients, remainders as int64[n]).
+    """Divide n numbers by ``divisor`` digit by digit: (limbs of the quotients, remainders as
+    int64[n]). There are as many limbs of a quotient as of ``dividend``, lowest first.
 
-    ``dividend``: the limbs of n numbers, lowest first, normal and not negative. ``divisor``:
-    int64[n], above 0. A digit has ``bits`` bits, 16 or 32; divisors must leave that many bits of a
-    long free.
+    ``dividend``: limbs of 32 bits, int64[n] each, lowest first, all from 0 to 2**32 - 1. ``bits``:
+    the bits of a digit, 16 or 32. ``divisor``: int64[n], from 1 to 2**32 - 1 for digits of 32 bits,
+    to 2**47 for digits of 16; not checked.
 
     A quotient of doubles is at most one off, and the remainder corrects it. Division of long
     integers would be several times slower.
@@ -141,12 +146,14 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
 
 
 def _split_longs(longs: Ints) -> Limbs:
-    """Return longs, int64[n], as two limbs each, which may be negative."""
+    """Return n longs as two limbs, (low, high): low from 0 to 2**32 - 1, high with the sign."""
     return [longs & _LOW, longs >> _BITS]
 
 
 def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the two 64-bit words of each decimal, the lower first: int64[n, 2]."""
+    """Return the two 64-bit words of each unscaled decimal, the lower first: int64[n, 2], arbitrary
+    for null.
+    """
     if not pa.types.is_decimal128(values.type):
         values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
     stored = np.frombuffer(values.buffers()[1] or b"", np.int64).reshape(-1, 2)
@@ -154,16 +161,17 @@ def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _extend_limbs(limbs: Limbs, count: int) -> Limbs:
-    """Return the same numbers with at least ``count`` limbs, normal: missing limbs are added at the
-    top. ``limbs``: normal, lowest first.
+    """Return the same n numbers, normal, with at least ``count`` limbs: the missing ones are added
+    at the top, with the sign. ``limbs``: lowest first, of any sign and size that leaves room for
+    what is carried.
     """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normalize([*limbs, *zeros])
 
 
 def _absolute_limbs(limbs: Limbs) -> tuple[Limbs, Mask]:
-    """Return the limbs of the absolute values, normal, and a mask of the negative numbers: bool[n].
-    ``limbs``: normal, lowest first.
+    """Return the limbs of the absolute values of n numbers, normal, and a mask, bool[n], of the
+    negative numbers. ``limbs``: normal, lowest first, int64[n] each.
     """
     negative = limbs[-1] < 0
     return normalize([np.where(negative, -limb, limb) for limb in limbs]), negative

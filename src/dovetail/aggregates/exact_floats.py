@@ -48,19 +48,21 @@ class Limbs:
     """The n sums as limbs of any sign and size."""
 
     lowest: int
-    """The number of the first row."""
+    """The index of the limbs in row 0, perhaps negative; 0 without rows."""
     rows: Ints
-    """int64[limbs, n]."""
+    """int64[limbs, n]. A limb of row i stands for ``limb * 2**(32 * (lowest + i))``."""
 
     @property
     def highest(self) -> int:
-        """The exclusive end of the limb numbers: one more than the number of the last row."""
+        """The exclusive end of the range of limb indices: one more than that of the last row,
+        ``lowest`` without rows.
+        """
         return self.lowest + len(self.rows)
 
-    def within(self, lowest: int, highest: int) -> Ints:
-        """Return a copy of the limbs from ``lowest`` to ``highest``, exclusive, as int64[highest -
-        lowest, n]. Limbs outside of the present range are 0. The new range must contain the present
-        one.
+    def to_range(self, lowest: int, highest: int) -> Ints:
+        """Return a new array of the limbs with the indices ``lowest`` to before ``highest``:
+        int64[highest - lowest, n]. Limbs outside of the present range are 0. The new range must
+        contain the present one, unless there are no limbs; this is not checked.
         """
         rows = np.zeros((highest - lowest, self.rows.shape[1]), np.int64)
         if len(self.rows):
@@ -68,16 +70,17 @@ class Limbs:
         return rows
 
     def last(self) -> Limbs:
-        """Return the last of the n sums alone; there must be one."""
+        """Return the last of the n sums alone, as a copy with n = 1. There must be one."""
         return Limbs(self.lowest, self.rows[:, -1:].copy())
 
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
-    """Yield each group's sum after each update, its ``stored`` sum included, as limbs, a block of
-    updates at a time, in order. Without updates yield nothing.
+    """Yield each group's sum after each update, its ``stored`` sum included, as ``Limbs``: a block
+    of at most 32768 updates at a time, in order. Without updates yield nothing.
 
-    ``stored``: the columns of the sums before, one row per group. ``summands``: float64[updates],
-    finite, negative for rows that are retracted.
+    ``updates``: n rows, by group, then time. ``stored``: the two columns of the sums before
+    (``STORED``), one row per group, null for 0. ``summands``: float64[n], finite, already negative
+    for rows that are retracted.
     """
     carried = None
     for block in _cut_into_blocks(updates):
@@ -85,7 +88,7 @@ def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) ->
         limbs = _split_doubles(summands[block.updates])
         lowest, highest = _common_limb_range(start, limbs)
         sums = np.zeros((highest - lowest, len(block.group)), np.int64)
-        for base, total, limb_number in zip(start.within(lowest, highest), sums, count(lowest)):
+        for base, total, limb_number in zip(start.to_range(lowest, highest), sums, count(lowest)):
             if limbs.lowest <= limb_number < limbs.highest:
                 np.cumsum(limbs.rows[limb_number - limbs.lowest], out=total)
                 base[1:] -= total[block.first[1:] - 1]
@@ -97,11 +100,12 @@ def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) -> list[pa.Array]:
-    """Return the stored form of the sum after the last update of each group that has one, in the
-    order of groups. There must be an update.
+    """Return the two columns (``STORED``) of the sum after the last update of each group that has
+    updates, in the order of groups. There must be an update.
 
-    ``stored``: the columns of the sums of all groups before, null for none. ``summands``:
-    float64[updates], finite, negative for rows that are retracted.
+    ``updates``: n rows, by group, then time. ``stored``: the two columns of the sums before, one
+    row for each group of ``updates``, null for 0. ``summands``: float64[n], finite, already
+    negative for rows that are retracted.
     """
     parts: list[list[pa.Array]] = []
     carried = None
@@ -117,8 +121,8 @@ def sums_at_the_end(updates: GroupUpdates, stored: Columns, summands: Floats) ->
 
 
 def add_stored_sums(left: Columns, right: Columns) -> list[pa.Array]:
-    """Return stored sums added row by row, as columns of stored sums. ``left``, ``right``: columns
-    of n stored sums; null counts as 0.
+    """Return the sums of ``left`` and ``right``, added row by row, in their stored form. Each is
+    the two columns of n stored sums (``STORED``); null counts as 0.
     """
     parts = [
         _sums_as_columns(_add_sums(a, b))
@@ -130,16 +134,16 @@ def add_stored_sums(left: Columns, right: Columns) -> list[pa.Array]:
 
 
 def load_stored_sums(stored: Columns) -> Iterator[Limbs]:
-    """Yield stored sums as limbs, a block of rows at a time, in order. Null counts as 0; no rows
-    yield nothing.
+    """Yield the sums in the two columns ``stored`` (``STORED``) as ``Limbs``: a block of at most
+    32768 rows at a time, in order. Null counts as 0; no rows yield nothing.
     """
     for start in range(0, len(stored[0]), _BLOCK):
         yield _load_sums(*(column.slice(start, _BLOCK) for column in stored))
 
 
 def to_nearest(limbs: Limbs) -> Floats:
-    """Return the doubles nearest to the sums ``limbs``, float64[n]: the even one on a tie, infinite
-    beyond the largest double.
+    """Return the double nearest to each of the n sums ``limbs``: float64[n], the even one on a tie,
+    infinite beyond the largest double. A sum of 0 gives 0.0.
     """
     magnitude, negative = _absolute_values(limbs)
     rows, top, sticky = _highest_limbs(magnitude, 3)
@@ -148,8 +152,9 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
-    """Return the doubles nearest to the sums ``limbs`` divided by ``divisor``, ties to even:
-    float64[n]. ``divisor``: int64[n], from 1 to 2**47.
+    """Return the double nearest to each of the n sums ``limbs`` divided by its ``divisor``:
+    float64[n], the even one on a tie, infinite beyond the largest double. ``divisor``: int64[n],
+    from 1 to 2**47.
     """
     magnitude, negative = _absolute_values(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
@@ -180,17 +185,17 @@ class _Block:
 
     @property
     def groups(self) -> int:
-        """The number of groups in this block."""
+        """The count of groups with updates in this block."""
         return len(self.first)
 
     def initial(self, updates: GroupUpdates, stored: Columns, carried: Limbs | None) -> Limbs:
-        """Return the sum before the block of each of its groups, in their order. Each is the stored
-        sum of the group. For the first group, if its updates ``began`` in an earlier block, it is
+        """Return the sum of each of the block's groups before the block, in their order: the
+        group's stored sum. If the first group's updates ``began`` in an earlier block, its sum is
         ``carried``.
 
-        ``stored``: the columns of stored sums, one row per group of the batch. ``carried``: one
-        sum, that at the end of the block before. None is allowed only if the first group begins in
-        this block.
+        ``updates``: all updates of the batch. ``stored``: the two columns of stored sums
+        (``STORED``), one row per group of ``updates``. ``carried``: one sum, that of the last group
+        at the end of the block before. It may be None only if ``began`` is false.
         """
         updated = updates.updated[self.number : self.number + self.groups]
         begin, end = int(updated[0]), int(updated[-1]) + 1
@@ -202,13 +207,13 @@ class _Block:
             return stored_sums
         assert carried is not None
         lowest, highest = _common_limb_range(stored_sums, carried)
-        rows = stored_sums.within(lowest, highest)
-        rows[:, :1] = carried.within(lowest, highest)
+        rows = stored_sums.to_range(lowest, highest)
+        rows[:, :1] = carried.to_range(lowest, highest)
         return Limbs(lowest, rows)
 
 
 def _cut_into_blocks(updates: GroupUpdates) -> Iterator[_Block]:
-    """Cut the updates into consecutive blocks of at most ``_BLOCK``; no updates give no block. A
+    """Yield consecutive blocks of at most ``_BLOCK`` (32768) updates; without updates, nothing. A
     group may reach over several blocks.
     """
     group_index = -1
@@ -232,8 +237,10 @@ def _cut_into_blocks(updates: GroupUpdates) -> Iterator[_Block]:
 
 
 def _split_doubles(values: Floats) -> Limbs:
-    """Split n finite doubles exactly into limbs, each with the sign of its double. Zeros alone give
-    no limb rows.
+    """Split n finite doubles exactly into limbs of 32 bits, each with the sign of its double. They
+    are int64[limbs, n], the lowest in row 0, which has the index ``lowest`` (``Limbs``). Rows
+    between the lowest and the highest limb are all there. Zeros alone, or no doubles, give
+    ``lowest`` 0 and int64[0, n]. ``values`` is not changed.
     """
     remainder = values.copy()
     digits: dict[int, Ints] = {}
@@ -260,22 +267,23 @@ def _split_doubles(values: Floats) -> Limbs:
 
 
 def _common_limb_range(left: Limbs, right: Limbs) -> tuple[int, int]:
-    """Return the (lowest, exclusive highest) limb number that ``left`` and ``right`` have together.
-    A side without limb rows does not count, unless both have none.
+    """Return the range of limb indices, (lowest, exclusive highest), that contains those of
+    ``left`` and ``right``. A side without rows of limbs does not count, unless both have none.
     """
     some = [limbs for limbs in (left, right) if len(limbs.rows)] or [left]
     return min(limbs.lowest for limbs in some), max(limbs.highest for limbs in some)
 
 
 def _add_sums(left: Limbs, right: Limbs) -> Limbs:
-    """Return n sums: sum i of ``left`` plus sum i of ``right``."""
+    """Return n sums, not normalised: sum i of ``left`` plus sum i of ``right``."""
     lowest, highest = _common_limb_range(left, right)
-    return Limbs(lowest, left.within(lowest, highest) + right.within(lowest, highest))
+    return Limbs(lowest, left.to_range(lowest, highest) + right.to_range(lowest, highest))
 
 
 def _to_twos_complement(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Return the numbers in two's complement, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1,
-    and a mask of the negative ones.
+    """Return the n numbers ``limbs`` in two's complement, with one limb more: int64[limbs + 1, n],
+    each from 0 to 2**32 - 1, the lowest in row 0. Also return a mask, bool[n], of the negative
+    numbers.
     """
     count, n = limbs.rows.shape
     normal = np.empty((count + 1, n), np.int64)
@@ -289,8 +297,8 @@ def _to_twos_complement(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _absolute_values(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Return the absolute values, int64[limbs + 1, n] with limbs from 0 to 2**32 - 1, and a mask of
-    the negative numbers.
+    """Return the absolute values of n numbers with one limb more: int64[limbs + 1, n], each from 0
+    to 2**32 - 1, the lowest in row 0. Also return a mask, bool[n], of the negative numbers.
     """
     rows, negative = _to_twos_complement(limbs)
     if negative.any():
@@ -304,8 +312,9 @@ def _absolute_values(limbs: Limbs) -> tuple[Ints, Mask]:
 
 
 def _load_sums(position: pa.Array, words: pa.Array) -> Limbs:
-    """Load n stored sums, null or empty ones as 0. ``position``: the number of each sum's lowest
-    limb. ``words``: its limbs as a list, the last one signed.
+    """Load n stored sums as ``Limbs``, null or empty ones as 0. ``position``: the index of each
+    sum's lowest limb (the power of two is 32 times it). ``words``: the list of its limbs, 32 bits
+    each, lowest first, the last one signed.
     """
     size = list_sizes(words)
     some = np.flatnonzero(size)
@@ -324,8 +333,9 @@ def _load_sums(position: pa.Array, words: pa.Array) -> Limbs:
 
 
 def _sums_as_columns(limbs: Limbs) -> list[pa.Array]:
-    """Convert sums to their stored columns (``STORED``): the number of the lowest limb that is not
-    0, and the limbs from there on. Zero has the number 0 and no limbs.
+    """Convert n sums to their two stored columns (``STORED``), one row each: the index of the
+    lowest limb that is not 0, and the list of limbs from there on. Zero has the index 0 and no
+    limbs.
 
     A stored limb is a word of 32 bits, the lowest first. Together they are the number in two's
     complement, in as few words as possible.
@@ -351,11 +361,12 @@ def _sums_as_columns(limbs: Limbs) -> list[pa.Array]:
 
 
 def _highest_limbs(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
-    """Return ``size`` limbs of each number, the lowest first: the highest that is not 0, and those
-    below it, 0 where there are none.
+    """Return ``size`` limbs of each of n numbers, int64[n] each, the lowest first: the highest that
+    is not 0, and those below it, 0 where there are none.
 
-    Also return the row of that highest limb, int64[n], 0 for the number 0. The last result,
-    bool[n], marks numbers that have more below the returned limbs. ``magnitude``: int64[limbs, n].
+    Also return the row of that highest limb in ``magnitude``, int64[n], 0 for the number 0. The
+    last result, bool[n], is true for numbers that have more below the returned limbs.
+    ``magnitude``: int64[limbs, n], limbs from 0 to 2**32 - 1, the lowest in row 0.
     """
     limbs, n = magnitude.shape
     top, bottom = np.zeros(n, np.int64), np.full(n, limbs)
@@ -375,10 +386,12 @@ def _highest_limbs(magnitude: Ints, size: int) -> tuple[list[Ints], Ints, Mask]:
 
 
 def _round_to_double(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Floats:
-    """Round n numbers of three limbs each to the nearest double, infinity beyond the largest.
+    """Round n numbers of three limbs each, none negative, to the nearest double, ties to even:
+    float64[n], infinity beyond the largest.
 
-    ``rows``: the limbs, the lowest first; the last is not 0 unless all are. ``limb_number``: the
-    number of the last limb. ``sticky``: bool[n], the number has more below them.
+    ``rows``: three limbs, int64[n] each, lowest first; the last is not 0 unless all are.
+    ``limb_number``: int64[n], the index of the last limb (the power of two is 32 times it).
+    ``sticky``: bool[n], the number has more below these limbs.
 
     The first 64 bits, with the last bit set if any rest follows, round as the whole number does.
     """
@@ -403,10 +416,9 @@ def _round_to_double(rows: list[Ints], limb_number: Ints, sticky: Mask) -> Float
 
 def _scale_once_rounded(first: npt.NDArray[np.uint64], exponent: Ints) -> Floats:
     """Return ``first * 2**exponent`` as doubles, float64[n], rounded once to the nearest, ties to
-    even.
+    even. The products must be below the normal doubles (2**-1022).
 
-    The products must be below the normal doubles. ``first``: uint64[n], the leading bits of a
-    number. ``exponent``: int64[n].
+    ``first``: uint64[n], the leading bits of a number. ``exponent``: int64[n].
     """
     shift = np.minimum(_LEAST_EXPONENT - exponent - 8, 60).astype(np.uint64)
     first = (first >> np.uint64(8)) | ((first & np.uint64(255)) != 0)

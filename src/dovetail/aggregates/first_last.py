@@ -35,7 +35,9 @@ class End(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the value and of the flag that there is one."""
+        """The types of the accumulator's columns: the value, and a flag (bool) that there is a
+        value.
+        """
         return (self.values, pa.bool_())
 
     @property
@@ -46,11 +48,13 @@ class End(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the first value (or, with ``last``, the last) of the group up to each update, and
-        a flag that there is one: one row per update. With ``ignore_nulls``, null values do not
+        """Return two columns, one row per update: the first value (or, if ``last``, the last) of
+        the group up to that update, and a flag that there is one. If ``ignore_nulls``, nulls do not
         count.
 
-        ``initial``: the stored values and flags, one row per group. ``values``: one row per update.
+        ``updates``: rows added to groups, by group, then time; none may be retracted. ``initial``:
+        two columns, the stored value and flag of each group, null for none. ``values``: one column,
+        one row per update.
         """
         eligible = (
             not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(updates), np.bool_)
@@ -58,29 +62,30 @@ class End(Accumulating):
         return self._choose_values(updates, initial, values[0], eligible)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return, row by row, the value of ``left``, or of ``right`` with ``last``. If only one
-        side has a value, return that one; if none has, null with a false flag.
+        """Return two columns, value and flag: row by row those of ``left`` or, if ``last``, of
+        ``right``. If only one side has a value, return that one; if none has, null with a false
+        flag.
         """
         row = np.arange(len(left[0]))
         updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
         return self._choose_values(updates, left, right[0], _flag_mask(right[1]))
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the value of each accumulator, the first column of ``state``; null for a group
-        without one.
+        """Return the value of each accumulator, the first of the two columns of ``state``; null for
+        a group without one.
         """
         return state[0]
 
-    def over(
+    def fold_over(
         self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
     ) -> list[pa.Array]:
-        """Return the accumulator of each place over the rows that cover it: ``places`` rows, null
-        with a false flag where none does. Takes O(n log n).
+        """Return the accumulators (value, flag) of the positions 0 to ``places - 1``, one row each,
+        over the rows that cover it. Without a covering row it is null with a false flag.
 
-        Row i covers the places from ``first[i]`` to before ``end[i]``. ``values``: one column, one
-        value per row. ``order``: a number per row. The covering row with the lowest number counts
-        or, with ``last``, that with the highest. With ``ignore_nulls``, rows with a null do not
-        count.
+        Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
+        ``values``: one column, one value per row. ``order``: int64, the sort key of each row. The
+        covering row of the lowest key counts or, if ``last``, that of the highest; equal keys go by
+        row. If ``ignore_nulls``, rows with a null do not count. Takes O(n log n).
         """
         eligible = not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
@@ -95,10 +100,12 @@ class End(Accumulating):
     def _choose_values(
         self, updates: GroupUpdates, initial: Columns, values: pa.Array, eligible: Mask
     ) -> list[pa.Array]:
-        """Return the accumulator after each update: the stored value, or that of the first (with
-        ``last``, the last) ``eligible`` update so far; null with a false flag for neither. For the
-        first value the stored one wins, for the last one an update. ``initial``: the stored value
-        and flag of each group. ``values``: one row per update.
+        """Return two columns, value and flag, one row per update: the stored value, or that of the
+        first (if ``last``, the last) ``eligible`` update so far. Without either it is null with a
+        false flag. For the first value the stored one wins, for the last one an update.
+
+        ``initial``: two columns, the stored value and flag of each group. ``values``: one value per
+        update. ``eligible``: bool[updates], the updates that count.
         """
         stored = _flag_mask(initial[1])
         present = any_so_far(updates, eligible, stored)
@@ -114,16 +121,17 @@ class End(Accumulating):
 
 
 def _latest_eligible(eligible: Mask) -> Ints:
-    """Return for each update the last eligible one up to it, of any group: int64[n], -1 for none.
-    The eligible update is of the same group if that has one so far.
+    """Return for each update the index of the last eligible update up to it, itself included, of
+    any group: int64[n], -1 for none. It is of the update's own group if that has one so far.
+    ``eligible``: bool[n], by group, then time.
     """
     update = np.where(eligible, np.arange(len(eligible)), -1)
     return np.maximum.accumulate(update) if len(update) else update
 
 
 def _first_eligible(updates: GroupUpdates, eligible: Mask) -> Ints:
-    """Return for each update the first eligible one of its group: int64[n]. The eligible one may
-    come after the update, and means nothing if the group has none.
+    """Return for each update the index of the first eligible update of its group: int64[n]. It may
+    come after the update itself, and is 0 if the group has none. ``eligible``: bool[n].
     """
     eligible_update = np.flatnonzero(eligible)
     first = np.zeros(updates.groups, dtype=np.int64)

@@ -31,10 +31,10 @@ _Registers = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(Aggregate):
-    """The approximate number of distinct values that are not null; never null. The error is within
-    5 % in two of three cases. Rows cannot be retracted.
+    """The approximate count of distinct values that are not null; never null. The error is within 5
+    % in two of three cases. Rows cannot be retracted.
 
-    A value's hash chooses a register, which keeps the largest *rank* seen. A rank is the number of
+    A value's hash chooses a register, which keeps the largest *rank* seen. A rank is the count of
     leading zeros in another part of the hash, plus one. -0.0 and 0.0 are one value, and all NaNs
     are one, at any depth. The accumulator is the registers, a byte each.
     """
@@ -44,20 +44,22 @@ class ApproxCountDistinct(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The type of the accumulator's only column, 512 registers of a byte each."""
+        """The type of the accumulator's only column: a binary of 512 registers, a byte each."""
         return (pa.binary(_REGISTERS),)
 
     @property
     def result(self) -> pa.DataType:
-        """The type of the estimate, a long."""
+        """The type of the estimate: int64."""
         return pa.int64()
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the estimate after each update. ``initial``: the stored registers of each group,
-        null for none. ``values``: one row per update; nulls are not counted.
+        """Return the estimate of the group's count of distinct values after each update: int64, one
+        row per update.
 
-        An update changes at most one register. So the two sums behind the estimate are carried
-        along in whole numbers, and no registers are copied.
+        ``updates``: rows added to groups, none retracted, by group, then time. ``initial``: one
+        column, the stored registers of each group, null for none. ``values``: one column, one row
+        per update; nulls are not counted. An update changes at most one register. So the two sums
+        behind the estimate are carried along in whole numbers, and no registers are copied.
         """
         update, register, rank = _registers_and_ranks(values[0])
         register_index = updates.group[update] * _REGISTERS + register
@@ -82,9 +84,12 @@ class ApproxCountDistinct(Aggregate):
         )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after each group's last update, a list with one binary column of
-        registers: one row per group. A group without updates keeps its registers; null in
-        ``initial`` counts as registers of 0. Null values are not counted.
+        """Return one column, the registers of each group after its last update: a binary of 512
+        bytes per group. A group without updates keeps its registers.
+
+        ``updates``: rows added to groups, none retracted, by group, then time. ``initial``: one
+        column, the stored registers of each group, null for zeros. ``values``: one column, one row
+        per update; nulls are not counted.
         """
         registers = _copy_registers(initial[0])
         update, register, rank = _registers_and_ranks(values[0])
@@ -93,21 +98,23 @@ class ApproxCountDistinct(Aggregate):
         return [_registers_as_binary(registers)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the larger of each register of ``left`` and of ``right``, row by row; null counts
-        as zeros.
+        """Return one column of registers, row by row the larger of each register of ``left`` and of
+        ``right``; null counts as zeros. Both are one column of as many rows.
         """
         return [
             _registers_as_binary(np.maximum(_copy_registers(left[0]), _copy_registers(right[0])))
         ]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the estimate of each accumulator in ``state``: a long, 0 for null."""
+        """Return the estimate of each accumulator in the only column of ``state``: int64, 0 for
+        null.
+        """
         return _estimate_counts(*_weights_and_empty(state[0]))
 
 
 def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """Return the indices of the updates whose value is not null, and the register and the rank of
-    each value: int64[m] each.
+    """Return three arrays, int64[m] each, for the m values that are not null: the index of the
+    value, its register (0 to 511) and its rank (1 to 53).
     """
     update = np.flatnonzero(not_null_mask(values))
     values = canonical_key(values.take(pa.array(update)))
@@ -119,8 +126,8 @@ def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
 
 
 def _copy_registers(stored: pa.Array) -> _Registers:
-    """Return a copy of each group's registers in the column ``stored``, zeros for null:
-    uint8[groups, registers].
+    """Return the registers of each group in the binary column ``stored`` as a new array, zeros for
+    null: uint8[groups, 512].
     """
     registers = np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     present = not_null_mask(stored)
@@ -129,7 +136,9 @@ def _copy_registers(stored: pa.Array) -> _Registers:
 
 
 def _stored_bytes(stored: pa.Array) -> _Registers:
-    """Return the stored bytes without a copy, arbitrary for null: uint8[groups, registers]."""
+    """Return the bytes of the binary column ``stored``, read-only and without a copy, arbitrary for
+    null: uint8[groups, 512]. If all are null, return new zeros.
+    """
     if stored.null_count == len(stored):
         return np.zeros((len(stored), _REGISTERS), dtype=np.uint8)
     stored_bytes = np.frombuffer(stored.buffers()[1], np.uint8)
@@ -140,10 +149,10 @@ def _stored_bytes(stored: pa.Array) -> _Registers:
 
 
 def _stored_registers_at(stored: pa.Array, register_index: Ints) -> Ints:
-    """Return registers of ``stored`` by their index among those of all groups: int64[m], 0 for a
-    group without registers.
+    """Return m registers by their indices among those of all groups: int64[m], 0 for a group whose
+    ``stored`` registers are null.
 
-    ``register_index``: int64[m], the group times 512, plus the register.
+    ``register_index``: int64[m], the index of the group times 512, plus that of the register.
     """
     row, register = register_index // _REGISTERS, register_index % _REGISTERS
     return np.where(not_null_mask(stored)[row], _stored_bytes(stored)[row, register], 0).astype(
@@ -152,7 +161,9 @@ def _stored_registers_at(stored: pa.Array, register_index: Ints) -> Ints:
 
 
 def _registers_as_binary(registers: _Registers) -> pa.Array:
-    """Return registers, uint8[groups, registers], as a binary column without nulls."""
+    """Return registers, uint8[groups, 512], as a binary column without nulls that shares their
+    memory.
+    """
     type_ = pa.binary(_REGISTERS)
     return pa.Array.from_buffers(type_, len(registers), [None, pa.py_buffer(registers)])
 
@@ -162,8 +173,9 @@ _WEIGHT = np.append(0, 1 << np.arange(_RANK_MAX - 1, -1, -1, dtype=np.int64))
 
 
 def _weights_and_empty(stored: pa.Array) -> tuple[Ints, Ints]:
-    """Return each group's sum of ``_WEIGHT`` over its registers, and its number of empty registers:
-    int64[groups] each. For a group without registers (null) these are 0 and 512.
+    """Return each group's sum of ``_WEIGHT`` (2**53 / 2**rank) over its registers that are not
+    empty, and its count of empty registers: int64[groups] each. A null in the binary column
+    ``stored`` gives 0 and 512.
     """
     weights = np.zeros(len(stored), dtype=np.int64)
     empty = np.full(len(stored), _REGISTERS)
@@ -196,8 +208,9 @@ _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
 def _estimate_counts(weights: Ints, empty: Ints) -> pa.Array:
-    """Return the estimates, int64[n], of n sketches. ``weights``: int64[n], the sum of ``_WEIGHT``
-    over the registers. ``empty``: int64[n], the number of registers without a value.
+    """Return the estimated counts of n sketches as an int64 array. ``weights``: int64[n], the sum
+    of ``_WEIGHT`` over the registers. ``empty``: int64[n], the count of registers without a value;
+    512 estimates 0.
 
     Ranks beyond the largest are too rare to need a correction.
     """

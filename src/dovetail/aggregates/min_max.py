@@ -48,9 +48,13 @@ class Extreme(Accumulating):
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the extreme after each update as the only column, null while the group has had no
-        value. ``initial``: the stored extreme of each group, null for none. ``values``: one row per
-        update; nulls count as no value.
+        """Return one column, the smallest (or, if ``largest``, the largest) value of the group up
+        to each update: one row per update. It is null while the group has had no value. NaN is
+        above all other values, and -0.0 below 0.0.
+
+        ``updates``: rows added to groups. None may be retracted; here one would count as added.
+        ``initial``: one column, the stored extreme of each group, null for none. ``values``: one
+        column, one row per update; nulls do not count.
         """
         comparable = to_ordered_keys([initial[0], values[0]])
         had, has = not_null_mask(initial[0]), not_null_mask(values[0])
@@ -63,7 +67,9 @@ class Extreme(Accumulating):
         return [comparable.values(self._scan(updates, before, now), present)]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the extreme of ``left`` and ``right`` together, row by row; null if both are."""
+        """Return one column, the more extreme value of ``left`` and ``right``, row by row: null if
+        both are null, the other one if one is. Both have one column of as many rows.
+        """
         row = np.arange(len(left[0]))
         return self.accumulated(
             GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
@@ -76,11 +82,11 @@ class Extreme(Accumulating):
         return state[0]
 
     def _scan(self, updates: GroupUpdates, before: Ints, now: Ints) -> Ints:
-        """Return the largest or smallest key of each group up to each update, ``before`` included:
-        int64[updates].
+        """Return the largest or smallest sort key of each update's group up to that update, the
+        stored key included: int64[updates].
 
-        ``before``: the stored key of each group. ``now``: the key of each update, changed in place.
-        A missing value has a key that never wins.
+        ``before``: int64[groups], the stored key of each group. ``now``: int64[updates], the key of
+        each update, changed in place. A missing value must have a key that never wins.
         """
         operation = np.maximum if self.largest else np.minimum
         first = updates.bounds[updates.updated]
@@ -109,7 +115,9 @@ class ChangingExtreme(Listing):
 
     @property
     def reads(self) -> Literal["first", "last"]:
-        """The end of the list of values that a result needs: the one that has the extreme."""
+        """The end of the stored list of values that has the extreme: ``"last"`` for the largest,
+        else ``"first"``. Only that end is needed for a result.
+        """
         return "last" if self.largest else "first"
 
     @property
@@ -118,11 +126,14 @@ class ChangingExtreme(Listing):
         return self.values
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the extreme of the group's values after each update, one row per update, null
-        while the group has no value.
+        """Return the smallest (or, if ``largest``, the largest) value in the group after each
+        update: one row per update, null while the group has no value. NaN is above all other
+        values, and -0.0 below 0.0.
 
-        ``initial``: the stored values and counts of each group, null for none. ``values``: the
-        value that each update brings or takes; null is no value.
+        ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
+        value must have been added before; this is not checked. ``initial``: two columns of lists,
+        the stored values of each group and their counts, null for none. ``values``: one column, the
+        value that each update brings or takes; nulls do not count.
         """
         value_spans = multiset_spans(updates, [initial], values[0])
         value_spans = value_spans.where(
@@ -142,16 +153,20 @@ class ChangingExtreme(Listing):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return each group's values and counts after its last update, with the origins of the
-        elements.
+        """Return each group's lists of distinct values, ascending, and of their counts after its
+        last update, with the origin of each element (``TracedAccumulators``): the stored element or
+        value of the batch that it comes from. Lists of a group without updates stay.
 
-        ``initial``: the stored values and counts of each group. ``values``: one row per update.
-        Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the stored two columns of lists, one row per group, null for none. ``values``: one column,
+        one row per update; nulls do not count. Raises ``AggregateError`` if the lists have too many
+        elements for an Arrow column.
         """
         return stored_lists(multiset_spans(updates, [initial], values[0]), updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the values of ``left`` and ``right`` with their counts added, row by row; null
+        """Return two columns of lists, distinct values, ascending, and their counts: those of
+        ``left`` and ``right`` added up, row by row. Both have such columns of as many rows; null
         counts as empty. Raises ``AggregateError`` if the lists have too many elements for an Arrow
         column.
         """
@@ -162,8 +177,9 @@ class ChangingExtreme(Listing):
         ).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first value of each list, or the last for the largest, null for an empty list
-        or for null.
+        """Return the first value of each list or, if ``largest``, the last; null for an empty list
+        or for null. ``state``: two columns of lists, values, ascending, and counts; only the first
+        is read.
         """
         size = list_sizes(state[0])
         end = np.cumsum(size)

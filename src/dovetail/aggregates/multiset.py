@@ -48,51 +48,59 @@ class Listing(Aggregate):
     @property
     @abstractmethod
     def ordered(self) -> bool:
-        """True if the lists are in the order of their values; else they are in that of arrival, new
-        values last.
+        """True if the values of each stored list are in the ascending order that ``keys`` gives
+        them. If False, they are in the order of arrival, new values last.
         """
 
     @property
     @abstractmethod
     def reads(self) -> Reads:
-        """The part of the accumulator's lists that a result needs beside the updated values: all,
-        the first or last elements (``reach``), or none.
+        """The part of the stored lists that a result needs beside the updated values: ``"all"``,
+        the ``"first"`` or ``"last"`` elements (as many as ``reach``), or ``"none"``.
         """
 
     @property
     def reach(self) -> int:
-        """The number of values that a result needs of the end of the lists in ``reads``."""
+        """The count of values that a result needs at the end of the lists that ``reads`` names: 1
+        by default.
+        """
         return 1
 
     @abstractmethod
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return the lists after the last update, with the origins of their elements.
+        """Return the accumulators after each group's last update, one row per group, with the
+        origin of each element of their lists (``TracedAccumulators``): the stored element or value
+        of the batch that it comes from.
 
-        ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
-        update. A group without updates keeps its list. Raises ``AggregateError`` if the lists have
-        too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for none. ``values``: the
+        input columns, one row per update. A group without updates keeps its list. Raises
+        ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the lists after the last update, one row per group.
+        """Return the columns of the accumulators after each group's last update, one row per group.
+        A group without updates keeps its list.
 
-        ``initial``: the stored lists, one row per group, null for none. ``values``: one row per
-        update. Raises ``AggregateError`` as ``traced`` does.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for none. ``values``: the
+        input columns, one row per update. Raises ``AggregateError`` if the lists have too many
+        elements for an Arrow column.
         """
         return self.traced(updates, initial, values).columns
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return the value that each row adds to the list, one per row of ``values``, null for
-        none.
+        """Return the value that each row adds to its group's list, one per row of ``values``, null
+        for none: by default the first of the input columns ``values``.
         """
         return values[0]
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Convert listed values to int64 keys that compare as the values do: an array of keys for
-        each array of values. Keys of all arrays can be compared. ``values``: as ``listed`` returns
-        them. Only for lists that are ``ordered``.
+        """Convert listed values to sort keys: int64[n] for each array of n values. Keys compare as
+        the values do, also between the arrays. ``values``: arrays as ``listed`` returns them, at
+        least one. Only for aggregates whose lists are ``ordered``. A null has an arbitrary key.
         """
         return to_ordered_keys(values).keys
 
@@ -143,8 +151,8 @@ class Spans:
     """True if ``value`` ascends with the values."""
 
     def where(self, selected: Mask | Ints) -> Spans:
-        """Return the selected spans: those at the indices ``selected``, in that order, or where the
-        mask is true. The pool of values stays whole.
+        """Return new ``Spans`` of the selected ones: those at the indices ``selected``, in that
+        order, or where the mask, bool[m], is true. ``pool`` stays whole.
         """
         return Spans(
             self.pool,
@@ -169,12 +177,18 @@ def multiset_spans(
     numbering: Callable[[pa.Array, Ints], Ints] | None = None,
 ) -> Spans:
     """Return the spans of the values of ``stored`` multisets and of a batch, by (group, value,
-    time). Null is no value. ``updates``: those of the batch.
+    time). A span is a range of updates during which a group has a value a certain count of times.
 
-    ``stored``: multisets, one row per group each, which are added up: a list of values, then
-    perhaps one of counts. Without counts each value counts once. ``values``: one per update; a
-    retracted one counts -1. ``numbering``: computes a number per group and distinct value, from 0
-    and in their order; None for the order of the type.
+    ``updates``: n rows of the batch, added to groups or retracted from them. If a value is
+    retracted more often than added, its count is below 0; this is not checked. ``stored``:
+    multisets that are added up, one row per group each: a column of lists of values, perhaps one of
+    lists of counts. Without counts each value counts once. ``values``: the value of each update, n
+    rows, null for none.
+
+    ``numbering(pool, group)``: returns an int64 id per value, from 0, the same for equal values of
+    a group and ascending in their order. Values of a group with the same id are one value. ``pool``
+    has the stored values, multiset by multiset, then those of the batch that are not null;
+    ``group`` has the group of each. None: ``value_numbers`` of all values.
     """
     members = [list_elements(lists[0]) for lists in stored]
     update = np.flatnonzero(not_null_mask(values))
@@ -207,14 +221,16 @@ def multiset_spans(
 
 
 def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
-    """Return the multisets after the last update, and the origins of their elements. The multisets
-    are two columns, the lists of values and of counts: one row per group, empty for a group without
+    """Return the multisets after the last update, and the origin of each element
+    (``TracedAccumulators``): the stored or new value that it comes from. The multisets are two
+    columns of lists, the values and their counts: one row per group, empty for a group without
     values.
 
-    Values are in the order of their type or, if it has none, by the update that brought each to
-    stay. ``groups``: the number of groups. ``value_spans``: by (group, value, time), as
-    ``multiset_spans`` returns them. Raises ``AggregateError`` if the lists have too many elements
-    for an Arrow column.
+    Values of a list are in the order of their type. If it has none, they are in the order of
+    arrival: that since which the value has been in the group without a break. ``value_spans``: all
+    spans of the batch by (group, value, time), as ``multiset_spans`` returns them. ``groups``: the
+    count of groups. Raises ``AggregateError`` if the lists have too many elements for an Arrow
+    column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:
@@ -226,8 +242,8 @@ def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
 
 
 def value_numbers(values: pa.Array) -> Ints:
-    """Return a number per distinct value, from 0: int64[n]. Numbers ascend with the values if their
-    type has an order.
+    """Return an id per value, equal for equal values, from 0 without gaps: int64[n]. Ids ascend
+    with the values if their type has an order, else they have no order. ``values``: without nulls.
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -243,28 +259,29 @@ def value_numbers(values: pa.Array) -> Ints:
 
 
 def list_elements(lists: pa.Array) -> tuple[Ints, pa.Array]:
-    """Return all elements of a column of lists, in order: the row of each, int64[elements], and the
-    elements. A null list has none, an element may be null.
+    """Return all elements of a column of lists, list by list: the index of each element's list,
+    int64[elements], and the elements as an array. An empty or null list has none; an element may be
+    null.
     """
     return np.repeat(np.arange(len(lists)), list_sizes(lists)), lists.flatten()
 
 
 def list_sizes(lists: pa.Array) -> Ints:
-    """Return the length of each list, int64[n], 0 for null."""
+    """Return the length of each list of a column of n lists: int64[n], 0 for null."""
     return int64_values(pc.list_value_length(lists))
 
 
 def list_of(element: pa.DataType) -> pa.DataType:
-    """Return the type of a list whose elements have the type ``element``, named as Spark names
-    them.
+    """Return the type of a list whose elements have the type ``element``. The field of the elements
+    is named ``element``, as Spark names it.
     """
     return pa.list_(pa.field("element", element))
 
 
 def lists_of(size: Ints, values: pa.Array) -> pa.Array:
-    """Build a column of lists of the sizes ``size`` from consecutive elements of ``values``, which
-    are as many as all sizes together. Raises ``AggregateError`` for more elements than an Arrow
-    column holds.
+    """Build a column of lists, none of them null, from consecutive elements of ``values``.
+    ``size``: int64[n], the length of each list; together they are as many as ``values``. Raises
+    ``AggregateError`` for more than 2**31 - 1 elements.
     """
     end = np.cumsum(size)
     if len(end) and end[-1] > _LIST_END_MAX:
@@ -277,11 +294,12 @@ def lists_of(size: Ints, values: pa.Array) -> pa.Array:
 
 
 def _running_value_counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
-    """Mark the first entry of each group's value, and return the sum of the value's changes up to
-    each entry: bool[n], int64[n].
+    """Return two arrays for n changes to counts of values. The first, bool[n], is true for the
+    first change of each group's value. The second, int64[n], is the sum of the value's changes up
+    to each one, itself included.
 
-    ``group_value``: int64[n], non-decreasing, a number per group and value. ``change``: int64[n],
-    added to the count of the value by each entry.
+    ``group_value``: int64[n], non-decreasing, an id of the group and value that each change belongs
+    to. ``change``: int64[n], added to the count of the value.
     """
     new = np.ones(len(group_value), dtype=np.bool_)
     new[1:] = group_value[1:] != group_value[:-1]

@@ -19,10 +19,12 @@ _SHORT = 64
 
 
 def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
-    """Return the sum of each group's summands up to each update, that update included: int64[n].
+    """Return the sum of a group's summands up to each update, that update included, plus the
+    group's ``initial``: int64[n].
 
-    ``summands``: int64[n]. ``initial``: int64[groups], added to each sum of the group. One
-    cumulative sum over all groups may overflow; the differences that are returned do not.
+    ``updates``: the groups of n updates. ``summands``: int64[n], one per update. ``initial``:
+    int64[groups]. The cumulative sum over all groups may overflow; the differences that are
+    returned do not.
     """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
@@ -31,8 +33,9 @@ def running_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
 
 
 def final_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
-    """Return the sum of each group's summands and its ``initial``: int64[groups]. A group without
-    updates has ``initial``.
+    """Return the sum of all summands of each group plus its ``initial``: int64[groups]. A group
+    without updates has ``initial``. ``updates``: the groups of n updates. ``summands``: int64[n],
+    one per update. ``initial``: int64[groups].
     """
     total = np.zeros(len(summands) + 1, dtype=np.int64)
     np.cumsum(summands, out=total[1:])
@@ -41,10 +44,11 @@ def final_sum(updates: GroupUpdates, summands: Ints, initial: Ints) -> Ints:
 
 
 def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
-    """Return for each update whether a flag was set in its group so far, that update included, or
-    ``initial`` is: bool[n].
+    """Return for each update whether a flag has been set in its group up to that update, itself
+    included: bool[n]. A flag in ``initial`` counts as set before all updates.
 
-    ``flags``: bool[n], one per update. ``initial``: bool[groups], a flag of each group from before.
+    ``updates``: the groups of n updates. ``flags``: bool[n], one per update. ``initial``:
+    bool[groups].
     """
     update = np.arange(len(flags))
     latest = np.maximum.accumulate(np.where(flags, update, -1)) if len(flags) else update
@@ -52,12 +56,13 @@ def any_so_far(updates: GroupUpdates, flags: Mask, initial: Mask) -> Mask:
 
 
 def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
-    """Accumulate the binary ``operation`` within each segment: int64[n], the result up to each
-    element.
+    """Accumulate the binary ``operation`` within each segment of ``values``: a new int64[n], the
+    result up to each element, that element included.
 
-    ``values``: int64[n]. ``start``: the first index of each segment, ascending from 0. Segments of
-    up to 64 elements advance together, one element a step. Each longer one is accumulated by
-    itself. So there are at most 64 steps and n/64 calls.
+    ``values``: int64[n]. ``start``: the index of the first element of each segment, ascending from
+    0; a segment ends where the next begins. Segments of up to 64 elements advance together, one
+    element a step. Each longer one is accumulated by itself. So there are at most 64 steps and n/64
+    calls.
 
     >>> segmented_scan(np.maximum, np.array([0, 2]), np.array([2, 1, 3, 4])).tolist()
     [2, 2, 3, 4]
@@ -82,10 +87,12 @@ def segmented_scan(operation: np.ufunc, start: Ints, values: Ints) -> Ints:
 #     power 2   7 . 7 . .    handed to both halves
 #     power 1   7 7 5 7 .    handed down again; the range 2 to 3 adds its 5
 def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int) -> Ints:
-    """Return the smallest value of the ranges ``first[i]`` to ``end[i]`` that cover each place:
-    int64[places]. A place without a range gets ``nothing``, which no value exceeds.
+    """Return the smallest value among the ranges that cover each position from 0 to ``places - 1``:
+    int64[places]. A position without a range gets ``nothing``, which must not be less than any
+    value.
 
-    Ends are exclusive, and an empty range covers no place. A range is covered by two overlapping
+    Range i goes from ``first[i]`` to the exclusive ``end[i]``, within 0 to ``places``, and has the
+    value ``values[i]``. An empty range covers no position. A range is covered by two overlapping
     ranges of the largest power of two that fits. Powers are visited from the longest down; each
     hands its values to its two halves: O(n log n).
 
@@ -109,11 +116,13 @@ def lowest_over(first: Ints, end: Ints, values: Ints, places: int, nothing: int)
 
 
 def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]:
-    """Find the first ``n`` ranges ``first[i]`` to ``end[i]`` that cover each place: pairs (place,
-    i). Places are ascending, and i is ascending within a place. No range may be empty. ``n``: at
-    least 1; a place with fewer ranges has fewer pairs.
+    """Find the ``n`` ranges of lowest index that cover each position from 0 to ``places - 1``: a
+    pair of arrays (position, index of the range), by position, then index. A position that fewer
+    ranges cover has fewer elements.
 
-    The places are the leaves of a tree, as in ``fold_over``: O(n log n) for each of the ``n``.
+    Range i goes from ``first[i]`` to the exclusive ``end[i]``, within 0 to ``places``. ``n``: at
+    least 1. The positions are the leaves of a binary tree; each range stands at its topmost nodes:
+    O(n log n) for each of the ``n``.
 
     >>> place, which = first_over(np.array([0, 2, 0]), np.array([4, 3, 4]), 4, 2)
     >>> place.tolist(), which.tolist()
@@ -142,12 +151,15 @@ def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]
 def fold_over(
     kernel: Aggregate, first: Ints, end: Ints, values: Columns, places: int
 ) -> list[pa.Array]:
-    """Return the accumulator of each place over the rows whose range ``first[i]`` to ``end[i]``
-    covers it: ``places`` rows. The accumulator is null where no range covers the place. ``values``:
-    the aggregate's columns, one row per range. ``kernel`` must commute, because rows are taken in
-    any order. Raises ``AggregateError`` if the kernel fails.
+    """Return the columns of the accumulators of the positions 0 to ``places - 1``, one row each. An
+    accumulator is over the rows whose range covers the position; it is null if none does.
 
-    The places are the leaves of a tree. A row is added to the topmost nodes within its range, at
+    Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
+    ``values``: the input columns of the aggregate ``kernel``, one row per range. Asserts that
+    ``kernel.commutes``, because rows are taken in any order. Raises ``AggregateError`` if the
+    kernel fails.
+
+    The positions are the leaves of a tree. A row is added to the topmost nodes within its range, at
     most two a level. Each node hands its accumulator down, a level at a time: O(n log n).
     """
     assert kernel.commutes, "the order of the rows matters"
@@ -170,10 +182,11 @@ def fold_over(
 #     level 1   .       2-4     4-6     .    two
 #     level 0   . 1 . . . . 6 .              two
 def _topmost_nodes(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
-    """Find the nodes of a level that are topmost within the range ``first[i]`` to the exclusive
-    ``end[i]``, at most two: (node, i), by node, then i.
+    """Find the nodes of the tree's ``level`` that are topmost within each range, at most two a
+    range: two arrays (node, index of the range), by node, then index.
 
-    Node k of level l stands for the places from ``k * 2**l`` to before ``(k + 1) * 2**l``.
+    Range i goes from position ``first[i]`` to the exclusive ``end[i]``. Node k of level l, both
+    from 0, stands for the positions from ``k * 2**l`` to before ``(k + 1) * 2**l``.
     """
     low, high = (first + (1 << level) - 1) >> level, end >> level
     left = np.flatnonzero((low < high) & (low % 2 == 1))
@@ -184,9 +197,9 @@ def _topmost_nodes(first: Ints, end: Ints, level: int) -> tuple[Ints, Ints]:
 
 
 def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Columns:
-    """Merge the rows of ``state`` from each ``first[i]`` to a larger, exclusive ``end[i]``, in
-    order: one row per range. ``state``: accumulators of ``kernel``. Raises ``AggregateError`` if
-    the kernel fails.
+    """Merge the accumulators in the rows ``first[i]`` to ``end[i] - 1`` of ``state``, in order:
+    columns with one row per range i. Each range has at least one row. ``state``: the columns of
+    accumulators of ``kernel``. Raises ``AggregateError`` if the kernel fails.
 
     A tree of accumulators gives at most two of a level for each range: O(n log n).
     """
@@ -196,26 +209,31 @@ def merged_over(kernel: Aggregate, state: Columns, first: Ints, end: Ints) -> Co
     right: Columns = left
     while (first < end).any():
         at = np.flatnonzero((first < end) & (first % 2 == 1))
-        left = replaced(left, at, kernel.merged(_take_rows(left, at), _take_rows(state, first[at])))
+        left = replace_rows(
+            left, at, kernel.merged(_take_rows(left, at), _take_rows(state, first[at]))
+        )
         at = np.flatnonzero((first < end) & (end % 2 == 1))
-        right = replaced(
+        right = replace_rows(
             right, at, kernel.merged(_take_rows(state, end[at] - 1), _take_rows(right, at))
         )
         first, end = (first + 1) >> 1, end >> 1
         even = np.arange(0, len(state[0]) - 1, 2)
         state = kernel.merged(_take_rows(state, even), _take_rows(state, even + 1))
-    return replaced(alone, many, kernel.merged(left, right)) if len(many) else alone
+    return replace_rows(alone, many, kernel.merged(left, right)) if len(many) else alone
 
 
 def _take_rows(state: Columns, row: Ints) -> list[pa.Array]:
-    """Return the accumulators of ``state`` at the indices ``row``, in that order."""
+    """Return the columns of the accumulators in ``state`` at the row indices ``row``, in that
+    order.
+    """
     index = pa.array(row)
     return [column.take(index) for column in state]
 
 
-def replaced(state: Columns, row: Ints, replacements: Columns) -> Columns:
-    """Return the accumulators ``state`` with those in the rows ``row`` replaced by the rows of
-    ``replacements``, one for each. Rows in ``row`` are distinct. The given columns are not changed.
+def replace_rows(state: Columns, row: Ints, replacements: Columns) -> Columns:
+    """Return the columns of accumulators ``state`` with row ``row[i]`` replaced by row i of
+    ``replacements``, for each i. ``row``: int64, distinct indices. Without any, return ``state``
+    itself. The given columns are not changed.
     """
     if len(row) == 0:
         return state

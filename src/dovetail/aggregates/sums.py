@@ -55,7 +55,7 @@ sign.
 
 @dataclass(frozen=True)
 class Count(Accumulating):
-    """The number of rows or, with a column of values, of values that are not null; never null. The
+    """The count of rows or, with an input column, of its values that are not null; never null. The
     accumulator is the count.
     """
 
@@ -63,21 +63,23 @@ class Count(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The type of the accumulator's only column, the count."""
+        """The type of the accumulator's only column, the count: int64."""
         return (_LONG,)
 
     @property
     def result(self) -> pa.DataType:
-        """The type of the count, a long."""
+        """The type of the result: int64."""
         return _LONG
 
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the count after each update, one row per update.
+        """Return one column, the count of each update's group after that update: int64, one row per
+        update.
 
-        ``initial``: the stored count of each group, null for none. ``values``: no column to count
-        rows, or one to count its values that are not null.
+        ``updates``: rows added to groups (each counts 1) or retracted from them (each counts -1).
+        ``initial``: one column, the stored count of each group, null for 0. ``values``: no column
+        to count rows, or one column to count only its values that are not null.
         """
         return [
             pa.array(
@@ -86,20 +88,25 @@ class Count(Accumulating):
         ]
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the count after each group's last update: one row per group, ``initial`` for a
-        group without updates. A null in ``initial`` counts as 0. ``values``: no column to count
-        rows, or one to count its values that are not null.
+        """Return one column, the count after each group's last update: int64, one row per group,
+        ``initial`` for a group without updates.
+
+        ``updates``: rows added to groups (each counts 1) or retracted from them (each counts -1).
+        ``initial``: one column, the stored count of each group, null for 0. ``values``: no column
+        to count rows, or one column to count only its values that are not null.
         """
         return [
             pa.array(final_sum(updates, _count_summands(updates, values), int64_values(initial[0])))
         ]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the sums of the counts in ``left`` and ``right``, row by row; null counts as 0."""
+        """Return one column, the sums of the counts in ``left`` and ``right``, row by row. Each has
+        one column of counts; null counts as 0.
+        """
         return [pa.array(int64_values(left[0]) + int64_values(right[0]))]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the counts, the only column of ``state``; 0 for null."""
+        """Return the counts, the only column of ``state``, as int64; 0 for null."""
         return pa.array(int64_values(state[0]))
 
 
@@ -116,24 +123,31 @@ class _Exact(Accumulating):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the count and of each limb of the sum: int64 all."""
+        """The types of the accumulator's columns: int64 for the count of values and for each limb
+        of the sum, two limbs or four (``limb_count``).
+        """
         return (_LONG,) * (1 + limb_count(self.values))
 
     def accumulated(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
-        """Return the accumulator after each update: the count of values that are not null, then
-        the limbs of their sum, a column each, one row per update.
+        """Return the columns of the accumulators after each update, one row per update: the count
+        of the group's values that are not null, then the limbs of their sum.
 
-        ``initial``: the accumulators of the groups before, one row per group. ``values``: one
-        column, one row per update. An update that takes a row out of its group is subtracted.
+        ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
+        ``initial``: the columns of the stored accumulators, one row per group, null for 0.
+        ``values``: one column of integers or decimals, one row per update; nulls do not count.
         """
         return self._add_to_initial(running_sum, updates, initial, values)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the count and the limbs after each group's last update: one row per group,
-        ``initial`` for a group without updates. A null in ``initial`` counts as 0. ``values``: one
-        column, one row per update; nulls do not count.
+        """Return the columns of the accumulators after each group's last update: the count of
+        values and the limbs of their sum. There is one row per group, ``initial`` for a group
+        without updates.
+
+        ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
+        ``initial``: the columns of the stored accumulators, one row per group, null for 0.
+        ``values``: one column of integers or decimals, one row per update; nulls do not count.
         """
         return self._add_to_initial(final_sum, updates, initial, values)
 
@@ -144,11 +158,13 @@ class _Exact(Accumulating):
         initial: Columns,
         values: Columns,
     ) -> list[pa.Array]:
-        """Return the accumulators with the counts and limbs of ``values`` added up by ``sums``,
-        which is ``running_sum`` or ``final_sum``.
+        """Return the columns of the accumulators, a count and the normal limbs of a sum, with
+        ``values`` added to ``initial``.
 
-        Running sums give a row per update, final sums a row per group. ``initial``: the stored
-        accumulators, one row per group. ``values``: one row per update.
+        ``sums``: ``running_sum`` for a row per update, or ``final_sum`` for a row per group.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for 0. ``values``: one
+        column, one row per update; nulls do not count.
         """
         summands = [_count_summands(updates, values)]
         summands += [updates.sign * limb for limb in limbs_of(values[0])]
@@ -160,16 +176,17 @@ class _Exact(Accumulating):
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row; null
-        counts as 0.
+        """Return the columns of accumulators, a count and the limbs of a sum each, added row by
+        row. ``left``, ``right``: the columns of as many accumulators; null counts as 0.
         """
         return _accumulator_columns(
             [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]
         )
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator in ``state``, null if it has no value. Raises
-        ``AggregateOverflowError`` if one does not fit its type.
+        """Return the result of each accumulator, one row each, null if its count of values is 0.
+        Raises ``AggregateOverflowError`` if a result does not fit its type. ``state``: the count of
+        values, then the limbs of their sum, lowest first, normal.
         """
         count, *limbs = [int64_values(column) for column in state]
         result, fits = self._results_of_sums(count, limbs)
@@ -189,15 +206,15 @@ class _Exact(Accumulating):
     @property
     @abstractmethod
     def _title(self) -> str:
-        """The aggregate's name in errors."""
+        """The aggregate's name in errors, such as ``sum``."""
 
     @abstractmethod
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the result of each accumulator, null for a count of 0, and a mask of those that
-        fit the type; the others are arbitrary.
+        """Return n results, null for a count of 0, and a mask, bool[n], of those that fit their
+        type; the others are arbitrary.
 
-        ``count``: int64[n], the number of values. ``limbs``: those of the exact sums, the lowest
-        first, int64[n] each.
+        ``count``: int64[n], the count of values in each sum. ``limbs``: the limbs of the n exact
+        sums, the lowest first, normal, int64[n] each.
         """
 
 
@@ -210,7 +227,9 @@ class ExactSum(_Exact):
 
     @property
     def result(self) -> pa.DataType:
-        """The type long, or a decimal with up to ten more digits, 38 at most."""
+        """The type of the sum: int64 for integers. For decimals it is a decimal of the same scale
+        with ten more digits, 38 at most.
+        """
         if pa.types.is_decimal(self.values):
             return pa.decimal128(min(38, self.values.precision + 10), self.values.scale)
         return _LONG
@@ -221,8 +240,9 @@ class ExactSum(_Exact):
         return "sum"
 
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the sums, null for a count of 0, and a mask of those that fit the type. ``count``:
-        int64[n]. ``limbs``: those of the exact sums, the lowest first, int64[n] each.
+        """Return n sums, null for a count of 0, and a mask, bool[n], of those that fit their type;
+        the others are arbitrary. ``count``: int64[n], the count of values in each sum. ``limbs``:
+        the limbs of the n exact sums, the lowest first, normal, int64[n] each.
         """
         if pa.types.is_decimal(self.values):
             return to_decimals(limbs, self.result, count != 0)
@@ -243,8 +263,8 @@ class ExactMean(_Exact):
 
     @property
     def result(self) -> pa.DataType:
-        """The type double, or a decimal with up to four more digits, all after the point. A decimal
-        has 38 digits at most.
+        """The type of the mean: double for integers. For decimals it is a decimal with four more
+        digits, all after the point; precision and scale are 38 at most.
         """
         if pa.types.is_decimal(self.values):
             precision, scale = self.values.precision, self.values.scale
@@ -257,8 +277,9 @@ class ExactMean(_Exact):
         return "mean"
 
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
-        """Return the means, null for a count of 0, and a mask of those that fit the type. Every
-        double fits. ``count``: int64[n]. ``limbs``: those of the exact sums, the lowest first,
+        """Return n means, null for a count of 0, and a mask, bool[n], of those that fit their type;
+        every double fits. Decimals that do not fit are arbitrary. ``count``: int64[n], the count of
+        values in each sum. ``limbs``: the limbs of the n exact sums, the lowest first, normal,
         int64[n] each.
         """
         divisor = np.where(count == 0, 1, count)
@@ -280,7 +301,9 @@ class _Float(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the count, of the finite sum's columns and of the three other counts."""
+        """The types of the accumulator's columns: the count of values, the two columns of the
+        finite sum (``STORED``), and the counts of NaNs, infinities and minus infinities.
+        """
         return (_LONG, *STORED, _LONG, _LONG, _LONG)
 
     @property
@@ -289,20 +312,24 @@ class _Float(Aggregate):
         return _DOUBLE
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the result after each update: one row per update, null while the group has no
-        value.
+        """Return the result after each update as doubles: one row per update, null while the group
+        has no value.
 
-        ``initial``: the stored accumulators, one row per group. ``values``: one column of floats or
-        doubles, one row per update.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new group. ``values``:
+        one column of floats or doubles, one row per update; nulls do not count.
         """
         summands, *counts = self._summands_by_kind(updates, initial, values)
         sums = sums_after_each(updates, initial[1:3], summands)
         return self._results_of_blocks(sums, counts)
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after each group's last update: one row per group, arbitrary for
-        a group without updates. ``initial``: the stored ones, one row per group. ``values``: one
-        row per update.
+        """Return the columns of the accumulators after each group's last update: one row per group,
+        arbitrary for a group without updates. Without any updates, return ``initial``.
+
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new group. ``values``:
+        one column of floats or doubles, one row per update; nulls do not count.
         """
         if len(updates) == 0:
             return list(initial)
@@ -316,15 +343,16 @@ class _Float(Aggregate):
         return [column.take(pa.array(index)) for column in state]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row; null
-        counts as 0.
+        """Return the columns of accumulators whose counts and finite sums are added row by row.
+        ``left``, ``right``: the columns of as many accumulators; null counts as 0.
         """
         n, *others = [pa.array(int64_values(left[i]) + int64_values(right[i])) for i in _COUNTS]
         return [n, *add_stored_sums(left[1:3], right[1:3]), *others]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator in ``state``, null without values. A NaN, or
-        infinities of both signs, make it NaN; infinities of one sign make it infinite.
+        """Return the result of each accumulator as a double, null for one without values. A NaN, or
+        infinities of both signs, make it NaN; infinities of one sign make it infinite. ``state``:
+        the columns of the accumulators, null for no values.
         """
         return self._results_of_blocks(
             load_stored_sums(state[1:3]), [int64_values(state[i]) for i in _COUNTS]
@@ -333,10 +361,14 @@ class _Float(Aggregate):
     def _summands_by_kind(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-        """Return what each update adds to the finite sum, float64[updates], 0 for a null or no
-        finite value. Then return, after each update, the number of values, NaNs, infinities and
-        negative infinities: int64[updates] each. ``initial``: the stored accumulators, one row per
-        group. ``values``: one column, one row per update.
+        """Return five arrays with an element per update. The first is the amount that the update
+        adds to the finite sum: float64, negative if retracted, 0 for null, NaN or infinity. The
+        others are running counts of the group after the update: values, NaNs, infinities and minus
+        infinities, int64 each.
+
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group. ``values``: one column of floats,
+        one row per update.
         """
         column = values[0].cast(_DOUBLE).fill_null(0.0).to_numpy(zero_copy_only=False)
         n, *others = (int64_values(initial[i]) for i in _COUNTS)
@@ -352,9 +384,10 @@ class _Float(Aggregate):
         return finite * updates.sign, n, nan, above, below
 
     def _results_of_blocks(self, sums: Iterable[Limbs], counts: Sequence[Ints]) -> pa.Array:
-        """Return a result for each accumulator, null if it has no values. ``sums``: their finite
-        sums, block by block in order. NaNs and infinities win over the finite sum. ``counts``: the
-        four counts of ``_summands_by_kind``.
+        """Return the double of each of n accumulators, null if it has no values. ``sums``: their
+        finite sums, in order, cut into blocks of any length. ``counts``: int64[n] each, the counts
+        of values, NaNs, infinities and minus infinities. NaNs and infinities win over the finite
+        sum.
         """
         n, nan, above, below = counts
         divisor = np.where(n == 0, 1, n)
@@ -372,8 +405,8 @@ class _Float(Aggregate):
 
     @abstractmethod
     def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the results from finite sums, float64[n]. ``sums``: n exact sums. ``count``:
-        int64[n], at least 1: the number of values.
+        """Return the results of n finite sums, float64[n]. ``count``: int64[n], the count of values
+        in each sum, at least 1.
         """
 
 
@@ -384,8 +417,8 @@ class FloatSum(_Float):
     """
 
     def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the double nearest to each exact sum, infinite beyond the largest: float64[n].
-        ``count`` is not used.
+        """Return the double nearest to each of the n exact ``sums``, infinite beyond the largest:
+        float64[n]. ``count`` is not used.
         """
         return to_nearest(sums)
 
@@ -397,17 +430,15 @@ class FloatMean(_Float):
     """
 
     def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the double nearest to each exact sum divided by its count: float64[n]. ``count``:
-        int64[n], 1 or more each.
+        """Return the double nearest to each of the n exact ``sums`` divided by its count of values:
+        float64[n]. ``count``: int64[n], at least 1 each.
         """
         return to_quotients(sums, count)
 
 
 def _count_summands(updates: GroupUpdates, values: Columns) -> Ints:
-    """Return the summand of each update in a count: int64[updates], 1 for a row added, -1 for one
-    taken out.
-
-    With a column in ``values``, it is 0 for a null in that column.
+    """Return the amount that each update adds to its group's count: int64[updates], 1 for a row
+    added, -1 for one retracted. If ``values`` has a column, nulls in it add 0.
     """
     if values and values[0].null_count:
         return updates.sign * not_null_mask(values[0])
@@ -415,7 +446,7 @@ def _count_summands(updates: GroupUpdates, values: Columns) -> Ints:
 
 
 def _accumulator_columns(sums: list[Ints]) -> list[pa.Array]:
-    """Return a count and the limbs of a sum as columns of the accumulator, the limbs normalised.
-    ``sums``: the count, then the limbs, int64[n] each.
+    """Return a count and the limbs of a sum as int64 columns of the accumulator, the limbs
+    normalised. ``sums``: the count, then the limbs, lowest first, int64[n] each.
     """
     return [pa.array(column) for column in (sums[0], *normalize(sums[1:]))]

@@ -70,34 +70,35 @@ class Top(Listing):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the accumulator: the list of distinct rows, then the list of their
-        counts.
+        """The types of the accumulator's columns: the list of distinct rows (``listing``) in the
+        order of the result, then the list of their counts.
         """
         return (list_of(self.listing), list_of(pa.int64()))
 
     @property
     def reads(self) -> Reads:
-        """The end of the lists that a result needs: the beginning."""
+        """The end of the stored lists that a result needs: ``"first"``."""
         return "first"
 
     @property
     def reach(self) -> int:
-        """The number of rows at the beginning that a result needs, ``n``."""
+        """The count of rows at the beginning of the lists that a result needs, ``n``."""
         return self.n
 
     @property
     def result(self) -> pa.DataType:
-        """The type of a list of shown columns."""
+        """The type of a list of shown columns (``row``)."""
         return list_of(self.row)
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted, since all rows are kept."""
+        """True if rows can be retracted, since all rows are kept in the accumulator."""
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
-        """Return each row of ``values`` as a struct of the ordering value and the shown columns,
-        null for a row whose ordering value is null.
+        """Return each row as a struct (``listing``) of the ordering value and the shown columns,
+        null if the ordering value is null. ``values``: the ordering column, then the shown columns.
+        NaNs become one NaN, and -0.0 in the ordering column becomes 0.0.
         """
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
@@ -108,21 +109,25 @@ class Top(Listing):
         )
 
     def keys(self, values: Sequence[pa.Array]) -> list[Ints]:
-        """Return the rank of each row among the rows of all arrays, in the order of the result:
-        int64[n] per array. Equal rows have one rank.
-
-        ``values``: arrays of listed rows.
+        """Return the rank of each row among the rows of all arrays, from 0, in the order of the
+        result: int64[n] for an array of n rows. Equal rows have one rank. The order is by ``by``,
+        falling if ``descending``, then ascending by the shown columns, field by field, null first.
+        ``values``: arrays of rows as ``listed`` returns them, none null, at least one array.
         """
         cuts = np.cumsum([len(array) for array in values])[:-1]
         rows = pa.concat_arrays(list(values))
         return np.split(self._row_numbers(rows, np.zeros(len(rows), np.int64)), cuts)
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
-        """Return the first ``n`` rows after each update as a list, one row per update; it has fewer
-        if the group has, and may be empty.
+        """Return the first ``n`` rows of the group after each update as a list of shown columns,
+        one list per update. It has fewer rows if the group has, and may be empty. The order is by
+        the ordering column, falling if ``descending``. Ties go by the shown columns, ascending
+        field by field, null first. A row that is there twice comes twice.
 
-        ``initial``: the stored lists of each group, null for none. ``values``: the ordering column,
-        then the shown columns, one row per update. Raises ``AggregateError`` if the lists of all
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        two columns of lists, the stored rows of each group and their counts, null for none.
+        ``values``: the ordering column, then the shown columns, one row per update; rows with a
+        null in the ordering column are left out. Raises ``AggregateError`` if the lists of all
         updates have too many elements for an Arrow column.
         """
         value_spans = self._row_spans(updates, [initial], self.listed(values))
@@ -141,20 +146,24 @@ class Top(Listing):
     def traced(
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> TracedAccumulators:
-        """Return each group's rows and counts after its last update, with the origins of the
-        elements.
+        """Return each group's lists of distinct rows and of their counts after its last update,
+        with the origin of each element (``TracedAccumulators``): the stored element or value of the
+        batch that it comes from. A group without updates keeps its lists. If rows never leave, only
+        the first ``n`` rows are kept, without origins.
 
-        ``initial``: the stored lists of each group, null for none. ``values``: one row per update.
-        If rows never leave, only the first ``n`` rows are kept, without origins. Raises
-        ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the two stored columns of lists, one row per group, null for none. ``values``: the ordering
+        column, then the shown columns, one row per update. Raises ``AggregateError`` if the lists
+        have too many elements for an Arrow column.
         """
         value_spans = self._row_spans(updates, [initial], self.listed(values))
         return self._traced_accumulators(value_spans, updates.groups)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of ``left`` and ``right``, with the counts of equal
-        rows added: one row per group. Null counts as empty. Raises ``AggregateError`` if the lists
-        have too many elements for an Arrow column.
+        """Return two columns of lists, distinct rows and their counts: those of ``left`` and
+        ``right`` added up, row by row. If rows never leave, only the first ``n`` rows are kept.
+        Null counts as empty. Raises ``AggregateError`` if the lists have too many elements for an
+        Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
@@ -162,25 +171,28 @@ class Top(Listing):
         return self._traced_accumulators(value_spans, rows).columns
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the first ``n`` rows of each list in ``state``, repeated by their counts; an empty
-        list for null. Raises ``AggregateError`` if the lists have too many elements for an Arrow
-        column.
+        """Return the first ``n`` rows of each group as a list of shown columns, equal rows repeated
+        by their counts; an empty list for null. ``state``: two columns of lists, distinct rows in
+        order and their counts. Raises ``AggregateError`` if the lists have too many elements for an
+        Arrow column.
         """
         group, index, copies = self._first_elements(state)
         size = np.bincount(group, copies, len(state[0])).astype(np.int64)
         return self._shown_lists(size, state[0].flatten(), np.repeat(index, copies))
 
     def _row_spans(self, updates: GroupUpdates, stored: list[Columns], values: pa.Array) -> Spans:
-        """Return the spans of updates during which each distinct row is in its group, by group, row
-        and time. ``stored``: lists of rows, which are added up. ``values``: one per update; null
-        adds no row.
+        """Return the spans, ranges of updates during which a group has a distinct row, by group,
+        row (in the order of the result) and time. ``updates``: rows added to groups or retracted
+        from them, by group, then time. ``stored``: accumulators that are added up, two columns of
+        lists each. ``values``: a listed row per update; null adds no row.
         """
         return multiset_spans(updates, stored, values, self._row_numbers)
 
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
-        """Return the accumulators after the last update, one row for each of ``groups`` groups.
-        ``value_spans``: all spans of the batch. If rows never leave, only the first ``n`` rows are
-        kept, without origins.
+        """Return the accumulators after the last update, one row for each of ``groups`` groups. If
+        ``retractable``, all rows are kept, with the origin of each element
+        (``TracedAccumulators``); else the first ``n`` rows, without origins. ``value_spans``: all
+        spans of the batch, by (group, row, time).
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
@@ -194,12 +206,12 @@ class Top(Listing):
         )
 
     def _first_elements(self, state: Columns) -> tuple[Ints, Ints, Ints]:
-        """Return (list, index among the elements of all lists, copies) of at most ``n`` first
-        elements of each list, in order. An empty or null list gives none.
+        """Return three int64 arrays for at most ``n`` first elements of each list, in order: the
+        index of the list, the index among the elements of all lists, and the copies. An empty or
+        null list gives none.
 
-        ``copies``: how many of the element's equal rows are among the list's first ``n`` rows,
-        possibly 0. All three are int64. ``state``: the lists of distinct elements and of their
-        counts.
+        Copies: how many of the element's equal rows are among the list's first ``n`` rows, possibly
+        0. ``state``: two columns of lists, distinct elements and their counts.
         """
         size = list_sizes(state[0])
         start = np.cumsum(size) - size
@@ -208,11 +220,11 @@ class Top(Listing):
         return group, index, self._copies_among_first(group, counts[index])
 
     def _copies_among_first(self, group: Ints, count: Ints) -> Ints:
-        """Return how many of each element's equal rows are among the first ``n`` rows of its group:
-        int64[elements].
+        """Return how many of each element's equal rows are among the first ``n`` rows of its group,
+        from 0: int64[elements].
 
-        ``group``: the group of each element, non-decreasing. ``count``: the number of equal rows of
-        each element.
+        ``group``: int64, the group of each element, non-decreasing. ``count``: int64, the count of
+        equal rows that each element stands for. Elements of a group are in the order of the result.
         """
         total = np.append(0, np.cumsum(count))
         before = total[:-1] - total[np.searchsorted(group, group)]
@@ -220,9 +232,10 @@ class Top(Listing):
         return copies
 
     def _in_reach(self, updates: GroupUpdates, value_spans: Spans) -> Mask:
-        """Find the spans that may be among the first ``n`` of an update: bool[m]. Such spans have
-        fewer than ``n`` spans of their group before them that last for the whole batch.
-        ``value_spans``: by (group, row, time).
+        """Find the spans that may be among the first ``n`` rows after an update: bool[m], one for
+        each of ``value_spans``. A span is left out if at least ``n`` spans before it in its group
+        last for the whole batch. Each of these has at least one row, so they fill the result at
+        every update. ``value_spans``: by (group, row, time), each with a count above 0.
         """
         group = value_spans.group
         whole = value_spans.first == updates.bounds[group]
@@ -232,19 +245,19 @@ class Top(Listing):
         return in_reach
 
     def _shown_lists(self, size: Ints, pool: pa.Array, row: Ints) -> pa.Array:
-        """Return the shown columns of the rows ``row`` of ``pool``, in lists of the sizes ``size``.
-        Sizes add up to the number of rows.
+        """Return a column of lists of shown columns, one for each element of ``size``, the lengths.
+        Lists take their rows from ``pool`` by the indices ``row``, one list after the other.
 
         ``pool``: structs of the ordering value and the shown columns. Raises ``AggregateError`` if
-        the lists have too many elements for Arrow.
+        the lists have too many elements for an Arrow column.
         """
         shown = pc.struct_field(pool.take(pa.array(row)), 1)
         return lists_of(size, shown)
 
     def _row_numbers(self, rows: pa.Array, group: Ints) -> Ints:
-        """Return a number per group and distinct row, from 0, in the order of the result: int64[n].
-        Rows with equal numbers are equal. ``rows``: structs as ``listed`` returns them. ``group``:
-        int64[n], the group of each.
+        """Return an id per row, from 0 without gaps, that ascends by group, then in the order of
+        the result: int64[n]. Only equal rows of one group share an id. ``rows``: structs as
+        ``listed`` returns them, none null. ``group``: int64[n], the group of each row.
         """
         by, shown = rows.flatten()
         (key,) = ordering.to_ordered_keys([by]).keys
@@ -254,8 +267,10 @@ class Top(Listing):
 
 
 def _row_keys(values: pa.Array) -> Iterator[Ints]:
-    """Yield sort keys of n values, most significant first: int64[n] each. Rows compare by them one
-    after the other as the values do, null first.
+    """Yield sort keys of n values, the most significant first: int64[n] each. Values compare as
+    their keys do, one key after the other: null first, structs field by field. ``values``: of an
+    ordered type (``arrays.ordering``), or structs of these at any depth. A column or field with
+    nulls gives one key more than one without.
     """
     has = not_null_mask(values)
     if not has.all():
@@ -269,9 +284,9 @@ def _row_keys(values: pa.Array) -> Iterator[Ints]:
 
 
 def _number_key_combinations(keys: Iterable[Ints]) -> Ints:
-    """Return a number per distinct combination of keys, from 0, in their order: int64[n].
-
-    A key is read only for rows that tie on all keys before it.
+    """Return an id per row for its combination of keys, from 0 without gaps, ascending in the order
+    of the keys: int64[n]. ``keys``: at least one, int64[n] each, the most significant first. A key
+    is read only for rows that tie on all keys before it.
 
     >>> _number_key_combinations([np.array([7, 5, 7, 7]), np.array([2, 9, 1, 2])]).tolist()
     [2, 0, 1, 2]
@@ -302,7 +317,9 @@ def _rank_among_distinct(keys: Ints) -> Ints:
 
 
 def _one_nan(values: pa.Array) -> pa.Array:
-    """Return the values with one bit pattern for NaN, at any depth of structs."""
+    """Return the values with one bit pattern for every NaN, at any depth of structs; a NaN in a
+    list stays.
+    """
     if not pa.types.is_struct(values.type):
         return ordering.with_one_nan(values)
     parts = [_one_nan(part) for part in values.flatten()]
@@ -311,9 +328,9 @@ def _one_nan(values: pa.Array) -> pa.Array:
 
 def _first_covering_spans(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` of ``value_spans`` that cover each of ``updates``, or all if there are
-    fewer: pairs (update, span), by update, then span.
+    fewer: two arrays (index of the update, index of the span), by update, then span.
 
-    ``value_spans``: by group, in the order of the result. Groups with about as many spans are
+    ``value_spans``: by group, then in the order of the result. Groups with about as many spans are
     worked on together.
     """
     span_counts = np.bincount(value_spans.group, minlength=updates.groups)

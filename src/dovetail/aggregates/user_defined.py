@@ -75,7 +75,9 @@ class UserDefined(Aggregate):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the flag that the group has begun, then of the user's columns."""
+        """The types of the accumulator's columns: a flag (bool) that the group has begun, then the
+        user's columns.
+        """
         return (pa.bool_(), *(type_ for _, type_ in self.functions.columns))
 
     @property
@@ -91,18 +93,23 @@ class UserDefined(Aggregate):
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update: one row per update, in their order.
 
-        ``initial``: the stored accumulators, one row per group, null for a new one. ``values``: the
-        user's columns, one row per update. Raises ``AggregateError`` if a function fails.
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new one. ``values``:
+        the input columns, one row per update, nulls included. Raises ``AggregateError`` if a
+        function of the user fails or returns other columns.
         """
         return self._finish_accumulators(
             self._accumulators_at(updates, initial, values, np.arange(len(updates)))
         )
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
-        """Return the accumulators after each group's last update, one row per group. A group
-        without updates has a false flag and null columns, whatever ``initial`` has. ``initial``:
-        the stored accumulators, one row per group. ``values``: the user's columns, one row per
-        update. Raises ``AggregateError`` if a function fails.
+        """Return the columns of the accumulators after each group's last update, one row per group.
+        A group without updates has a false flag and null columns, whatever ``initial`` has.
+
+        ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
+        the columns of the stored accumulators, one row per group, null for a new one. ``values``:
+        the input columns, one row per update. Raises ``AggregateError`` if a function of the user
+        fails or returns other columns.
         """
         state = self._accumulators_at(updates, initial, values, updates.last)
         row = np.zeros(updates.groups, dtype=np.int64)
@@ -113,9 +120,10 @@ class UserDefined(Aggregate):
         return [pa.array(~absent), *columns]
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the accumulators of the rows of ``left`` and ``right`` together, row by row. If
-        only one side has begun, return that one; if neither has, the result has not begun. Raises
-        ``AggregateError`` if a function fails.
+        """Merge accumulators row by row, the rows of ``left`` before those of ``right``. If only
+        one side has begun, return that one; if neither has, the result has not begun. Both have a
+        flag column (null for false), then the user's. Raises ``AggregateError`` if the user's
+        ``merge`` fails.
         """
         in_left, in_right = _begun_mask(left), _begun_mask(right)
         in_both = pa.array(np.flatnonzero(in_left & in_right))
@@ -133,8 +141,9 @@ class UserDefined(Aggregate):
         return [pa.array(in_left | in_right), *columns]
 
     def results(self, state: Columns) -> pa.Array:
-        """Return the result of each accumulator in ``state``. A group that has not begun has the
-        result of no rows. Raises ``AggregateError`` if a function fails.
+        """Return the result of each accumulator in ``state``, one row each. An accumulator whose
+        flag is false or null gives the result of no rows. Raises ``AggregateError`` if a function
+        of the user fails.
         """
         begun = _begun_mask(state)
         columns = list(state[1:])
@@ -146,10 +155,12 @@ class UserDefined(Aggregate):
     def _accumulators_at(
         self, updates: GroupUpdates, initial: Columns, values: Columns, wanted: Ints
     ) -> list[pa.Array]:
-        """Return the columns of accumulators after each of the ``wanted`` updates, one row each.
-        ``initial``: the stored accumulators, one row per group. ``values``: one row per update.
-        ``wanted``: the indices of all updates, or of each group's last one. A group that has had no
-        rows so far has the accumulator of ``init``. Raises ``AggregateError`` if a function fails.
+        """Return the user's columns of the accumulators after each of the ``wanted`` updates, one
+        row each. A group that has had no rows so far has the accumulator of ``init``.
+
+        ``initial``: the stored flag and user's columns, one row per group. ``values``: the input
+        columns, one row per update. ``wanted``: the indices of all updates, or of the last one of
+        each updated group. Raises ``AggregateError`` if a function of the user fails.
         """
         every = len(wanted) == len(updates)
         stored, begun = list(initial[1:]), _begun_mask(initial)
@@ -179,16 +190,22 @@ class UserDefined(Aggregate):
     def _prefix_accumulators(
         self, updates: GroupUpdates, values: Columns, included: Mask, *, every: bool
     ) -> list[pa.Array]:
-        """Return the accumulator of a group's ``included`` rows up to each of them, without stored
-        ones: one row per included update.
+        """Return the user's columns of the accumulator of a group's ``included`` rows up to each of
+        them, without stored ones: one row per included update.
 
-        ``updates``, ``values``: all updates and their rows. ``included``: bool[updates]. If not
-        ``every``, only the last of each group is complete. The order of merging is the same in both
-        cases. A group of five rows::
+        ``updates``, ``values``: all updates and their input columns. ``included``: bool[updates].
+        If ``every`` is false, only the row of each group's last included update is right, and the
+        others are partial. The order of merging is the same in both cases. Raises
+        ``AggregateError`` if a function of the user fails.
 
-            step 1   a   ab   bc    cd     de
-            step 2   a   ab   abc   abcd   bcde
-            step 4   a   ab   abc   abcd   abcde
+        Step k merges the accumulator of each row with that of the k-th row before it; k doubles.
+        Of a group of five rows, a to e, each column shows the rows in the accumulator of one. The
+        lines are at first, and after the steps 1, 2 and 4::
+
+            0   a   b    c     d      e
+            1   a   ab   bc    cd     de
+            2   a   ab   abc   abcd   bcde
+            4   a   ab   abc   abcd   abcde
         """
         chosen = np.flatnonzero(included)
         group = updates.group[chosen]
@@ -212,8 +229,9 @@ class UserDefined(Aggregate):
         return state
 
     def _single_row_accumulators(self, values: Columns, rows: int) -> list[pa.Array]:
-        """Return an accumulator for each of ``rows`` rows alone. ``values``: the user's columns,
-        one row each. Raises ``AggregateError`` if ``init`` or ``add`` fails.
+        """Return the user's columns of ``rows`` accumulators, each of one row alone. ``values``:
+        the input columns, ``rows`` rows each, or no columns. Raises ``AggregateError`` if ``init``
+        or ``add`` fails or returns other columns. Without rows, neither is called.
         """
         if rows == 0:
             return self._no_accumulators()
@@ -223,15 +241,16 @@ class UserDefined(Aggregate):
         return self._checked_columns("add", state, rows)
 
     def _empty_accumulators(self, rows: int) -> list[pa.Array]:
-        """Return ``rows`` accumulators of no rows, as the user's ``init`` makes them. Raises
-        ``AggregateError`` if ``init`` fails or returns other columns.
+        """Return the user's columns of ``rows`` accumulators of no rows, as the user's ``init``
+        makes them. Raises ``AggregateError`` if ``init`` fails or returns other columns.
         """
         return self._checked_columns("init", self._call_function("init", rows), rows)
 
     def _combine_accumulators(self, name: str, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the columns that the user's ``merge`` or ``retract`` makes of ``left`` and
-        ``right``, row by row. Without rows, the function is not called. ``name``: that function's
-        name. Raises ``AggregateError`` if it fails or returns other columns.
+        """Return the user's columns that ``merge`` or ``retract`` makes of ``left`` and ``right``,
+        row by row. Without rows, the function is not called. ``name``: that function's name.
+        ``left``, ``right``: the user's columns of as many accumulators. Raises ``AggregateError``
+        if the function fails or returns other columns.
         """
         rows = len(left[0])
         if rows == 0:
@@ -240,9 +259,10 @@ class UserDefined(Aggregate):
         return self._checked_columns(name, returned, rows)
 
     def _finish_accumulators(self, state: Columns) -> pa.Array:
-        """Return the results of the accumulators ``state``, which all have begun: ``finish`` of
-        them, or the first column without such a function. Raises ``AggregateError`` if ``finish``
-        fails.
+        """Return the result of each accumulator: what the user's ``finish`` makes of them, or the
+        first column without such a function. Without rows, ``finish`` is not called. ``state``: the
+        user's columns of accumulators that have begun. Raises ``AggregateError`` if ``finish``
+        fails or returns another type or length.
         """
         if self.functions.finish is None:
             return state[0]
@@ -252,11 +272,9 @@ class UserDefined(Aggregate):
         return _checked_array("finish", "its result", finished, self.result, len(state[0]))
 
     def _call_function(self, function: str, *arguments: Any) -> Any:
-        """Return what a function of the user returns. Raises ``AggregateError`` if it raises an
-        ``Exception``.
-
-        ``function``: its name, such as ``add``. ``arguments``: as the module's docstring lists
-        them.
+        """Call a function of the user, and return its result unchecked. ``function``: its name,
+        such as ``add``. ``arguments``: its positional arguments. Raises ``AggregateError``, with
+        the message of the cause, if the function raises an ``Exception``.
         """
         try:
             return getattr(self.functions, function)(*arguments)
@@ -267,18 +285,21 @@ class UserDefined(Aggregate):
             ) from error
 
     def _by_user_name(self, columns: Columns) -> State:
-        """Return the columns of accumulators by the names that the user gave them."""
+        """Return the columns of accumulators in a dict by the names that the user gave them.
+        ``columns``: in the declared order, as many as there are names, or a ``ValueError`` is
+        raised.
+        """
         names = (name for name, _ in self.functions.columns)
         return dict(zip(names, columns, strict=True))
 
     def _no_accumulators(self) -> list[pa.Array]:
-        """Return the columns of no accumulators: arrays of length 0."""
+        """Return the user's columns of no accumulators: an empty array of each declared type."""
         return [pa.nulls(0, type_) for _, type_ in self.functions.columns]
 
     def _checked_columns(self, function: str, state: Any, rows: int) -> list[pa.Array]:
-        """Return the columns of ``state``, which the user's function named ``function`` returned,
-        in their declared order. Raises ``AggregateError`` for another value, type or number of
-        ``rows``.
+        """Return the arrays that the user's function named ``function`` returned as ``state``, in
+        their declared order. Raises ``AggregateError`` unless it is a mapping with exactly the
+        declared names, to arrays of their types and of ``rows`` elements.
         """
         names = [name for name, _ in self.functions.columns]
         if not isinstance(state, Mapping) or set(state) != set(names):
@@ -298,10 +319,10 @@ class UserDefined(Aggregate):
 def _checked_array(
     function: str, what: str, returned: Any, type_: pa.DataType, rows: int
 ) -> pa.Array:
-    """Return ``returned``, the array that a user's function gave, cast to ``type_`` if nested
-    fields differ in nullability. Chunks are joined.
+    """Return ``returned``, an array that a user's function gave, cast to ``type_`` if nested fields
+    differ in nullability. Chunks are joined.
 
-    ``function``, ``what``: the function and the part of its result, for errors. Raises
+    ``function``, ``what``: the name of the function and the part of its result, for errors. Raises
     ``AggregateError`` unless it is an Arrow array of ``type_`` with ``rows`` elements.
     """
     if isinstance(returned, pa.ChunkedArray):
@@ -321,7 +342,9 @@ def _checked_array(
 
 
 def _nullable_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with nulls allowed in its structs, at every depth."""
+    """Return the type with all fields of its structs nullable, at every depth of structs and lists.
+    Other types are returned as they are.
+    """
     if pa.types.is_struct(type_):
         fields = [
             field.with_type(_nullable_type(field.type)).with_nullable(True) for field in type_
@@ -331,15 +354,16 @@ def _nullable_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _begun_mask(state: Columns) -> Mask:
-    """Return for each group whether it has begun: bool[groups]. ``state``: accumulators, the flag
-    first, where null means that it has not.
+    """Return for each group whether it has begun: bool[groups]. ``state``: the columns of
+    accumulators, the flag first, where null means that it has not.
     """
     return int64_values(state[0].cast(pa.int8())) > 0
 
 
 def _take_of_parts(parts: list[Columns], index: Ints) -> list[pa.Array]:
-    """Return the rows ``index`` of the concatenation of ``parts``, which have the same columns, one
-    row per index. There is at least one part.
+    """Return columns of the rows ``index`` of the concatenation of ``parts``, one row per index.
+    ``parts``: at least one, each a list of the same columns. Indices go on from one part to the
+    next.
     """
     chosen = pa.array(index)
     return [
@@ -349,9 +373,11 @@ def _take_of_parts(parts: list[Columns], index: Ints) -> list[pa.Array]:
 
 
 def _latest_included(updates: GroupUpdates, included: Mask, wanted: Ints) -> Ints:
-    """Return for each wanted update the last included one of its group up to it, itself possible:
-    int64[wanted]. The result is an index among the included updates, -1 if the group has none so
-    far. ``included``: bool[updates]. ``wanted``: indices of updates.
+    """Return for each wanted update the latest included update of its group up to it, itself
+    possible: int64[wanted]. The result is its index among the included updates alone, or -1 if the
+    group has none so far.
+
+    ``updates``: the groups of n updates. ``included``: bool[n]. ``wanted``: indices of updates.
     """
     upto = np.cumsum(included)
     before = np.append(0, upto)[updates.bounds[updates.group[wanted]]]

@@ -47,14 +47,17 @@ class Preview:
     """
 
     arrow: pa.Table
-    """The rows with their columns' types. The event time is the column ``_timestamp``. Changes and
-    records also have ``_change``."""
+    """The rows with their columns' types. The event time is the column ``_timestamp``. Changes
+    also have ``_change``, and so do a stream's records if one of them has no value."""
     notes: tuple[str, ...]
     """Lines that say how many rows these are, and of how many rows that were read."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows, each as a dict by the columns' names.
+
+        The dicts have the columns of ``arrow``: key, values, ``_timestamp`` and, of changes,
+        ``_change``. The time is an aware datetime.
 
         See Also
         --------
@@ -77,7 +80,8 @@ class Preview:
         Returns
         -------
         pandas.DataFrame
-            The rows, with the columns of ``arrow``.
+            The rows, with the columns of ``arrow``: key, values, ``_timestamp`` and, of changes,
+            ``_change``. Times are datetimes.
 
         See Also
         --------
@@ -113,12 +117,17 @@ class Preview:
 def preview_of(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> Preview:
-    """Return the preview of a node, for the arguments of ``Table.preview``.
+    """Run ``node`` over its first rows, and return them as a ``Preview``. A windowed table shows
+    the current rows of its windows.
 
     ``limit``: the most rows to show. ``changes``: True for changes, False for current rows; a
     stream has its records either way. ``input_rows``: the most rows to read of a streaming input.
     ``timeout_s``: the most seconds to wait for inputs, and again for the result. Raises
-    ``ConfigurationError`` and ``PlanError`` as ``Table.preview`` does.
+    ``ConfigurationError`` if an input or the result takes too long or cannot be read, and
+    ``PlanError`` if an input cannot be run.
+
+    The preview has the columns of the changelog without ``_position``. It has no ``_change`` for a
+    stream all of whose records have a value.
     """
     rowed = node if node.windows is None else windows_as_table(node, "on_change")
     first = first_rows(
@@ -132,12 +141,12 @@ def preview_of(
 
 
 def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
-    """Return the note on the number of rows shown, such as ``the first 2 changes of orders; there
-    are more``.
+    """Return a note such as ``the first 2 changes of orders; there are more``, or ``no rows of
+    orders``.
 
-    ``shown``: that number. ``noun``: the word for rows, in the plural with an s. ``origin``: the
-    words after the noun, such as `` of orders``, or an empty text. ``more``: True if there are more
-    rows.
+    ``shown``: the count of rows shown. ``noun``: the word for rows, in the plural with an s.
+    ``origin``: the words after the noun, such as `` of orders``, or an empty text. ``more``: True
+    if there are more rows.
     """
     if not shown:
         return f"no {noun}{origin}"
@@ -146,11 +155,11 @@ def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
 
 
 def _notes(first: FirstRows, noun: str, name: str) -> Iterator[str]:
-    """Yield the notes of a preview: a text on the number of rows shown, then a text on the rows
-    that were read of each input in ``first.read``.
+    """Yield the notes of a preview: a text on the count of rows shown, then a text on the rows that
+    were read of each streaming input.
 
-    ``noun``: the word for the rows shown, ``rows`` or ``changes``. ``name``: the name of the
-    previewed node.
+    ``first``: the rows shown and those read. ``noun``: the word for the rows shown, ``rows`` or
+    ``changes``. ``name``: the name of the previewed node.
     """
     yield _note_on_rows(first.rows.num_rows, noun, f" of {name}", more=first.more)
     for read in first.read:
@@ -176,15 +185,16 @@ def preview(frame: AFrame, n: Positive = 20) -> Preview:
     Parameters
     ----------
     frame : DataFrame
-        A static frame with the columns of a changelog.
+        A static frame with the columns of a changelog, ``_change``, ``_timestamp`` and
+        ``_position`` among them.
     n : int, default 20
         The most rows to return.
 
     Returns
     -------
     Preview
-        The changes, in their order. They print as a table in text, and notebooks show them
-        as a table.
+        The changes by ``_position``, without that column. So the changes of a key are in their
+        order. They print as a table in text, and notebooks show them as a table.
 
     Raises
     ------

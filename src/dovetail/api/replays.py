@@ -19,8 +19,11 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
     Parameters
     ----------
     mended : DataFrame
-        Rows of ``dt.dead_letters``, with the columns of the source's rows added. Their own
-        columns must be unchanged, because these say which dead letter a row is.
+        Rows of ``dt.dead_letters``, with the columns of the source's rows added. Of their
+        own columns, ``_operator``, ``row`` and ``_timestamp`` are needed. These, and
+        ``_problem`` and ``_position`` if they are there, must be unchanged, because they
+        say which dead letter a row is. Rows in which all of them are equal are one dead
+        letter. Dead letters may be left out.
     into : Table or Stream
         A topology with one source that is read ``with_replays``, or that source.
 
@@ -28,7 +31,7 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
     -------
     Replayed
         ``sent``: the number of dead letters that were sent. ``skipped``: the number of
-        those that had been sent before, which are not sent again.
+        those that had been sent before or are here twice, which are not sent again.
 
     Raises
     ------
@@ -52,8 +55,9 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
     that of the dead letter, ``_timestamp``. A column ``_deleted`` that is true sends a
     delete.
 
-    Rows are sent in the order of the micro-batches that left them out. Within a
-    micro-batch they are in the order of their times. They pass through the driver.
+    Rows are sent in the order of the micro-batches that left them out, which ``_position``
+    says. Within a micro-batch, and without that column, they are in the order of their
+    times. They pass through the driver.
 
     One call writes one file, which appears whole. Of calls that run at the same time, each
     sends what the others have not sent.

@@ -11,7 +11,7 @@ from dovetail.base.validation import Path, Rule, validated
 from dovetail.errors import CheckpointError, PlanError
 from dovetail.io.sinks.spark_sinks import FunctionSink
 from dovetail.physical.fragment import Buckets
-from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained
+from dovetail.pictures.formats import ExplainFormat, PictureFormat, print_or_draw
 from dovetail.plan.changelog_source import Session
 from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_checkpoint_order
@@ -107,7 +107,18 @@ def run(
         The folder for the query's state. Started again with it, the query goes on where it
         stopped, and loses and doubles nothing.
     **options : QueryOptions
-        Described there.
+        Settings of the query, each an argument of its own. ``dt.typing.QueryOptions``
+        describes them.
+        - ``trigger``: the time of micro-batches; by default as fast as data comes.
+        - ``emit``: ``"change"``, the default, for each change. ``"batch"``, for tables, for
+          the last change of each key in a micro-batch.
+        - ``buckets``: the number of parts of the key space, by default 4.
+        - ``partitions``: the number of tasks over which these are spread, by default 2.
+        - ``query_name``: the name of the query in Spark.
+        - ``initial``: rows with which tables begin, or a checkpoint or query to go on from.
+        - ``emit_initial``: True to write the results of the initial rows to the sinks.
+        - ``close_at_end``: True to end all waiting once all input is read.
+        - ``idle``: the time without input after which stream time goes on with the clock.
 
     Returns
     -------
@@ -118,8 +129,9 @@ def run(
     ------
     PlanError
         If ``results`` has dead letters only, one result twice, or one target in two sinks.
-        Also if a frame is not a streaming one, or if two inputs have one name and the same
-        columns. Also for arguments that contradict each other, such as two triggers.
+        Also if a frame is not a streaming one. Two inputs of one name and the same columns
+        are refused, because the checkpoint could not tell them apart. Also for arguments
+        that contradict each other, such as two triggers.
     CheckpointError
         If the checkpoint belongs to other results or to a query that runs.
     ConfigurationError
@@ -182,7 +194,7 @@ def run(
 
 
 def _as_tuple(sinks: Any) -> tuple[Any, ...]:
-    """Return one sink, or a sequence of sinks in its order, as a tuple."""
+    """Return sinks as a tuple: a single one alone, or those of a sequence in its order."""
     return tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
 
 
@@ -218,8 +230,8 @@ def upgrade(
     buckets : int, optional
         The number of parts of the key space, 1 to 65536. By default it is that of ``old``.
     partitions : int, optional
-        The number of tasks over which buckets are spread; 2 by default, and at most the
-        number of buckets.
+        The number of tasks over which buckets are spread, at most the number of buckets. By
+        default 2, whatever ``old`` has.
     running : bool, default False
         True if the query of ``old`` runs, here or in another application. The state is
         built beside it, and follows it as far as it has come. The query of ``new`` takes
@@ -260,8 +272,8 @@ def upgrade(
     as the old query kept it.
 
     ``write_stream(initial=old, emit_initial=True)`` does the same and writes the present
-    rows to its sink. A call that is killed may be repeated. Source: docs/upgrades.md, which
-    lists the possible changes.
+    rows to its sink. A call that is killed may be repeated, with the same arguments; ``old``
+    is untouched in any case. Source: docs/upgrades.md, which lists the possible changes.
 
     With ``running``, repeat the call to come nearer to the old query. Then stop that one and
     start the query of ``new``. It processes the rest without its sinks, then goes on with
@@ -339,9 +351,11 @@ def explain(
     *results : Table, Stream, WindowedTable or StreamingQuery
         The results, as for ``run``. Or a query of dovetail's alone, which shows its sinks, too.
     format : {"text", "mermaid", "svg", "html"}, default "text"
-        The form, as for ``Table.explain``.
+        ``"text"`` prints trees of joins and the stages. ``"mermaid"`` is a flowchart, as
+        text. ``"svg"`` is an image, and ``"html"`` a page with the image and a table of its
+        boxes.
     reasons : bool, default False
-        True to print why each stage shuffles and stores rows, as for ``Table.explain``.
+        True to say why each stage shuffles and stores rows.
 
     Returns
     -------
@@ -381,8 +395,8 @@ def explain(
     queries = [result for result in results if isinstance(result, TopologyQuery)]
     if not queries:
         nodes = tuple(result.plan for result in results if isinstance(result, Planned))
-        return explained(nodes, format, reasons=reasons)
+        return print_or_draw(nodes, format, reasons=reasons)
     if len(results) > 1:
         raise PlanError("explain", "a query is given with other arguments", "Explain it alone")
     parts = queries[0].parts
-    return explained(parts.results, format, reasons=reasons, sinks=parts.sinks)
+    return print_or_draw(parts.results, format, reasons=reasons, sinks=parts.sinks)

@@ -51,7 +51,8 @@ class StoreLookups(Topology):
             of its indexes. By default both keys, which then have the same names. A null
             equals nothing.
         how : {"inner", "left"}, default "inner"
-            ``"inner"`` leaves out a record that meets no row. ``"left"`` gives it nulls.
+            ``"inner"`` leaves out a record that meets no row. ``"left"`` gives it nulls. A
+            record with a null in ``on`` meets no row.
         select : sequence or mapping, optional
             The value columns of the result. By default the values of both, without the
             store's columns in ``on``. An item is ``"left.x"`` of the record,
@@ -66,7 +67,8 @@ class StoreLookups(Topology):
             Answers that are kept beyond a micro-batch, made by ``dt.lookups.cache``. By default
             none are: a task asks for each key once in a micro-batch.
         name : str, optional
-            The name of the lookup in errors and in the metric ``<name>.lookups``.
+            The name of the lookup in errors and in the metric ``<name>.lookups``. By default
+            ``lookup of`` and the stream's name.
 
         Returns
         -------
@@ -98,8 +100,8 @@ class StoreLookups(Topology):
         store changes. A micro-batch that is run again may be answered otherwise; only
         joins with tables are repeatable.
 
-        A record without a value is dropped and counted in ``<name>.lookups``, and with
-        ``"inner"`` a record with a null in ``on``.
+        A record without a value, such as a tombstone, is dropped and counted in
+        ``<name>.lookups``. So is, with ``"inner"``, a record with a null in ``on``.
 
         Source: Flink, "Lookup Join".
 

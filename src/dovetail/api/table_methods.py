@@ -296,8 +296,8 @@ class TableRows(TableSources):
     def expire(self, *, after: Span) -> Self:
         """Delete a row once stream time is more than a span past the row's timestamp.
 
-        Stream time is the largest event time so far. The wall clock has no effect, unless
-        the query has ``idle=``.
+        Stream time is the largest event time of this table's records so far, of any key. The
+        wall clock has no effect, unless the query has ``idle=``.
 
         Parameters
         ----------
@@ -309,8 +309,8 @@ class TableRows(TableSources):
         Table
             The rows that have not expired. A row that expires is deleted by a tombstone,
             here and in all that is made of the table. The tombstone's time is the row's
-            timestamp plus ``after``. A change of a row gives it a new life. The result
-            has no history.
+            timestamp plus ``after``. A change of a row gives it a new life, from the change's
+            own time, even if that is older. The result has no history.
 
         Raises
         ------
@@ -359,12 +359,14 @@ class TableRows(TableSources):
             The text column that marks a snapshot's rows, such as Debezium's
             ``source.snapshot``. The first row has ``"first"`` or
             ``"first_in_data_collection"``, the last row ``"last"`` or
-            ``"last_in_data_collection"``. A last row without a first one is a snapshot of
-            one row.
+            ``"last_in_data_collection"``. Rows between them, and changes, have another text
+            or null. A last row without a first one is a snapshot of one row. If two first
+            rows come before a last one, the later one counts.
         at : str
             The column with the time at which the feed read a row or a change, such as
             Debezium's ``ts_ms``. It is a long that never falls along the log. A row
-            leaves if its time is smaller than that of the snapshot's first row.
+            leaves if its time is smaller than that of the snapshot's first row. A row
+            whose time is null stays.
 
         Returns
         -------

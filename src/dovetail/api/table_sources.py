@@ -73,16 +73,18 @@ class TableSources(Topology):
         table : str, optional
             The name of the table in a catalog.
         key : str or sequence of str
-            The columns that tell the table's rows apart.
+            The columns that tell the table's rows apart. If two rows have one key, one of
+            them counts. A row with a null in the key is dropped and counted in the metric
+            ``<name>.dropped``.
         version : int, optional
             Read the changes of this version and of those after it, instead of the content.
         key_updates : bool, default True
             False promises that no update changes the key, so that former rows need not be
             read.
         timestamp : str or Column, optional
-            The event time of the rows: a column, which is used up, or an expression over
-            the table's columns and ``_commit_timestamp``. By default the time of the
-            commit.
+            The event time of the rows: a column or an expression over the table's columns
+            and ``_commit_timestamp``. A column is no column of the result, unless
+            ``columns`` names it. By default the time of the commit.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
             The effect of a row that has no event time, or one further ahead than
             ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
@@ -92,8 +94,9 @@ class TableSources(Topology):
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         columns : str or sequence of str, optional
-            The value columns that are read; by default all. Other columns may be added,
-            dropped and altered as if they were not there.
+            The value columns that are read; by default all. With an empty list the table has
+            the key alone. Other columns may be added, dropped and altered as if they were not
+            there.
         versioned : str or timedelta, optional
             Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
             ``from_changelog``). By default the table has its latest rows alone.
@@ -104,7 +107,7 @@ class TableSources(Topology):
             False reads what there is now, for a batch run: the content, or the changes from
             ``version`` on.
         options : mapping of str to str, optional
-            Options of the Delta source itself.
+            Options of the Delta source itself. They overrule ``version``.
 
         Returns
         -------
@@ -199,13 +202,15 @@ class TableSources(Topology):
             The catalog: its name in pyiceberg's configuration, or its properties. The
             property ``name`` is the catalog's own name, by default ``default``.
         key : str or sequence of str
-            The columns that tell the table's rows apart.
+            The columns that tell the table's rows apart. If two rows have one key, one of
+            them counts. A row with a null in the key is dropped and counted in the metric
+            ``<name>.dropped``.
         snapshot : int, optional
             Read the changes of this snapshot and of those after it, instead of the content.
         timestamp : str or Column, optional
-            The event time of the rows: a column, which is used up, or an expression over
-            the table's columns and ``_commit_timestamp``. By default the time of the
-            snapshot.
+            The event time of the rows: a column or an expression over the table's columns
+            and ``_commit_timestamp``. A column is no column of the result, unless
+            ``columns`` names it. By default the time of the snapshot.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
             The effect of a row that has no event time, or one further ahead than
             ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
@@ -215,8 +220,9 @@ class TableSources(Topology):
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         columns : str or sequence of str, optional
-            The value columns that are read; by default all. Other columns may be added,
-            dropped and altered as if they were not there.
+            The value columns that are read; by default all. With an empty list the table has
+            the key alone. Other columns may be added, dropped and altered as if they were not
+            there.
         versioned : str or timedelta, optional
             Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
             ``from_changelog``). By default the table has its latest rows alone.
@@ -265,8 +271,9 @@ class TableSources(Topology):
         A snapshot is one change of each key at most, as a commit is for ``from_delta``. A
         deleted row ends at the snapshot's time, or at the row's own time if that is later.
 
-        Columns are read by their ids. A renamed column is read on, and a dropped one is
-        null in later rows. A column whose type has changed stops the query once.
+        Columns are read by their ids. A renamed column is read on, under the name that it had
+        at this call. A dropped one is null in later rows. A column whose type has changed
+        stops the query. Started again, it reads the new type.
 
         Examples
         --------
@@ -319,12 +326,17 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         table : str
             The name of the table in a catalog.
         key : str or sequence of str
-            The columns that tell the table's rows apart.
+            The columns that tell the table's rows apart. If a commit brings two rows of one
+            key, one of them counts. A row with a null in the key is dropped and counted in
+            the metric ``<name>.dropped``.
         version : int
-            The first version whose changes are read. The content before it is not.
+            The first version whose changes are read, itself included. The content before it is
+            not read. If the connector no longer has it, its error comes at this call, as a
+            ``ConfigurationError``, or as rows are read.
         timestamp : str or Column, optional
-            The event time of the rows: a column, which is used up, or an expression over
-            the table's columns and ``_commit_timestamp``. By default the time of the commit.
+            The event time of the rows: a column or an expression over the table's columns
+            and ``_commit_timestamp``. A column is no column of the result, unless
+            ``columns`` names it. By default the time of the commit.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
             The effect of a row that has no event time, or one further ahead than
             ``max_ahead``. ``"fail"`` stops the query. ``"drop"`` leaves the row out and
@@ -334,7 +346,8 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
             The span by which an event time may be ahead of the time of reading, such as
             ``"1 day"``. By default there is no limit.
         columns : str or sequence of str, optional
-            The value columns that are read; by default all.
+            The value columns that are read; by default all. With an empty list the table has
+            the key alone.
         versioned : str or timedelta, optional
             Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
             ``from_changelog``). By default the table has its latest rows alone.
@@ -344,7 +357,7 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         streaming : bool, default True
             False reads the changes that there are now, for a batch run.
         options : mapping of str to str, optional
-            Further options of the call, such as ``endingVersion``.
+            Further options of the call, such as ``endingVersion``. They overrule ``version``.
 
         Returns
         -------
@@ -484,11 +497,13 @@ def _source_by_commit(
 ) -> Source:
     """Return the source of a change feed's ``changes``, which take effect commit by commit.
 
-    ``changes``: a row for each change of a key. It needs the columns ``_timestamp``, ``_deleted``
-    and the feed's position, which are used up. ``keys``: the key columns. ``name``: the table's
-    name. ``time_text``: the text of the event time in fingerprints; None for the text of
-    ``_timestamp``. ``versioned``, ``malformed``, ``max_ahead``: the user's arguments. Raises
-    ``PlanError`` as ``source_of`` does.
+    ``changes``: a row for each change of a key. Three of its columns are used up: ``_timestamp`` (a
+    timestamp), ``_deleted`` (a boolean), and ``_commit_position`` (a long). The last orders the
+    changes: it grows by commit, and within a commit removed rows come before added ones. ``keys``:
+    the key columns. ``name``: the table's name. ``time_text``: the text of the event time in
+    fingerprints; None for the text of ``_timestamp``. ``versioned``, ``malformed``, ``max_ahead``:
+    the user's arguments. Raises ``PlanError`` for columns that are unknown, named twice or of a
+    type that cannot serve.
     """
     roles = {
         "timestamp=": TIMESTAMP,
@@ -506,8 +521,8 @@ def _source_by_commit(
 
 
 def _source_with_key_check(source: Source, frame: DataFrame) -> Source:
-    """Return the source with a frame that fails, as the frame is read, if two of its rows have the
-    same key. The error is Spark's own, which quotes this library's message.
+    """Return the source with a frame that fails if two of its rows have the same key. The check
+    runs as the frame is read; the error is Spark's own, which quotes this library's message.
 
     ``frame``: the source's frame, which is static. Rows with a null in the key are in no table, and
     are not checked.

@@ -177,7 +177,8 @@ class Table(TableRows):
             By key only: the effect of a late record, one that is older than its key's
             latest version. Only tables read with ``versioned=`` have versions.
             ``"ignore"``: a late record emits nothing. ``"history"``, for two versioned
-            tables: it corrects the past. Such a result can only be written.
+            tables: it emits the results that it changes, from its own time up to its
+            key's next version. Such a result can only be written.
         align : str or timedelta, optional
             By key only: let rows that are ahead of the other side's stream time wait, in
             state. Stream time is the largest event time so far. Rows wait until the other
@@ -185,7 +186,8 @@ class Table(TableRows):
             default they do not wait.
         window_of : str or Column, optional
             Only for a windowed table, and required there: the start of the window that a
-            row meets. A timestamp column, or a Spark expression over the row.
+            row meets. A timestamp column, or a Spark expression over the row. Any other time
+            finds no window.
         delta_join : DeltaJoinOptions, optional
             The choice between lookups and state, made by ``dt.delta_join``. By default
             lookups, if both tables have lookup sources and no limitation of lookups is
@@ -220,8 +222,9 @@ class Table(TableRows):
         result is the larger one of both rows. The record of an unversioned table replaces
         its key's row, whatever its time.
 
-        *By foreign key.* The result has one row for each left row. A right record gives a
-        result for each left row that refers to it, under the right record's timestamp. A
+        *By foreign key.* The result has one row for each left row. A right record, also one
+        that changes nothing, gives a result for each left row that refers to it. The result has
+        the right record's timestamp. A
         left record's result has the larger timestamp of both rows. A left row whose
         foreign key is null, or names no row, has no match. The rows that ``"right"`` and
         ``"outer"`` keep alone are those to which no left row refers. The result's key
@@ -318,8 +321,8 @@ class Table(TableRows):
         Parameters
         ----------
         *tables : Table
-            The other tables, at least one, with the same columns. Columns are matched by
-            name.
+            The other tables, at least one, with the same key columns in the same order and
+            the same value columns in any order.
         source : str
             The name of a further key column. It has the name of the table that a row is
             from, so rows of two tables never share a key.
@@ -415,7 +418,8 @@ class Table(TableRows):
         Returns
         -------
         Stream
-            One or two records for each change, both under the time of the change.
+            One or two records for each change, both under the time of the change. The record
+            of a deleted row has that row's values. Late rows of a versioned table give none.
 
         Raises
         ------
@@ -668,7 +672,8 @@ class Stream(StoreLookups):
         The right side decides what the records of this stream meet:
 
         - **a table**: the row of the table as the record is processed. Only this stream's records
-          give results. If the table is versioned, the row is that of the record's own time.
+          give results. If the table is versioned, the row is that of the record's own time: a
+          version holds from its own time, inclusive, to that of the next one, exclusive.
         - **a stream**: the records of the other stream whose times are within ``within``.
         - **a windowed table**: the window that begins at ``window_of``.
 
@@ -717,10 +722,12 @@ class Stream(StoreLookups):
         align : str or timedelta, optional
             Let rows that are ahead of the other side's stream time wait, in state. They
             wait until the other side has caught up, or has brought nothing for this span
-            by the clock. By default they do not wait. Not for windowed tables.
+            by the clock. By default they do not wait. Not for windowed tables. With ``grace``,
+            records wait for both.
         window_of : str or Column, optional
             Only for a windowed table, and required there: the start of the window that a
-            record meets. A timestamp column, or a Spark expression over the record.
+            record meets. A timestamp column, or a Spark expression over the record. Any other
+            time finds no window.
         name : str, optional
             The name of the join in errors and ``explain``.
 
@@ -895,15 +902,15 @@ class Stream(StoreLookups):
             record is counted in the metric ``<name>.failed``, and becomes a dead letter
             (see ``dead_letters``).
         **named : str or Column
-            Further key columns by their names: a column under a new name, or a Spark
-            expression.
+            Further key columns by their names, after ``columns``: a column under a new name,
+            or a Spark expression.
 
         Returns
         -------
         Stream
-            The same records. The columns of the former key that are not in the new one
-            are values. A record without a value has nulls in the new key columns that
-            were values.
+            The same records, also those with a null in the new key. The columns of the
+            former key that are not in the new one are values. A record without a value has
+            nulls in the new key columns that were values.
 
         Raises
         ------
@@ -936,16 +943,17 @@ class Stream(StoreLookups):
         Parameters
         ----------
         *streams : Stream
-            The other streams, at least one, with the same columns. Columns are matched by
-            name.
+            The other streams, at least one, with the same key columns in the same order and
+            the same value columns in any order.
         name : str, optional
             The name of the union in errors and ``explain``.
 
         Returns
         -------
         Stream
-            The records of all streams. Its stream time, the largest event time so far, is
-            that of all of them.
+            The records of all streams, under their key. Its stream time, the largest event
+            time so far, is that of all of them. Without ``name``, its name is ``union of``
+            and theirs.
 
         Raises
         ------
@@ -1044,8 +1052,9 @@ class Stream(StoreLookups):
         Returns
         -------
         Stream
-            A record for each element, under the key and the time of its record. A record
-            whose array is null or empty gives none.
+            A record for each element, under the key and the time of its record. A null
+            element gives a record with null. A record whose array is null or empty gives
+            none, and neither does a record without a value.
 
         Raises
         ------
@@ -1275,9 +1284,10 @@ class WindowedStream(HintedGroups):
         Raises
         ------
         PlanError
-            If a column is unknown, or if an aggregate does not take the type of its column.
-            Also in the other cases in which ``GroupedStream.agg`` raises it, and if a column
-            has the name ``window_start`` or ``window_end``.
+            If a column is unknown, or if an aggregate does not take the type of its column. If
+            no column or no aggregate is given, if a result has the name of a grouping column,
+            or if that cannot be a key. If a column has the name ``window_start`` or
+            ``window_end``, or if the stream withdraws rows (``unmatched="retract"``).
 
         See Also
         --------
@@ -1550,8 +1560,8 @@ class WindowedTable(WindowedSide):
         Parameters
         ----------
         key : str or sequence of str, optional
-            The columns of ``select`` that are the stream's key; by default the key
-            without its window.
+            The columns of ``select`` that are the stream's key. By default the key columns
+            without the window; ``select`` must then have them under their own names.
         select : sequence or mapping, optional
             The stream's columns; by default all columns of key, window and row. They are
             names or Spark expressions over these columns. A mapping gives new names.

@@ -42,7 +42,7 @@ from dovetail.io.sources.records import (
 )
 from dovetail.io.sources.replays import source_with_replays
 from dovetail.physical.fragment import Buckets, Emit
-from dovetail.pictures.formats import ExplainFormat, PictureFormat, explained, notebook_forms
+from dovetail.pictures.formats import ExplainFormat, PictureFormat, notebook_forms, print_or_draw
 from dovetail.plan import views
 from dovetail.plan.changelog_source import Given, Session, source_of
 from dovetail.plan.nodes import Node, changelog_schema
@@ -70,8 +70,8 @@ class Planned(Hinted):
         self.plan = plan
 
     def _columns(self) -> Iterable[str]:
-        """Return the names of the columns, key columns first. Users may write them as attributes,
-        which an error then explains (``Hinted``).
+        """Return the names of the key columns, then of the value columns. If a user writes one as
+        an attribute, the error says how to name a column (``Hinted``).
         """
         return self.plan.row.names
 
@@ -137,7 +137,7 @@ class Planned(Hinted):
           state    orders: last row per key
                    payments: last row per key
         """
-        return explained((self.plan,), format, reasons=reasons)
+        return print_or_draw((self.plan,), format, reasons=reasons)
 
     @validated
     def preview(
@@ -267,7 +267,7 @@ class Planned(Hinted):
 
     @property
     def _title(self) -> str:
-        """The class, the name and the key columns as text: ``Table[orders; key id]``."""
+        """The class, the name and the key columns as text, such as ``Table[orders; key id]``."""
         return f"{type(self).__name__}[{self.plan.name}; key {', '.join(self.plan.key.names)}]"
 
     def __repr__(self) -> str:
@@ -321,14 +321,14 @@ class Topology(Planned):
             The rows: a streaming frame in a query, a static frame in a batch run.
         key : str or sequence of str
             The columns of the key. A table's row with a null among them is dropped and
-            counted in the metric ``<name>.dropped``.
+            counted in the metric ``<name>.dropped``. A stream keeps such a record.
         timestamp : str or Column
             The event time: a column or an expression of type timestamp. For nulls see
             ``malformed``.
         deleted : str or Column, optional
-            A boolean column or expression. In a table, true marks a tombstone: a row that
-            deletes its key's row. In a stream, true marks a record without a value. By
-            default none is.
+            A boolean column or expression; null counts as false. In a table, true marks a
+            tombstone: a row that deletes its key's row. In a stream, true marks a record
+            without a value. By default none is.
         sequence : str or Column, optional
             A whole number, the row's position in a log. Alone, it is a position in the
             one log of this source. By default files are read in their order, and other
@@ -351,7 +351,7 @@ class Topology(Planned):
             ``"7 days"``. Stream time is the largest event time so far. A stream then
             joins the version of its record's own time. Rows may come out of order; one
             older than the history is ignored. By default a table has its latest rows
-            alone.
+            alone: a row replaces that of its key, whatever its event time.
         name : str, optional
             The name in errors, metrics and checkpoints. By default ``table[<key>]`` or
             ``stream[<key>]``.
@@ -462,13 +462,15 @@ class Topology(Planned):
         key_columns : str or sequence of str, optional
             The columns of the key. They may be of the value, of ``metadata`` and, if
             ``key`` is given, of the record's key. By default all columns of the record's
-            key.
+            key. A table's row with a null among them is dropped and counted in the metric
+            ``<name>.dropped``. A stream keeps such a record.
         timestamp : str or Column, optional
             The event time: a column, which is used up, or an expression. By default the
-            record's own time (see ``from_records``).
+            record's own time: that of a Debezium change, else the header
+            ``dovetail.timestamp_us``, else Kafka's timestamp.
         deleted : str or Column, optional
-            A boolean column, which is used up, or a condition. Where it is true, the
-            record deletes its key's row, as a null value does.
+            A boolean column, which is used up, or a condition; null counts as false. Where
+            it is true, the record deletes its key's row, as a null value does.
         metadata : mapping of str to str, optional
             Further columns by their part of the record, such as ``{"op": "headers.__op"}``.
         name : str, optional
@@ -603,15 +605,18 @@ class Topology(Planned):
         key_columns : str or sequence of str, optional
             The columns of the key. They may be of the value, of ``metadata`` and, if
             ``key`` is given, of the record's key. By default all columns of the record's
-            key. If they are the value's, a record without a value cannot be read.
+            key. If they are the value's, a record without a value cannot be read. A table's
+            row with a null among them is dropped and counted in the metric
+            ``<name>.dropped``. A stream keeps such a record.
         timestamp : str or Column, optional
             The event time: a column of the rows, which is used up, or an expression over
             them. By default, and for deletes that have none, the record's own time. The
             own time is that of a Debezium change, else the header
             ``dovetail.timestamp_us``, else the record's ``timestamp``.
         deleted : str or Column, optional
-            A boolean column, which is used up, or a condition over the columns. Where it
-            is true, a record deletes its key's row, as a record without a value does.
+            A boolean column, which is used up, or a condition over the columns; null counts
+            as false. Where it is true, a record deletes its key's row, as a record without a
+            value does.
         metadata : mapping of str to str, optional
             Further columns by their part of the record: ``"topic"``, ``"partition"``,
             ``"offset"``, ``"timestamp"`` or ``"headers.<name>"``. A header is the last
@@ -710,13 +715,14 @@ class Topology(Planned):
         log_partition: Given | None = None,
         topic: str | None = None,
     ) -> Self:
-        """Return a table or a stream of the records in ``frame``, for the user's arguments of
-        ``from_records`` (described there).
+        """Return a table or a stream of the records in ``frame``. The arguments are the user's of
+        ``from_records``, unchecked in how they fit each other; ``key`` None is ``"string"`` unless
+        there are ``key_columns``.
 
         ``topic``: the name of the topic that all records are from; None if they may be from others.
         With a format that has ``transactions=True`` or ``unsent="keep"``, the result's plan is a
-        node above its source. Raises ``PlanError`` as ``from_records`` does; so it does for a
-        stream with such a format.
+        node above its source. Raises ``PlanError`` if formats, columns or the frame do not fit, and
+        for a stream with such a format.
         """
         kind = "stream" if cls._stream else "table"
         keys = [key_columns] if isinstance(key_columns, str) else list(key_columns or ())
@@ -916,8 +922,10 @@ class Topology(Planned):
         Raises
         ------
         PlanError
-            If the condition names an unknown column, is not boolean, or is random. Also in
-            the other cases in which ``where`` raises it.
+            If the condition names an unknown column, is not boolean, or is random. An
+            expression or SQL needs a Spark session. For a join of histories
+            (``late="history"``), and for a stream that withdraws rows
+            (``unmatched="retract"``).
 
         See Also
         --------
@@ -1008,8 +1016,8 @@ class Topology(Planned):
             ``dead_letters``).
         **named : str or Column
             The columns by their names: a column's name, or a Spark expression over the
-            key, the values and ``_timestamp``, the event time. A name of a value column
-            replaces it.
+            key, the values and ``_timestamp``, the event time, all as they were before this
+            call. A name of a value column replaces it.
 
         Returns
         -------
@@ -1049,7 +1057,8 @@ class Topology(Planned):
         Parameters
         ----------
         *columns : str
-            The columns to leave out. Columns of the key cannot be dropped.
+            The columns to leave out; none leaves out nothing. Columns of the key cannot be
+            dropped.
 
         Returns
         -------
@@ -1116,7 +1125,9 @@ class Topology(Planned):
 
     @property
     def schema(self) -> StructType:
-        """The columns of the changelog.
+        """The columns of the changelog: key, values, then three that say what a row is.
+
+        These are ``_change`` (``"upsert"`` or ``"delete"``), ``_timestamp`` and ``_position``.
 
         See Also
         --------
@@ -1155,10 +1166,11 @@ class Topology(Planned):
         -------
         DataFrame
             The key, the values, ``_change``, ``_timestamp`` and ``_position``.
-            ``_change`` is ``"upsert"`` or ``"delete"``. ``_position`` orders the changes
-            of a key. A stream's record is an upsert; a record without a value is a
-            delete. The rows that a join with ``unmatched="retract"`` withdraws are
-            deletes with the row's own values.
+            ``_change`` is ``"upsert"`` or ``"delete"``. ``_position``, a long, grows with
+            each change of a key, also from one micro-batch to the next. It does not order
+            changes of different keys. A stream's record is an upsert; a record without a
+            value is a delete. The rows that a join with ``unmatched="retract"`` withdraws
+            are deletes with the row's own values.
 
         Raises
         ------
@@ -1208,7 +1220,18 @@ class Topology(Planned):
             A directory for the query's state. Started again with it, the query goes on
             where it stopped, and has lost and doubled nothing.
         **options : QueryOptions
-            Described there.
+            Settings of the query, each an argument of its own. ``dt.typing.QueryOptions``
+            describes them.
+            - ``trigger``: the time of micro-batches; by default as fast as data comes.
+            - ``emit``: ``"change"``, the default, for each change. ``"batch"``, for tables, for
+              the last change of each key in a micro-batch.
+            - ``buckets``: the number of parts of the key space, by default 4.
+            - ``partitions``: the number of tasks over which these are spread, by default 2.
+            - ``query_name``: the name of the query in Spark.
+            - ``initial``: rows with which tables begin, or a checkpoint or query to go on from.
+            - ``emit_initial``: True to write the results of the initial rows to the sinks.
+            - ``close_at_end``: True to end all waiting once all input is read.
+            - ``idle``: the time without input after which stream time goes on with the clock.
 
         Returns
         -------
@@ -1234,16 +1257,17 @@ class Topology(Planned):
 
         Notes
         -----
-        The call stores ``initial`` before it starts the query. A checkpoint that has
-        begun ignores ``initial`` and ``emit_initial``.
+        The call stores ``initial``, the rows or the state with which the query begins, before
+        it starts the query. A checkpoint that has begun ignores ``initial`` and
+        ``emit_initial``.
 
         With ``close_at_end=True``, the result over all of the input is that of
         ``changelog`` over static frames, wherever micro-batches end. The query has ended
         for good. Its checkpoint is refused when it is started again.
 
-        With ``idle``, each stage waits for all of its own inputs. If ``idle`` is given
-        when a query starts for the first time, later starts may leave it out or give
-        another span.
+        ``idle`` is a span by the wall clock. Stream time goes on in a stage once none of the
+        stage's inputs has brought anything for that span. If ``idle`` is given when a query
+        starts for the first time, later starts may leave it out or give another span.
 
         Examples
         --------
@@ -1278,16 +1302,18 @@ class Topology(Planned):
 
         They are records that cannot be read, and rows on which an expression fails. The
         records are those of sources with ``malformed="dead_letter"``. The expressions are
-        those of foreign keys and of calls with ``errors="dead_letter"``.
+        those of foreign keys and of calls with ``errors="dead_letter"``. Rows that do not meet
+        an ``expect`` with ``on_fail="dead_letter"`` are among them, too.
 
         Returns
         -------
         DataFrame
-            A row for each dead letter; a streaming frame if the inputs are. Its columns:
+            A row for each dead letter, in no order; a streaming frame if the inputs are. Its
+            columns:
 
             - ``_operator``: the source, view or join;
             - ``_problem``: the expression that fails, or the problem with a record and its place;
-            - ``_timestamp``: the time of the row or the record;
+            - ``_timestamp``: the event time of the row or the record, null if it has none;
             - ``row``: the row as JSON. Of a record it has ``key`` and ``value``, or ``key_base64``
               and ``value_base64`` if they are no text.
 

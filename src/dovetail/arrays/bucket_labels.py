@@ -8,26 +8,26 @@ from dovetail.arrays.hashing import spark_preimage
 
 
 def bucket_labels(buckets: int) -> list[int]:
-    """Return the labels of ``buckets`` buckets, in the order of their numbers. Under its label a
+    """Return the label of each bucket from 0 to ``buckets - 1``, in that order. Under its label a
     bucket is shuffled, and its state is stored.
 
-    A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own number. So
-    bucket b goes to partition ``b % partitions``, as evenly as can be for any number of partitions.
-    A bucket's state is found again whatever number the session sets.
+    A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own index. So
+    bucket b goes to partition ``b % partitions``, as evenly as can be for any count of partitions.
+    A bucket's state is found again whatever count the session sets.
     """
     return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
 def bucket_number(label: int, buckets: int) -> int:
-    """Return the number of the bucket with a label, from 0. ``buckets``: the number of all buckets.
-    Raises ``KeyError`` for a number that is no label of one of them.
+    """Return the index, from 0, of the bucket with the label ``label``. ``buckets``: the count of
+    all buckets. Raises ``KeyError`` for an int that is no label of one of them.
     """
     return _bucket_number_by_label(buckets)[label]
 
 
 @cache
 def _bucket_number_by_label(buckets: int) -> dict[int, int]:
-    """Return the number of each bucket by its label, for ``buckets`` buckets. The mapping is
-    computed once in a process.
+    """Return the index of each of ``buckets`` buckets, from 0, by its label. The mapping is cached
+    in the process, so it must not be changed.
     """
     return {label: bucket for bucket, label in enumerate(bucket_labels(buckets))}

@@ -21,11 +21,12 @@ _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Compare row i of ``left`` with row i of ``right``: bool[n] for columns of n rows each. Rows
-    are equal if all columns are, as in ``arrays_equal``.
+    """Compare row i of ``left`` with row i of ``right``: bool[n], for columns of n rows each. Rows
+    are equal if all columns are. Two nulls are equal, and floats are compared by their bits, at any
+    depth.
 
     ``left`` and ``right``: as many columns, at least one, of the same types in pairs. Raises
-    ``ValueError`` for another number of columns on one side.
+    ``ValueError`` for another count of columns on one side.
 
     >>> rows_equal([pa.array([1, None, 3])], [pa.array([1, None, 4])]).tolist()
     [True, True, False]
@@ -41,7 +42,7 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
     depth: bool[n].
 
     Two nulls are equal, and so are NaNs of the same bits; 0.0 and -0.0 are not. Both arrays have
-    one type and n elements. Lists of a fixed size are not supported.
+    one type and n elements. Lists of a fixed size raise ``ArrowNotImplementedError``.
     """
     both_null = _null_mask(left) & _null_mask(right)
     type_ = left.type
@@ -63,8 +64,8 @@ def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def canonical_key(key: pa.Array) -> pa.Array:
-    """Return the key with equal bits for equal values: one NaN, and 0.0 for -0.0. Spark normalises
-    its keys in the same way.
+    """Return the key column with equal bits for equal values: one NaN for all, and 0.0 for -0.0.
+    Spark normalises its keys in the same way. Nulls stay.
 
     Floats in structs and lists count, at any depth, but not those in maps and large lists. Arrays
     of other types are returned as they are.
@@ -100,7 +101,7 @@ def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """Return a map array as a list array of its entries, any other array as it is."""
+    """Return a map array as a list array of structs of key and value, any other array as it is."""
     if not pa.types.is_map(array.type):
         return array
     entry = pa.struct([array.type.key_field, array.type.item_field])

@@ -22,16 +22,17 @@ _SPARSE = 16
 def by_key(
     hash_: Ints, keys: Sequence[pa.Array], rows: Ints
 ) -> tuple[Ints, Mask, Sequence[pa.Array]]:
-    """Arrange ``rows`` (indices into ``hash_`` and ``keys``) by key, keys in hash order.
+    """Arrange ``rows`` by key, keys in hash order.
 
-    Returns three results. ``order``, int64[rows], is such that ``rows[order]`` lists the rows by
-    key. A mask, bool[rows], marks the first row of each key. The key columns follow in that order.
-    Rows of one key keep the order given.
+    Returns three results. ``order``, int64[m], is such that ``rows[order]`` lists the m rows by
+    key. A mask, bool[m], marks the first row of each key in that order. The last is the list of key
+    columns, m rows each, in that order. Rows of one key keep the order given.
 
-    ``keys``: at least one column. Equal keys must have equal hashes, but equal hashes are only a
-    hint: keys are compared. Keys whose hashes collide are kept apart, in the order in which they
-    are first seen. Rows with a null in the key may have different hashes, and are different keys
-    then. With equal hashes, two nulls are equal.
+    ``rows``: int64[m], indices into ``hash_`` and ``keys``. ``hash_``: int64, the hash of each
+    row's key. ``keys``: at least one column. Equal keys must have equal hashes, but equal hashes
+    are only a hint: keys are compared. Keys whose hashes collide are kept apart, in the order in
+    which they are first seen. Rows with a null in the key may have different hashes, and are
+    different keys then. With equal hashes, two nulls are equal.
 
     | row | key | hash | by hash   | by key (result) | first of its key |
     |-----|-----|------|-----------|-----------------|------------------|
@@ -69,10 +70,11 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
     """Return a rank per row, from 0 without gaps: int64[n]. Equal keys have one rank. Ranks ascend
-    with the keys, nulls last.
+    with the keys, column by column, nulls last.
 
-    ``keys``: canonical columns, at least one. ``hash_``: int64[n], equal for equal keys. If a key
-    column is nested, ranks are those of the hashes. Keys whose hashes collide then share one.
+    ``keys``: at least one column of n rows, with equal bits for equal values (``canonical_key``).
+    ``hash_``: int64[n], equal for equal keys. If a key column is nested, ranks are those of the
+    hashes. Keys whose hashes collide then share one.
 
     >>> rank_of_keys([pa.array([3, None, 1, 3])], np.array([1, 2, 3, 1])).tolist()
     [1, 2, 0, 1]
@@ -92,11 +94,11 @@ def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
 
 
 def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
-    """Return the stable order by (group, time) of rows that lie by (group, arrival): int64[n]. Rows
-    of one group and time stay in the order of arrival. ``group``: int64[n], non-decreasing.
-    ``time_us``: int64[n].
+    """Return the stable order by (group, time) of n rows that lie by (group, arrival), as indices
+    of rows: int64[n]. Rows of one group and time stay in the order of arrival. ``group``: int64[n],
+    non-decreasing. ``time_us``: int64[n], in microseconds.
 
-    If no time is less than the one before it in its group, the rows stay as they are.
+    If no time is less than the one before it in its group, the result is 0 to n - 1.
     """
     same = group[1:] == group[:-1]
     if not np.any(same & (time_us[1:] < time_us[:-1])):
@@ -105,10 +107,11 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
 
 
 def last_of_each(numbers: Ints) -> Ints:
-    """Return the last index of each distinct number in ``numbers``; the indices ascend: int64.
+    """Return the index of the last occurrence of each distinct value of ``numbers``, ascending:
+    int64, one per distinct value.
 
     ``numbers``: int64[n], from 0. Memory grows with the largest, so they should have few gaps, such
-    as the numbers of groups.
+    as the indices of groups.
 
     >>> last_of_each(np.array([4, 7, 4, 5])).tolist()
     [1, 2, 3]
@@ -119,7 +122,8 @@ def last_of_each(numbers: Ints) -> Ints:
 
 
 def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return the bucket of each hash, ``hash mod buckets``, from 0 to ``buckets - 1``. The result
+    """Return the index of the bucket of each hash, ``hash mod buckets``, from 0 to ``buckets - 1``.
+    ``hash_``: int64[n], perhaps negative. ``buckets``: the count of buckets, at least 1. The result
     has the smallest unsigned type that holds it, because numpy sorts small integers by counting.
     """
     return np.mod(hash_, buckets).astype(np.min_scalar_type(buckets - 1))
@@ -139,8 +143,9 @@ def bucket_of(hash_: Ints, buckets: int) -> npt.NDArray[np.unsignedinteger]:
 #
 # Only rows whose upper part has values out of order are sorted again.
 def stable_argsort(values: Ints) -> Ints:
-    """Return ``np.argsort(values, kind="stable")``, int64[n], faster, by one vectorised sort or, if
-    the values ascend, by none.
+    """Return the indices that sort ``values``, equal values in the order given: int64[n], as
+    ``np.argsort(values, kind="stable")``. It is faster, by one vectorised sort or, if the values
+    ascend, by none. ``values``: int64[n].
     """
     if not np.any(values[1:] < values[:-1]):
         return np.arange(len(values))
@@ -175,10 +180,9 @@ def stable_argsort(values: Ints) -> Ints:
 # | 2   | 7        | 1         | 2               |                    | 0      |
 # | 3   | 8        | 5         | 3               | 3                  | 3      |
 def lexsort(keys: Sequence[Ints]) -> Ints:
-    """Return ``np.lexsort(keys)`` faster, above all if a key is in order or has few equal rows:
-    int64[n].
-
-    ``keys``: at least one, int64[n] each. The last key is the most significant.
+    """Return the indices that sort n rows by several keys, the last key first: int64[n], as
+    ``np.lexsort(keys)``. Rows that tie keep their order. It is faster, above all if a key is in
+    order or has few equal rows. ``keys``: at least one, int64[n] each.
     """
     order = stable_argsort(keys[-1])
     ordered = keys[-1][order]
@@ -196,8 +200,8 @@ def lexsort(keys: Sequence[Ints]) -> Ints:
 
 
 def argsort_distinct(numbers: Ints, below: int) -> Ints:
-    """Return ``np.argsort(numbers)`` for distinct numbers from 0 to ``below - 1``, mostly without a
-    sort.
+    """Return the indices that sort distinct numbers from 0 to ``below - 1``: int64[n], mostly
+    without a sort. ``numbers``: int64[n]; duplicates are not noticed.
 
     >>> argsort_distinct(np.array([5, 0, 3]), 6).tolist()
     [1, 2, 0]
@@ -210,9 +214,9 @@ def argsort_distinct(numbers: Ints, below: int) -> Ints:
 
 
 def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
-    """Say for each row but the first whether it equals the row before it: bool[n - 1], or bool[0]
-    for no rows. Values are equal as in ``rows_equal``, so a null equals a null. ``columns``: at
-    least one.
+    """Return for each row but the first whether it equals the row before it: bool[n - 1], or
+    bool[0] for no rows. Two nulls are equal, and floats are compared by their bits. ``columns``: at
+    least one, n rows each.
     """
     if len(columns[0]) == 0:
         return np.zeros(0, dtype=np.bool_)
@@ -229,11 +233,11 @@ def _equal_neighbours(columns: Sequence[pa.Array]) -> Mask:
 # | 3   | 1     | a   |         |        |                         | row 3  |
 # | 4   | 1     | a   |         |        |                         | row 4  |
 def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a stable order that puts equal keys of one hash group side by side: int64[n]. Within a
-    hash group keys come in the order in which they are first seen.
+    """Return a stable order of n rows, as indices, that puts equal keys of one hash group side by
+    side: int64[n]. Within a hash group keys come in the order in which they are first seen.
 
-    ``columns``: the key columns, n rows by hash group, at least one. ``group``: int64[n], the
-    number of each row's hash group, ascending from 0 without gaps.
+    ``columns``: the key columns, n rows by hash group, at least one. ``group``: int64[n], the index
+    of each row's hash group, ascending from 0 without gaps.
 
     Many keys may share a hash: keys with a null that arrived at one time do. Colliding keys are
     told apart by a second hash.
@@ -263,12 +267,12 @@ def _split_collisions(columns: Sequence[pa.Array], group: Ints) -> Ints:
 # | 3   | 0     | b   | 0         | 0            | 0            |
 # | 4   | 1     | a   | 1         | 2            | 3            |
 def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
-    """Return a number per row, from 0 without gaps: int64[n]. The number is equal for equal keys of
-    one group, different for all others. ``columns``: the key columns, n rows, at least one of each.
-    ``group``: int64[n], the hash group of each row.
+    """Return an id per row, from 0 without gaps: int64[n]. Rows share an id if they have equal keys
+    in one group, and only then. ``columns``: the key columns, at least one, n rows each, at least
+    one row. ``group``: int64[n], the hash group of each row.
 
-    If keys collide under the second hash, too, each pass separates the first key of a number from
-    the rest.
+    If keys collide under the second hash, too, each pass separates the first key of an id from the
+    rest.
     """
     key_number = _dense_rank(group, stable_hash(columns))
     while True:
@@ -286,8 +290,8 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
 
 
 def _dense_rank(major: Ints, minor: Ints) -> Ints:
-    """Return the dense rank of each row by (major, minor), from 0: int64[n], equal for
-    equal pairs.
+    """Return the rank of each of n rows by (major, minor), from 0 without gaps, equal for equal
+    pairs: int64[n]. ``major``, ``minor``: int64[n].
     """
     order = np.lexsort((minor, major))
     begins = (np.diff(major[order]) != 0) | (np.diff(minor[order]) != 0)

@@ -36,9 +36,9 @@ def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     its bytes; a string, binary or list gives a polynomial of its elements. The work is columnar
     throughout.
 
-    ``keys``: at least one column, with equal bits for equal values (``equality.canonical_key``). A
-    null hashes alike in all types. Raises ``ValueError`` for a map, at any depth, unless all its
-    values are null.
+    ``keys``: at least one column, n rows each, with equal bits for equal values
+    (``equality.canonical_key``). A null hashes alike in all types. Raises ``ValueError`` for a map,
+    at any depth, unless all its values are null.
     """
     mixed = np.zeros(len(keys[0]), dtype=np.uint64)
     for column in keys:
@@ -60,8 +60,8 @@ def _mix_words(words: _Words) -> _Words:
 
 
 def _hash_array(array: pa.Array) -> _Words:
-    """Return a word per element of any type but a map: uint64[n], 0 for null. Raises ``ValueError``
-    for a map, unless all its values are null.
+    """Return a word (64 bits) per element of an array: uint64[n], 0 for null. Raises ``ValueError``
+    for a map, at any depth, unless all its values are null.
     """
     type_ = array.type
     words = np.zeros(len(array), dtype=np.uint64)
@@ -88,10 +88,10 @@ def _hash_array(array: pa.Array) -> _Words:
 
 
 def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
-    """Return a word per run of ``elements``: its polynomial, mixed with its length. Runs lie one
-    after another, without gaps.
+    """Return a word per run of ``elements``: uint64[runs], its polynomial, mixed with its length.
+    ``elements``: uint64, a word each. Runs lie one after another, without gaps.
 
-    ``lengths``: the number of elements of each run, which may be 0; at least one run.
+    ``lengths``: int64[runs], the count of elements of each run, which may be 0; at least one run.
     """
     end = np.cumsum(lengths)
     start = end - lengths
@@ -105,7 +105,7 @@ def _hash_runs(elements: _Words, lengths: npt.NDArray[np.int64]) -> _Words:
 
 
 def _hash_bytes(array: pa.Array) -> _Words:
-    """Return a word per element of an array of fixed width, a whole number of bytes: uint64[n],
+    """Return a word per element of an array of fixed width, a whole count of bytes: uint64[n],
     arbitrary for null.
     """
     width = array.type.bit_width // 8
@@ -122,9 +122,9 @@ def _hash_bytes(array: pa.Array) -> _Words:
 
 
 def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
-    """Combine the hashes of two keys into one number, int64[n]: the upper half of ``major_hash``,
-    then the lower half of ``minor_hash``. So rows that have the major key in common lie side by
-    side in state. Different pairs may have one number.
+    """Combine the hashes of two keys into one int64 per row: the upper 32 bits of ``major_hash``,
+    then the lower 32 bits of ``minor_hash``. So rows that have the major key in common lie side by
+    side in state. Different pairs may have one result. Both: int64[n].
 
     >>> hashes = np.array([0x11112222AAAA, 0x33334444BBBB])
     >>> [f"{hash_:x}" for hash_ in combine_hashes(hashes, np.array([7, 8]))]
@@ -134,8 +134,8 @@ def combine_hashes(major_hash: Ints, minor_hash: Ints) -> Ints:
 
 
 def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
-    """Return the least and the greatest number, both inclusive, that ``combine_hashes`` gives for
-    ``major_hash`` and any minor hash: int64[n] each.
+    """Return the least and the greatest result, both inclusive, that ``combine_hashes`` gives for
+    ``major_hash`` and any minor hash: int64[n] each. ``major_hash``: int64[n].
 
     >>> [f"{h[0]:x}" for h in combined_hash_range(np.array([0x11112222AAAA]))]
     ['111100000000', '1111ffffffff']
@@ -144,20 +144,21 @@ def combined_hash_range(major_hash: Ints) -> tuple[Ints, Ints]:
 
 
 def lower_hash_bits(minor_hash: Ints) -> Ints:
-    """Return the lower 32 bits of ``minor_hash``, the part that ``combine_hashes`` keeps of it:
-    int64[n], from 0.
+    """Return the lower 32 bits of ``minor_hash``, int64[n], the part that ``combine_hashes`` keeps
+    of it: int64[n], from 0 to 2**32 - 1.
     """
     return minor_hash & _LOW
 
 
 def separate_key_spaces(hash_: Ints, key_space: npt.NDArray[np.integer], spaces: int) -> Ints:
-    """Move the hashes of each of at least two key spaces into a range of their own: int64[n]. So
-    keys of different spaces have different hashes.
+    """Move the hashes of each key space (such as one kind of key) into a range of their own:
+    int64[n]. So keys of different spaces have different hashes.
 
-    Hashes keep their order, and lose their lowest bits. So different hashes of one space may become
-    equal.
+    Hashes keep their order within a space, and lose their lowest bits. So different hashes of one
+    space may become equal.
 
-    ``key_space``: the number of each key's space, from 0 to ``spaces - 1``.
+    ``hash_``: int64[n]. ``key_space``: the index of each key's space, from 0 to ``spaces - 1``.
+    ``spaces``: the count of spaces, at least 2.
 
     >>> top = separate_key_spaces(np.array([-(2**63), 2**63 - 1, -(2**63)]), np.array([0, 0, 1]), 2)
     >>> top.tolist() == [-(2**63), -1, 0]
@@ -175,9 +176,9 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """Compute Spark's ``xxhash64`` of each row's key: int64[n]. The function works row by row, so
     use it for few rows.
 
-    ``keys``: at least one column, with one NaN and without -0.0 (``equality.canonical_key``), times
-    in microseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map, which Spark
-    does not hash either.
+    ``keys``: at least one column, n rows each, with one NaN and without -0.0
+    (``equality.canonical_key``), times in microseconds. A null adds nothing to the hash. Raises
+    ``struct.error`` for a map that is not null, which Spark does not hash either.
 
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
     [-8527884376001292090, -3341702809300393011]
@@ -209,15 +210,17 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _times_as_integers(key: pa.Array) -> pa.Array:
-    """Return the key with times, dates and durations as integers."""
+    """Return the key column with timestamps and durations as int64 and dates as int32, in structs
+    and lists at any depth.
+    """
     return key.cast(_plain_type(key.type))
 
 
 def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
-    """Hash one value on from ``seed``, from 0 to ``2**64 - 1``, and return the new hash in the same
-    range. ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``, times as integers.
-    Numbers count as the little-endian bytes of a Java int or long. Nested values are hashed part by
-    part; a null returns ``seed``.
+    """Hash one value on from ``seed`` and return the new hash; both are from 0 to ``2**64 - 1``.
+    ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``, times as integers. Numbers count
+    as the little-endian bytes of a Java int or long. Nested values are hashed part by part; a null
+    returns ``seed``.
     """
     if value is None:
         return seed
@@ -233,8 +236,8 @@ def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
 
 
 def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
-    """Return the bytes that Spark hashes for a scalar of ``type_``; it is not null. Times and dates
-    are integers here (``_times_as_integers``).
+    """Return the bytes that Spark's ``xxhash64`` reads for a scalar of ``type_`` that is not null.
+    Times and dates are integers here (``_times_as_integers``). Raises ``struct.error`` for a map.
     """
     if isinstance(value, str):
         return value.encode()
@@ -253,7 +256,8 @@ def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
 
 
 def spark_preimage(hashed: int) -> int:
-    """Return the int32 that Spark's shuffle hashes to ``hashed``.
+    """Return the int32, perhaps negative, that Spark's shuffle hashes to ``hashed``. Of ``hashed``
+    the lower 32 bits count.
 
     Spark's hash of an integer is Murmur3 (32 bits, seed 42). Each of its steps has an inverse, so
     it is a permutation.
@@ -271,10 +275,12 @@ def spark_preimage(hashed: int) -> int:
 
 
 def _invert_shift(mixed: int, bits: int) -> int:
-    """Invert ``word ^ (word >> bits)`` and return ``word``. ``bits`` is at least 11."""
+    """Return the 32-bit ``word`` for which ``word ^ (word >> bits)`` is ``mixed``. ``bits`` is at
+    least 11.
+    """
     return mixed ^ (mixed >> bits) ^ (mixed >> 2 * bits)
 
 
 def _rotate_right(word: int, bits: int) -> int:
-    """Rotate a 32-bit word to the right by ``bits``, from 0 to 31."""
+    """Return a 32-bit word rotated to the right by ``bits``, from 0 to 31."""
     return (word >> bits | word << (32 - bits)) % _INT32

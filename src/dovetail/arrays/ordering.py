@@ -29,8 +29,8 @@ class OrderedKeys:
     """The value of each key where keys are ranks; None where keys are computed from values."""
 
     def values(self, keys: Ints, present: Mask) -> pa.Array:
-        """Return the values whose keys are ``keys``, null where not ``present``: n values.
-        ``keys``: int64[n], each among the keys of ``self`` where ``present``, else arbitrary.
+        """Return the n values whose keys are ``keys``, null where ``present``, bool[n], is false.
+        ``keys``: int64[n], each one of the keys of ``self`` where ``present``, else arbitrary.
         """
         if self.distinct is None:
             return _values_of_keys(keys, self.type, ~present)
@@ -38,16 +38,20 @@ class OrderedKeys:
 
 
 def is_ordered(type_: pa.DataType) -> bool:
-    """Return True if values of the type have an order, so that ``to_ordered_keys`` takes them."""
+    """Return True if ``to_ordered_keys`` takes values of the type: integers, booleans, floats,
+    times, decimals, and strings and binaries, also large ones. Nested types have no order.
+    """
     return _is_computed(type_) or pa.types.is_decimal(type_) or type_ in _BYTES
 
 
 def to_ordered_keys(arrays: Sequence[pa.Array]) -> OrderedKeys:
-    """Return the values of arrays of one type as int64 keys that compare alike in all of them. A
-    null has the key of some value.
+    """Return the values of all arrays as int64 keys: two values compare as their keys do, also
+    between the arrays. All NaNs have one key, above all other floats; -0.0 is below 0.0. A null has
+    an arbitrary key.
 
-    ``arrays``: at least one, of a type for which ``is_ordered`` is true. Ranks are shared by all of
-    them.
+    ``arrays``: at least one, all of one type for which ``is_ordered`` is true. Keys of decimals,
+    strings and binaries are ranks among the distinct values of all arrays, from 0. Keys of other
+    types depend on the value alone.
     """
     type_ = arrays[0].type
     if _is_computed(type_):
@@ -63,8 +67,8 @@ def to_ordered_keys(arrays: Sequence[pa.Array]) -> OrderedKeys:
 
 
 def with_one_nan(values: pa.Array) -> pa.Array:
-    """Return the values with one bit pattern for every NaN. -0.0 stays, as do values that are no
-    floats.
+    """Return the array with one bit pattern for every NaN. -0.0 and nulls stay. An array whose type
+    is no float, nested ones included, is returned as it is.
     """
     if not pa.types.is_floating(values.type):
         return values
@@ -75,16 +79,16 @@ _BYTES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _is_computed(type_: pa.DataType) -> bool:
-    """Say whether keys of values of this type are computed from the value alone. Keys of other
-    ordered types are ranks.
+    """Return True if the key of a value of this type is computed from that value alone: integers,
+    booleans, floats and times. Keys of other ordered types are ranks.
     """
     kinds = ("integer", "boolean", "floating", "temporal")
     return any(getattr(pa.types, f"is_{kind}")(type_) for kind in kinds)
 
 
 def _computed_keys(values: pa.Array) -> Ints:
-    """Return the key of each value of a type whose keys are computed: int64[n], that of 0 or false
-    for null.
+    """Return a sort key of each value: int64[n], that of 0 or false for null. ``values``: integers,
+    booleans, floats or times.
     """
     type_ = values.type
     if pa.types.is_temporal(type_):
@@ -97,9 +101,8 @@ def _computed_keys(values: pa.Array) -> Ints:
 
 
 def _values_of_keys(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
-    """Return the values of ``type_`` that ``_computed_keys`` turns into the int64 ``keys``, null
-    where
-    ``null`` is true. Keys may be arbitrary there.
+    """Return the n values of ``type_`` whose sort keys (``_computed_keys``) are ``keys``, null
+    where ``null``, bool[n], is true. ``keys``: int64[n], arbitrary there.
     """
     if pa.types.is_floating(type_):
         floats = _in_float_order(keys).view(np.float64)
@@ -111,12 +114,12 @@ def _values_of_keys(keys: Ints, type_: pa.DataType, null: Mask) -> pa.Array:
 
 
 def _in_float_order(bits: Ints) -> Ints:
-    """Turn the bits of doubles into int64[n] that compare as the doubles do. The function is its
-    own inverse. ``bits``: int64[n].
+    """Turn the bits of doubles, int64[n], into integers that compare as the doubles do: -0.0 below
+    0.0. The function is its own inverse.
     """
     return bits ^ ((bits >> 63) & _LOWER_BITS)  # type: ignore[no-any-return]
 
 
 def _integer_type(type_: pa.DataType) -> pa.DataType:
-    """Return the integer type of the width of a time, date or duration type."""
+    """Return the integer type, int32 or int64, of the width of a time, date or duration type."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()

@@ -14,9 +14,10 @@ Ints = npt.NDArray[np.int64]
 
 
 def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -> Ints:
-    """Find the insertion index of each ``sought[i]`` in its sorted range
-    ``values[first[i]:end[i]]``: int64[n], from ``first[i]`` to ``end[i]``, both possible. The index
-    lies after equal values if ``right``, else before them.
+    """Find the index at which to insert each ``sought[i]`` in its sorted range
+    ``values[first[i]:end[i]]``: int64[n], an index into ``values`` from ``first[i]`` to ``end[i]``,
+    both possible. It lies after equal values if ``right``, else before them. An empty range gives
+    ``first[i]``.
 
     >>> values = np.array([1, 3, 5, 2, 4])
     >>> first, end = np.array([0, 3]), np.array([3, 5])
@@ -37,9 +38,9 @@ def bisect(values: Ints, first: Ints, end: Ints, sought: Ints, *, right: bool) -
 
 
 def expand_ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """List all members of the ranges ``first[i]`` to ``end[i]``: (range number, member), int64
-    each, range by range in ascending order. A range whose end is not above its first has no
-    members.
+    """List all members of the ranges ``first[i]`` to the exclusive ``end[i]``: two arrays (i,
+    member), int64 each, range by range, members ascending. A range whose end is not above its first
+    has no members.
 
     >>> which, member = expand_ranges(np.array([5, 2, 7]), np.array([7, 2, 8]))
     >>> which.tolist(), member.tolist()
@@ -58,9 +59,9 @@ def expand_ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
 #     level 1   1        6             climb to the root (1 < 5), go left (6 is not below 5),
 #     level 0   4   1    8   6         then right (1 < 5): index 1
 def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the last index in each range whose value is below ``bound[i]``: int64[ranges], -1 if
-    there is none or the range is empty. Range i goes from ``first[i]``, inclusive, to ``end[i]``,
-    exclusive. The values have no order.
+    """Find the last index into ``values`` in each range whose value is below ``bound[i]``:
+    int64[ranges], -1 if there is none or the range is empty. Range i goes from ``first[i]``,
+    inclusive, to ``end[i]``, exclusive. The values have no order.
 
     The search uses a tree of minima and takes log2(len(values)) steps for all ranges together.
 
@@ -90,9 +91,9 @@ def last_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 
 
 def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
-    """Find the first index in each range whose value is below ``bound[i]``: int64[ranges], -1 if
-    there is none or the range is empty. Range i goes from ``first[i]``, inclusive, to ``end[i]``,
-    exclusive. The values have no order.
+    """Find the first index into ``values`` in each range whose value is below ``bound[i]``:
+    int64[ranges], -1 if there is none or the range is empty. Range i goes from ``first[i]``,
+    inclusive, to ``end[i]``, exclusive. The values have no order.
 
     >>> first_below(np.array([4, 1, 8, 6]), np.array([0, 2]), np.array([4, 4]), np.array([5, 7]))
     array([0, 3])
@@ -109,8 +110,8 @@ def first_below(values: Ints, first: Ints, end: Ints, bound: Ints) -> Ints:
 #     level 1   1   1   6   6          min(level 2 at 0, level 2 at 5 - 4)
 #     level 2   1   1                  = min(1, 1)
 def least_in_ranges(values: Ints, low: Ints, high: Ints) -> Ints:
-    """Return the least value in each range ``low[i]`` to the exclusive ``high[i]``: int64[n], the
-    largest int64 for an empty range. The values have no order.
+    """Return the least of the ``values`` in each range, from index ``low[i]`` to the exclusive
+    ``high[i]``: int64[ranges]. An empty range gives the largest int64. The values have no order.
     """
     levels = [values]
     while 2 ** len(levels) <= len(values):
@@ -126,9 +127,11 @@ def least_in_ranges(values: Ints, low: Ints, high: Ints) -> Ints:
 
 
 def cut_by_count(count: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut ``count``, numbers from 0, into consecutive ranges whose counts sum to at most ``limit``.
-    Yield the (start, exclusive end) of each; nothing if ``count`` is empty. A single count above
-    ``limit`` is a range of its own.
+    """Cut the indices of ``count`` into consecutive ranges whose counts sum to at most ``limit``,
+    each as long as it can be. Yield (first index, exclusive end) of each; nothing if ``count`` is
+    empty. A single count above ``limit`` is a range of its own.
+
+    ``count``: int64[n], none negative. ``limit``: from 0.
 
     >>> list(cut_by_count(np.array([3, 1, 9, 2, 2]), 4))
     [(0, 2), (2, 3), (3, 5)]

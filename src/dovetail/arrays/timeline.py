@@ -94,33 +94,35 @@ class Timeline:
 
     @property
     def groups(self) -> int:
-        """The number of distinct keys."""
+        """The count of groups, the distinct keys."""
         return len(self.start)
 
     @property
     def last(self) -> Ints:
-        """The last event of each group: int64[groups], ascending."""
+        """The index, among the n events, of the last event of each group: int64[groups],
+        ascending.
+        """
         return np.append(self.start[1:], len(self.row))[: self.groups] - 1
 
     def by_arrival(self, event: Ints | None = None) -> Ints:
         """Return the order of events by their arrival, the first to arrive first, as indices into
-        ``event``: int64, one per event. ``event``: the numbers of distinct events; None for all, so
-        the indices are event numbers.
+        ``event``: int64, one per event. ``event``: int64, the indices of distinct events among the
+        n. None stands for all n events, and the result then has indices of events.
         """
         arrival = self.arrival if event is None else self.arrival[event]
         return argsort_distinct(arrival, len(self.arrival))
 
 
 def arrival_order(sources: Sequence[SourceRows]) -> Ints:
-    """Return the order in which rows of all sources are processed: a permutation of their
-    concatenation.
+    """Return the order in which rows of all sources are processed: int64, a permutation of the
+    indices into their concatenation, source after source. ``sources``: at least one.
 
-    Sources that all carry a ``sequence`` share one log and are read in its order, rows of one
-    position by ``order``. Otherwise the log whose next record has the smallest timestamp goes
-    first, as a Kafka Streams task picks records. A tie goes to the earlier source, then to the
-    earlier log. Rows of one log keep their order, so rows go by clock: the largest timestamp of the
-    log so far. If all sources have an ``order``, it decides between equal clocks. Rows of one
-    source that are still equal go by their ``tie``.
+    If all sources carry a ``sequence``, they share one log. Rows go by their position there, then
+    by ``order``. Otherwise rows go by ``clock_us``: the largest timestamp in the row's log up to
+    the row. So each log keeps its order, and the log whose next record has the smallest timestamp
+    goes first, as a Kafka Streams task picks records. Rows with equal clocks go by ``order`` if all
+    sources have one. Rows that are still equal go by source, in the order given, then by ``tie``,
+    then as they are in the source.
 
     >>> def rows(times):
     ...     n = len(times)
@@ -133,8 +135,17 @@ def arrival_order(sources: Sequence[SourceRows]) -> Ints:
 
 
 def arrival_keys(sources: Sequence[SourceRows]) -> list[Ints]:
-    """Return the sort keys that ``arrival_order`` describes, for ``np.lexsort``, at least one: the
-    most significant is last. Each is int64[rows of all sources], source after source.
+    """Return the sort keys of the order of processing (``arrival_order``), for ``np.lexsort``: at
+    least one, the most significant last. Each is int64[rows of all sources], source after source.
+
+    | key, the most significant first      | used if                                     |
+    |--------------------------------------|---------------------------------------------|
+    | ``sequence``                         | all sources have it                         |
+    | ``clock_us``                         | else                                        |
+    | ``order``, 0 for a source without it | beside ``sequence``, if a source has it     |
+    | ``order``                            | beside ``clock_us``, if all sources have it |
+    | the index of the source              | a source has a ``tie``                      |
+    | ``tie``, 0 for a source without it   | a source has it                             |
     """
     if all(rows.sequence is not None for rows in sources):
         keys = [_concatenate(rows.sequence for rows in sources)]
@@ -163,12 +174,14 @@ def _concatenate(columns: Iterable[Ints | None]) -> Ints:
 
 
 def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeline:
-    """Return the rows of all sources, at least one, grouped by key, each group in the order of
-    processing.
+    """Return the rows of all sources, at least one, as events, grouped by key, each group in the
+    order of processing.
 
-    ``order``: the numbers of the concatenated rows in that order, by default ``arrival_order``.
-    Rows that it leaves out are no events. Groups go by the hash of their key; see ``by_key`` for
-    nulls in keys and for equal hashes. Sources need key columns of the same types.
+    ``order``: that order, as distinct indices into the concatenation of all sources' rows; None for
+    ``arrival_order``. Rows that it leaves out are no events. Groups go by the hash of their key,
+    which ``sources`` have; keys with equal hashes are kept apart. A null in a key equals a null
+    with the same hash. Sources need key columns of the same types; another count of them raises
+    ``ValueError``.
     """
     if order is None:
         order = arrival_order(sources)
@@ -204,11 +217,11 @@ def versions_around(
     """Return the version of ``source``'s row with each event's key, just before and just after the
     event.
 
-    ``stored``: bool[groups], true if the key has a row from earlier batches. ``counted``: bool[n],
-    the events of the source that are versions, by default all of them. Returns two arrays of n
-    references: ABSENT, the number of the group for its stored row, or ``groups + row`` for a row of
-    the batch. Both are equal at events that are no versions. A later arrival replaces an earlier
-    one; a tombstone makes the row ABSENT.
+    ``source``: the index of a source. ``stored``: bool[groups], true if the key has a row from
+    earlier batches. ``counted``: bool[n], the events of the source that are versions, by default
+    all of them. Returns two arrays (before, after) of n references: ABSENT (-1), the index of the
+    group for its stored row, or ``groups + row`` for a row of the batch. Both are equal at events
+    that are no versions. A later arrival replaces an earlier one; a tombstone makes the row ABSENT.
 
     One group with a stored row (reference 0), so row r of the batch is reference 1 + r, for source
     0:
@@ -238,8 +251,8 @@ def versions_around(
 
 
 def last_of_source(timeline: Timeline, source: int) -> Ints:
-    """Find the last event of the source number ``source`` in each group of ``timeline`` that has
-    one: event numbers, ascending, int64.
+    """Find the last event of a source in each group of ``timeline`` that has one: indices of
+    events, ascending, int64, empty if no group has one. ``source``: the index of the source.
     """
     events = np.flatnonzero(timeline.source == source)
     if len(events) == 0:

@@ -113,67 +113,79 @@ _NUMBERED = re.compile(r"_[kfv]\d+|_\d+_\d+|_(foreign_key|position|attempt|share
 
 
 def key_name(index: int) -> str:
-    """Return the internal name of key column ``index``, from 0, in a stage's output."""
+    """Return the internal name of key column ``index``, from 0, in a stage's output, such as
+    ``_k0``.
+    """
     return f"_k{index}"
 
 
 def foreign_name(index: int) -> str:
-    """Return the name of column ``index``, from 0, of a foreign key between the two stages of its
-    join.
+    """Return the internal name of column ``index``, from 0, of a foreign key between the two stages
+    of its join, such as ``_f0``.
     """
     return f"_f{index}"
 
 
 def foreign_key_name(index: int) -> str:
-    """Return the name of the column with the result of a foreign key's expression ``index``, in the
-    JVM before the join.
+    """Return the internal name of the column with the result of a foreign key's expression, in the
+    JVM before the join, such as ``_foreign_key_1``. ``index``: any count that is unique within the
+    frame.
     """
     return f"_foreign_key_{index}"
 
 
 def position_name(index: int) -> str:
-    """Return the internal name of column ``index`` among those that order a view's rows."""
+    """Return the internal name of column ``index``, from 0, among those that order a view's rows,
+    such as ``_position_0``.
+    """
     return f"_position_{index}"
 
 
 def attempt_name(index: int) -> str:
-    """Return the internal name of the column with the result of a view's expression ``index``, null
-    where it fails.
+    """Return the internal name of the column with the result of a view's expression, null where it
+    fails, such as ``_attempt_0``. ``index``: a count from 0 within the view.
     """
     return f"_attempt_{index}"
 
 
 def shared_name(index: int) -> str:
-    """Return the internal name of a source's column ``index`` while several views are made of its
-    rows.
+    """Return the internal name of a source's column ``index``, from 0, while several views are made
+    of its rows, such as ``_shared_0``.
     """
     return f"_shared_{index}"
 
 
 def wire_name(index: int) -> str:
-    """Return the internal name of column ``index`` on its way, in place of the user's name."""
+    """Return the internal name of column ``index``, from 0, on the way to a stage, such as
+    ``_wire_0``. It stands in place of the user's name.
+    """
     return f"_wire_{index}"
 
 
 def aggregated_name(index: int) -> str:
-    """Return the internal name of input column ``index``, from 0, on its way to an aggregate."""
+    """Return the internal name of an aggregate's input column ``index``, from 0, on its way to the
+    aggregate, such as ``_v0``.
+    """
     return f"_v{index}"
 
 
 def value_name(leaf: int, index: int) -> str:
-    """Return the name of value ``index`` of a leaf in a stage's output. ``leaf``: the number of an
-    input of the stage's join, from left to right.
+    """Return the internal name of a value column in a stage's output, such as ``_0_1``. ``leaf``:
+    the index, from 0, of an input of the stage's join, from left to right. ``index``: that of the
+    column among the input's values, from 0.
     """
     return f"_{leaf}_{index}"
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether a name is one of dovetail's own columns, so that a user's column may not have it.
-    Case does not count.
+    """Return True if ``name`` is a name of dovetail's own columns, numbered ones included, so that
+    a user's column may not have it. Case does not count.
     """
     return name.lower() in _OWN or _NUMBERED.fullmatch(name.lower()) is not None
 
 
 def quoted(name: str) -> str:
-    """Return a column name quoted for Spark, which then reads dots and backticks as part of it."""
+    """Return a column name in backticks for Spark, which then reads dots and backticks in it as
+    part of the name.
+    """
     return "`" + name.replace("`", "``") + "`"

@@ -18,8 +18,9 @@ class Dataset(NamedTuple):
 
 
 def folder(path: str) -> Dataset:
-    """Return the dataset of a folder or of the table that lies there. ``path``: a path or a URI. A
-    relative path starts at the working directory of this process.
+    """Return the dataset of a folder, or of the table that lies there. ``path``: a path or a URI. A
+    path without a scheme, or with ``file:``, has the namespace ``file``. A relative path starts at
+    the working directory of this process.
 
     >>> folder("s3a://lake/orders/")
     Dataset(namespace='s3a://lake', name='orders')
@@ -33,8 +34,8 @@ def folder(path: str) -> Dataset:
 
 
 def topic(servers: str, name: str) -> Dataset:
-    """Return the dataset of the Kafka topic ``name``. ``servers``: a list with commas, as Kafka's
-    clients take it; the first one counts.
+    """Return the dataset of the Kafka topic ``name``. ``servers``: addresses with commas between
+    them, as Kafka's clients take them; the first one counts.
 
     >>> topic("a:9092,b:9092", "orders")
     Dataset(namespace='kafka://a:9092', name='orders')

@@ -207,8 +207,8 @@ class Hinted:
         return ()
 
     def _instead(self, name: str) -> str:
-        """Return the remedy for an unknown attribute ``name``: a column's use, a known hint, or the
-        nearest name.
+        """Return the remedy, a sentence for an error, for an unknown attribute ``name``: the use of
+        a column of that name, else a known hint, else the nearest public attribute.
         """
         if name in self._columns():
             return self._of_column(name)
@@ -219,7 +219,9 @@ class Hinted:
         )
 
     def _of_column(self, name: str) -> str:
-        """Return the remedy for the column ``name``, used as an attribute or an item."""
+        """Return the remedy, a sentence for an error, for the column ``name`` used as an attribute
+        or an item: name it by a text or an expression.
+        """
         return f'Name a column by its name, "{name}", or in an expression as F.col("{name}")'
 
     def __bool__(self) -> bool:
@@ -269,7 +271,9 @@ class HintedChange(Hinted):
     _hints = _OF_CHANGES
 
     def _of_column(self, name: str) -> str:
-        """Return the remedy for the column ``name``, used as an attribute or item of a change."""
+        """Return the remedy, a sentence for an error, for the column ``name`` used as an attribute
+        or item of a change: read it from ``values`` or ``key``.
+        """
         return f"Read values[{name!r}], or key[{name!r}]"
 
 
@@ -283,8 +287,9 @@ class HintedWindows(Hinted):
     """A windowed table, which has few calls of its own."""
 
     def _instead(self, name: str) -> str:
-        """Return the remedy for an unknown attribute ``name``. If it is a call of tables, or begins
-        with ``write``, the remedy says that ``to_table()`` comes first.
+        """Return the remedy, a sentence for an error, for an unknown attribute ``name``. If it is a
+        call of tables and no column, or begins with ``write``, the remedy says that ``to_table()``
+        comes first.
         """
         is_of_tables = name in self._hints or name in (
             "where",
@@ -298,12 +303,14 @@ class HintedWindows(Hinted):
         return super()._instead(name)
 
 
-def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> str | None:
-    """Return a remedy that names a call in a module by topic, if that is the nearest known name to
-    ``name``.
+def topic_module_remedy(
+    name: str, names: Iterable[str], topics: Iterable[ModuleType]
+) -> str | None:
+    """Return a remedy such as ``Write dt.windows.tumbling`` for the mistaken name ``name``. Return
+    None unless the nearest known name is that of a call in one of ``topics``.
 
-    ``names``: the known names of the package itself. ``topics``: its modules of public calls, such
-    as ``dovetail.windows``. Return None if no call in them is nearest.
+    ``names``: the known names of the package itself. ``topics``: its modules of public calls by
+    topic, such as ``dovetail.windows``, whose ``__all__`` counts.
     """
     calls = {
         call: f"dt.{topic.__name__.rpartition('.')[2]}.{call}"
@@ -315,10 +322,9 @@ def of_topic(name: str, names: Iterable[str], topics: Iterable[ModuleType]) -> s
 
 
 def nearest(name: str, known_names: Iterable[str]) -> str:
-    """Return a remedy that names the one of ``known_names`` that is nearest to ``name``. If none is
+    """Return a remedy, a sentence for an error, that names the one of ``known_names`` nearest to
+    ``name``. A known name that differs only in case and underscores is the nearest. If none is
     near, the remedy lists all of them, sorted.
-
-    A known name that differs only in case and underscores is the nearest.
     """
     names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)

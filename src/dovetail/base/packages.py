@@ -8,14 +8,14 @@ from typing import Any
 from dovetail.errors import ConfigurationError
 
 
-def package(operator: str, extra: str, *modules: str) -> Any:
-    """Import the modules of a package, the package itself first, and return the package.
+def import_package(operator: str, extra: str, *modules: str) -> Any:
+    """Import all ``modules`` of an optional package, and return the first one.
 
-    ``operator``: the name in the error of what needs the package. ``extra``: the extra of dovetail
-    that installs it. ``modules``: full names. Raises ``ConfigurationError`` if a module cannot be
-    imported.
+    ``operator``: the subject of the error, which needs the package. ``extra``: the extra of
+    dovetail that installs it. ``modules``: full names, at least one, the package itself first.
+    Raises ``ConfigurationError`` if a module cannot be imported.
 
-    >>> package("orders", "none", "json", "json.decoder").loads("[1]")
+    >>> import_package("orders", "none", "json", "json.decoder").loads("[1]")
     [1]
     """
     try:

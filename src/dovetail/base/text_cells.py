@@ -30,9 +30,11 @@ _DAY_US = 86_400_000_000
 
 
 def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the lines of each table of cells, with bars between cells; columns have the same
-    widths in all tables. A table is a list of rows, each a list of cells. Spaces at the end of a
-    line are left out. Raises ``ValueError`` if a row has another number of cells.
+    """Return the lines of each of ``tables``: its cells padded and joined by `` | ``. Columns have
+    the same widths in all tables. A table is a list of rows, each a list of cells. Spaces at the
+    end of a line are left out.
+
+    Raises ``ValueError`` if a row of any table has another count of cells.
 
     >>> aligned([["id", "amount"], ["1", "40"]])
     [['id | amount', '1  | 40']]
@@ -44,10 +46,12 @@ def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def cells_of(rows: pa.Table) -> list[list[str]]:
-    """Return a header and the cells of each row, for rows with the columns of a changelog.
+    """Return a list of lines of cells: a header with the names of columns, then the texts of each
+    row's values. A null is an empty text.
 
-    ``_timestamp`` comes first, as ``time``, and ``_change`` last, as ``change``. ``_position`` is
-    left out. Rows may lack these columns. Cells longer than ``CELL_MAX`` are cut.
+    ``rows``: a table with any columns and those of a changelog, all of which may be missing.
+    ``_timestamp`` comes first, as ``time``, and ``_change`` last, as ``change``; ``_position`` is
+    left out. Cells longer than ``CELL_MAX`` (100 characters) are cut.
     """
     names = [name for name in rows.column_names if name not in (TIMESTAMP, CHANGED, POSITION)]
     header, columns = [*map(printable, names)], [*map(rows.column, names)]
@@ -59,15 +63,17 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
 
 
 def changes_text(rows: pa.Table) -> str:
-    """Return rows with the columns of a changelog as a table in text: a header, then a
-    line a row.
+    """Return rows as a table in text: a header, then a line a row, with bars between cells.
+    ``_timestamp`` is the first column, ``time``, and ``_change`` the last, ``change``;
+    ``_position`` is left out. Each of these may be missing.
     """
     return "\n".join(aligned(cells_of(rows))[0])
 
 
 def _column_texts(column: pa.ChunkedArray) -> list[str]:
-    """Return the cells of a column, cut to ``CELL_MAX``. A null is an empty text. Times are as
-    ``instant`` returns them.
+    """Return the text of each value of a column, cut to ``CELL_MAX`` (100 characters) with ``…``. A
+    null is an empty text. Timestamps in microseconds are in ISO 8601, or their count of
+    microseconds (``instant``).
     """
     type_ = column.type
     if pa.types.is_timestamp(type_):
@@ -80,8 +86,9 @@ def _column_texts(column: pa.ChunkedArray) -> list[str]:
 
 
 def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
-    """Return the ``repr`` of something with columns: a title, then names and types in two lines at
-    most; longer ones end in ``…``. ``columns``: (name, type) each.
+    """Return the ``repr`` of something with columns: a line with a title, then names and types in
+    two indented lines at most. Longer ones end in ``…``. ``columns``: (name, type) each. Characters
+    that cannot be printed are escaped.
 
     >>> print(columns_text("Table[orders; key id]", [("id", "bigint"), ("amount", "bigint")]))
     Table[orders; key id]
@@ -93,10 +100,11 @@ def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
 
 
 def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> str:
-    """Return columns as HTML: a title, and a table of names, types and membership in the key.
+    """Return columns as HTML: a title in bold, and a table with a row for each column: its name,
+    its type, and ``key`` if it is one of the key.
 
-    ``title``: a plain text. ``columns``: (name, type) each, as plain texts. ``keys``: the number of
-    key columns, which come first.
+    ``title``: a plain text. ``columns``: (name, type) each, as plain texts. ``keys``: the count of
+    key columns, which come first. All texts are escaped here.
     """
     rows = (
         (name, type_, "key" if index < keys else "") for index, (name, type_) in enumerate(columns)
@@ -105,24 +113,24 @@ def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> s
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of HTML with these titles above its columns. ``titles``, ``rows``: plain texts
-    of the cells, which are escaped here.
+    """Return an HTML table with ``titles`` as its head and a line for each of ``rows``. Cells are
+    plain texts, which are escaped here.
     """
     lines = [_html_row("th", titles), *(_html_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])
 
 
 def _html_row(cell: str, texts: Sequence[str]) -> str:
-    """Return one row of a table of HTML. ``cell``: the tag of its cells, ``"th"`` or ``"td"``.
-    ``texts``: plain texts of the cells; their lines stay apart.
+    """Return one row of an HTML table. ``cell``: the tag of its cells, ``"th"`` or ``"td"``.
+    ``texts``: plain texts of the cells, escaped here; a line break becomes ``<br>``.
     """
     cells = (f"<{cell}>{escaped(text).replace(chr(10), '<br>')}</{cell}>" for text in texts)
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def printable(text: str) -> str:
-    r"""Return a text with JSON's codes in place of characters that cannot be printed, line breaks
-    among them.
+    r"""Return a text with JSON's escapes, such as ``\u001b``, in place of characters that cannot be
+    printed, line breaks among them.
 
     >>> printable("a\x1b[31m")
     'a\\u001b[31m'
@@ -132,8 +140,8 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a plain text for HTML or SVG, with ``&``, ``<``, ``>`` and quotes as entities.
-    Characters that cannot be printed are JSON's codes; line breaks stay.
+    r"""Return a plain text for HTML or SVG, with ``&``, ``<``, ``>`` and quotes as entities.
+    Characters that cannot be printed become JSON's escapes, such as ``\u001b``; line breaks stay.
 
     XML has no control characters, so one would make a picture unreadable.
     """
@@ -149,8 +157,8 @@ def _escape_code(sign: str) -> str:
 
 
 def microseconds_of(moment: datetime | int) -> int:
-    """Return microseconds since 1970: a number as it is, a datetime without a zone as one
-    in UTC.
+    """Return microseconds since 1970 in UTC: an int as it is, a datetime converted. A datetime
+    without a zone counts as UTC.
     """
     if not isinstance(moment, datetime):
         return moment
@@ -159,8 +167,9 @@ def microseconds_of(moment: datetime | int) -> int:
 
 
 def cell_text(value: Any, type_: pa.DataType) -> str:
-    """Return a value as the text of a cell; empty for null. Texts, times and bytes stand without
-    quotes, unless a text could be misread. Everything else is JSON.
+    """Return a value as the text of a table's cell; empty for null. Texts, times and bytes stand
+    without quotes, unless a text could be misread, such as one with a bar. Everything else is JSON,
+    a list or mapping too.
 
     ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``.
     """
@@ -173,14 +182,17 @@ def cell_text(value: Any, type_: pa.DataType) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Say whether a text can be a cell without JSON's quotes. A text cannot if it is empty, has
-    spaces at an end, a bar or a quote, or what cannot be printed.
+    """Return True if a text can be a cell without JSON's quotes. A text cannot if it is empty, has
+    spaces at an end, a bar or a double quote, or characters that cannot be printed.
     """
     return text.isprintable() and text == text.strip() != "" and not {*text} & {"|", '"'}
 
 
 def _json_data(value: Any, type_: pa.DataType) -> Any:
-    """Return a value of Arrow's ``type_`` as JSON data: nested values as lists and mappings."""
+    """Return a value of Arrow's ``type_``, as pyarrow's ``to_pylist`` returns it, as JSON data. A
+    list is a list, a struct a dict by field name, a map a list of [key, value]. Others are as
+    ``_scalar_json_data`` returns them.
+    """
     if value is None or not pa.types.is_nested(type_):
         return _scalar_json_data(value, type_)
     if pa.types.is_map(type_):
@@ -191,10 +203,12 @@ def _json_data(value: Any, type_: pa.DataType) -> Any:
 
 
 def _scalar_json_data(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
-    """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay.
+    """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay. A
+    decimal is a text in plain digits.
 
-    A time is a text, with ``Z`` if its type has a time zone; a duration is in microseconds; bytes
-    are ``0x…``. Everything else is a text.
+    A timestamp is a text in ISO 8601, with ``Z`` if ``type_`` has a time zone, or its microseconds
+    (``instant``). A duration is in microseconds, and bytes are ``0x…``. Everything else is its
+    Python text.
     """
     if isinstance(value, datetime):
         return instant(microseconds_of(value), "Z" if type_.tz else "")
@@ -208,9 +222,9 @@ def _scalar_json_data(value: Any, type_: pa.DataType) -> bool | int | float | st
 
 
 def instant(us: int, zone: str = "Z") -> int | str:
-    """Return a time as text in ISO 8601, or as the number ``us`` itself. Numbers stand for times
+    """Return a time as text in ISO 8601, or as the int ``us`` itself. The int stands for times
     within the first day of 1970, and outside of the years 1 to 9999. ``us``: microseconds since
-    1970 in UTC. ``zone``: the text behind the time.
+    1970 in UTC. ``zone``: the text appended to a text in ISO 8601.
     """
     try:
         moment = _EPOCH + timedelta(microseconds=us)

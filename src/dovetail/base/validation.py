@@ -77,11 +77,12 @@ Seconds: TypeAlias = Annotated[
 
 
 def validated(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function: a ``PlanError`` is raised for an argument that breaks its annotation.
+    """Decorate a function that users call: it raises ``PlanError``, before its body runs, for an
+    argument that breaks its annotation.
 
     The error is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
-    arguments without an annotation, are not checked. Fields of shared options become arguments in
-    the signature and the docstring.
+    arguments without an annotation, are not checked. Fields of shared options (``**options:
+    Unpack[Options]``) become arguments in the signature and the docstring.
 
     >>> @validated
     ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
@@ -122,16 +123,17 @@ _WITH_DEFAULT = re.compile(r"Annotated\[(.*), Default\(.*\)\]")
 
 
 def default_of(kind: Any) -> Any:
-    """Return the default of a field of a ``TypedDict`` of options: the value in the ``Default`` of
-    its annotation ``kind``, None without one.
+    """Return the default of a field of a ``TypedDict`` of options. It is the value of the
+    ``Default`` in the field's annotation ``kind``, an ``Annotated``, or None if there is none.
     """
     notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
     return next((note.value for note in notes if isinstance(note, Default)), None)
 
 
 def _shared_options(function: Callable[..., Any]) -> Any:
-    """Return the ``TypedDict`` of a parameter ``**options: Unpack[...]``, or None if the function
-    has none. Raises ``KeyError`` if the module of the function does not have that name.
+    """Return the ``TypedDict`` class of a function's parameter ``**options: Unpack[Name]``, whose
+    annotation is a text; None without such a parameter. Raises ``KeyError`` if the module of the
+    function does not have that name.
     """
     for annotation in function.__annotations__.values():
         if match := re.fullmatch(r"Unpack\[(\w+)\]", str(annotation)):
@@ -140,9 +142,11 @@ def _shared_options(function: Callable[..., Any]) -> Any:
 
 
 def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signature:
-    """Return a signature with the fields of ``shared`` as keyword arguments with their defaults.
+    """Return a copy of ``signature`` with a keyword-only argument for each field of ``shared`` in
+    place of ``**options``. It has the field's default and the text of its annotation. Without
+    ``shared``, return ``signature`` itself.
 
-    ``shared``: a ``TypedDict`` in place of ``**options``, or None for the signature as it is.
+    ``shared``: the ``TypedDict`` class of the options, or None.
     """
     if shared is None:
         return signature
@@ -161,8 +165,9 @@ def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signatur
 
 
 def _parameters_section(shared: Any) -> str:
-    """Return the section ``Parameters`` in the docstring of ``shared``, a ``TypedDict`` of options,
-    without the title. Without such a section the text is a line break.
+    """Return the body of the section ``Parameters`` in the docstring of ``shared``, a ``TypedDict``
+    of options. The title is left out, and a line break is at the end. Without such a section the
+    text is a line break alone.
     """
     text = inspect.cleandoc(shared.__doc__ or "").partition("Parameters\n----------\n")[2]
     return re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text)[0] + "\n"
@@ -179,11 +184,12 @@ def _call_error(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> CallError:
-    """Return the error of a call whose arguments do not fit its signature. The error names an
-    unknown argument, else too many without a name, else the missing ones.
+    """Return, not raise, the error of a call whose arguments do not fit its signature. It names the
+    first unknown argument, else says that too many have no name, else names the missing ones.
 
-    ``operator``: the name of the function in the error. ``args``, ``kwargs``: the arguments of the
-    call. ``error``: Python's own error, which is shown if there is none of these.
+    ``operator``: the function's name in the error. ``args``, ``kwargs``: the arguments of the call,
+    ``self`` included. ``error``: Python's own error, whose text is shown if none of these is the
+    cause.
     """
     parameters = {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
     kinds = [parameter.kind for parameter in parameters.values()]
@@ -228,8 +234,8 @@ def _call_error(
 
 
 def _call_text(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return the text of a call to the function ``operator``, such as ``join(other, how=...)``,
-    with the arguments that have no default. ``parameters``: by name, without ``self``.
+    """Return the text of a call with the arguments that have no default, such as ``join(other,
+    how=...)``. ``operator``: the name of the function. ``parameters``: by name, without ``self``.
     """
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
@@ -251,9 +257,9 @@ def validated_fields(class_: C) -> C:
     return class_
 
 
-def takes(count: int, function: Callable[..., Any]) -> bool:
-    """Say whether a function can be called with ``count`` positional arguments; True if its
-    signature is unknown.
+def accepts_argument_count(count: int, function: Callable[..., Any]) -> bool:
+    """Return True if a function can be called with ``count`` positional arguments, or if its
+    signature is unknown. The function is not called.
     """
     try:
         inspect.signature(function).bind(*range(count))
@@ -265,8 +271,10 @@ def takes(count: int, function: Callable[..., Any]) -> bool:
 
 
 def _named_arguments(parameter: inspect.Parameter, value: Any) -> Iterable[tuple[str, Any]]:
-    """Return the arguments that were given for a parameter, each with its name in errors: one, or
-    each of ``*args`` or ``**kwargs``. ``value``: what ``inspect`` has bound to the parameter.
+    """Return (name in errors, value) for each argument that a call gave for ``parameter``: one
+    named ``how=``, say; one for each item of ``**kwargs``; or one for each item of ``*args``, all
+    named ``one of`` the parameter. ``value``: the value that ``inspect`` has bound to the
+    parameter.
     """
     if parameter.kind is parameter.VAR_KEYWORD:
         return ((f"{name}=", item) for name, item in value.items())
@@ -277,8 +285,9 @@ def _named_arguments(parameter: inspect.Parameter, value: Any) -> Iterable[tuple
 
 @cache
 def parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters, and of the options that it shares, by
-    name. Parameters without an annotation are left out.
+    """Return the types of a function's parameters by name, annotations in texts resolved,
+    ``Annotated`` kept. Fields of shared options count as parameters. Parameters without an
+    annotation are left out. The mapping is cached.
 
     Annotations are resolved at the first call, because they may use names that the module defines
     later. Raises ``NameError`` for a name that it never defines.
@@ -296,8 +305,9 @@ def parameter_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _check_argument(operator: str, argument: str, value: Any, kind: Any) -> None:
-    """Raise ``PlanError`` if a value does not fit the annotation ``kind``. ``operator``: the name
-    of the call in the error. ``argument``: that of the argument, such as ``how=``.
+    """Raise ``PlanError`` if ``value`` does not fit the annotation ``kind``. The error says what to
+    give, or a hint for values that are often confused. ``operator``: the name of the call in the
+    error. ``argument``: the name of the argument in the error, such as ``how=``.
     """
     if _fits(value, kind):
         return
@@ -310,19 +320,20 @@ def _check_argument(operator: str, argument: str, value: Any, kind: Any) -> None
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Say whether a value fits the annotation ``kind``. Annotations whose origin has no entry in
-    ``_FITS`` count as classes.
+    """Return True if a value fits the annotation ``kind``: a union, ``Literal``, ``Annotated``,
+    ``Sequence``, tuple or ``Mapping``, at any depth. Any other annotation counts as a class.
     """
     return _FITS.get(get_origin(kind), _fits_class)(value, kind)
 
 
 def _fits_class(value: Any, kind: Any) -> bool:
-    """Say whether a value is of ``kind``: a class, a protocol or a ``TypedDict``. Everything is of
-    ``Any``.
+    """Return True if a value is of ``kind``: a class, a protocol or a ``TypedDict``. Everything is
+    of ``Any``.
 
-    A bool is no number, and an int is also a float. A value is of a protocol if it has all of its
-    public members. Each mapping is of a ``TypedDict``, whatever its names. For a class of
-    ``pyspark.sql``, a class of the same name there is enough, because Spark Connect has its own.
+    A bool is no ``int`` or ``float``, and an int is also a float. A value is of a protocol if it
+    has all of its public members. Each mapping is of a ``TypedDict``, whatever its names. For a
+    class of ``pyspark.sql``, a class of the same name there is enough, because Spark Connect has
+    its own.
     """
     if is_typeddict(kind):
         return isinstance(value, Mapping)
@@ -342,34 +353,37 @@ def _fits_class(value: Any, kind: Any) -> bool:
 
 
 def _fits_rules(value: Any, kind: Any) -> bool:
-    """Say whether a value fits the ``Annotated`` type ``kind``: it is of the annotated type, and
-    all rules hold. Notes that are no ``Rule`` do not count.
+    """Return True if a value fits the ``Annotated`` type ``kind``: it fits the annotated type, and
+    then all its ``Rule``s hold. Other metadata does not count.
     """
     base, *rules = get_args(kind)
     return _fits(value, base) and all(r.holds(value) for r in rules if isinstance(r, Rule))
 
 
 def _fits_alternative(value: Any, kind: Any) -> bool:
-    """Say whether a value fits one of the alternatives of the union ``kind``."""
+    """Return True if a value fits one of the alternatives of the union ``kind``."""
     return any(_fits(value, option) for option in get_args(kind))
 
 
 def _fits_literal(value: Any, kind: Any) -> bool:
-    """Say whether a value is one of the literals of ``kind``, of the same type: True is not 1."""
+    """Return True if a value equals one of the literals of ``kind`` and has its type: True is not
+    1.
+    """
     return any(type(value) is type(literal) and value == literal for literal in get_args(kind))
 
 
 def _fits_list(value: Any, kind: Any) -> bool:
-    """Say whether a value is a list, not a text or bytes, whose items all fit; an empty one does.
-    ``kind``: a ``Sequence`` or a tuple; its first type counts for all items.
+    """Return True if a value is a list or tuple, not a text or bytes, whose items all fit; an empty
+    one does. ``kind``: a ``Sequence`` or a tuple type, whose first argument is the type of all
+    items.
     """
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(item, get_args(kind)[0]) for item in value)
 
 
 def _fits_mapping(value: Any, kind: Any) -> bool:
-    """Say whether a value is a mapping whose names and values all fit those of ``kind``, a
-    ``Mapping`` of two types. An empty one does.
+    """Return True if a value is a mapping whose names and values all fit. An empty one does.
+    ``kind``: a ``Mapping`` with the type of names and that of values.
     """
     of_keys, of_values = get_args(kind)
     return isinstance(value, Mapping) and all(
@@ -389,8 +403,8 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 
 
 def _item_problems(value: Any, kind: Any) -> Iterator[str]:
-    """Yield a phrase for each item of a list, or name or value of a mapping, that does not fit,
-    such as ``has 3``.
+    """Yield a phrase for each item of a list that does not fit, such as ``has 3``. For a mapping it
+    is ``has 3 for a name`` or ``has 3 for 'amount'``.
 
     ``kind``: the annotation; each list or mapping type in a union is tried. Yield nothing for
     another value, or if all fit.
@@ -408,8 +422,8 @@ def _item_problems(value: Any, kind: Any) -> Iterator[str]:
 
 
 def _alternatives(kind: Any) -> Iterator[Any]:
-    """Yield the alternatives of the annotation ``kind`` in order, such as the types of a union at
-    any depth. Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
+    """Yield the alternatives of the annotation ``kind`` in order: the types of a union, unions in
+    it taken apart. Metadata of ``Annotated`` is dropped; a plain annotation yields itself.
     """
     if get_origin(kind) is Annotated:
         yield from _alternatives(get_args(kind)[0])
@@ -421,8 +435,9 @@ def _alternatives(kind: Any) -> Iterator[Any]:
 
 
 def _describe_kind(kind: Any) -> list[str]:
-    """Return the descriptions of the annotation's alternatives, such as ``a text``, None last. An
-    annotation with rules has the description of its first rule.
+    """Return descriptions of the values that the annotation ``kind`` allows, such as ``a text``,
+    one for each alternative of a union or literal, None last. An ``Annotated`` type has the
+    description of its first ``Rule`` alone.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -464,7 +479,7 @@ _NAMES: dict[Any, str] = {
 
 def _join_with_or(alternatives: Sequence[str]) -> str:
     """Return phrases as ``a, b or c``, each once; one alone stays as it is. There must be at least
-    one. A comma comes before ``or`` if a phrase has a comma or an ``or`` itself.
+    one. A comma comes before the last ``or`` if an earlier phrase has a comma or an ``or`` itself.
     """
     *first, last = dict.fromkeys(alternatives)
     comma = "," if any("," in alternative or " or " in alternative for alternative in first) else ""
@@ -472,11 +487,11 @@ def _join_with_or(alternatives: Sequence[str]) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value for an error: None, a boolean, a number or a text as Python writes it, cut
-    after 80 characters.
+    """Return a value as text for an error: None, a boolean, a number or a text as Python's
+    ``repr``, cut after 80 characters with ``…``.
 
-    A class or a function is shown by its name. Of all other values only the kind is shown, since
-    they may have secrets or fill a screen.
+    A class or a function is shown by its name. Of all other values only the kind is shown, such as
+    ``a pandas DataFrame``, since they may have secrets or fill a screen.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value)
@@ -495,5 +510,5 @@ _OWN = {"builtins", "dovetail"}
 
 
 def _with_article(name: str) -> str:
-    """Return a noun with its article, ``a`` or ``an``."""
+    """Return a noun behind its article: ``an`` before a vowel, else ``a``."""
     return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

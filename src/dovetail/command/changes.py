@@ -26,7 +26,12 @@ def rewind(
     batch: Annotated[int, typer.Option(help="The micro-batch after which; those behind it go.")],
     as_json: AsJson = False,
 ) -> None:
-    """Set a query that stands still back to an earlier micro-batch."""
+    """Set a query that stands still back to an earlier micro-batch.
+
+    The checkpoint is changed in place, without a question: the files of later micro-batches are
+    deleted. The time at which the micro-batch was committed is printed, with --json in an object of
+    checkpoint, batch and committed.
+    """
     with session() as spark:
         committed = going_back.rewind(spark, checkpoint, batch=batch)
     if as_json:
@@ -53,12 +58,18 @@ def upgrade(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make of a checkpoint that of another topology, which goes on where the first one stands."""
+    """Make of a checkpoint that of another topology, which goes on where the first one stands.
+
+    The old checkpoint stays as it is. At a terminal, without --yes or --json, the steps are printed
+    first. The command then asks whether to go on; a no ends it with exit code 1.
+    """
     with session() as spark:
         results = [load_topology(name, Topology) for name in topology]
 
         def run_upgrade(*, dry_run: bool) -> list[dict[str, Any]]:
-            """Return the upgrade's steps, a row for each stage; make them unless ``dry_run``."""
+            """Return a row, as a dict, for each stage of the new query: how it begins. Make the new
+            checkpoint, unless ``dry_run``.
+            """
             frame = goes_on(
                 spark,
                 old,
@@ -92,8 +103,8 @@ def upgrade(
 
 
 def _print_steps(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Print the steps of an upgrade as a table: the ways in which stages begin. Without steps the
-    table is empty.
+    """Print a table with a line for each of ``steps``, mappings with the same names: the ways in
+    which the stages of an upgraded query begin. Without steps the table is empty.
     """
     print_table([*steps[0]] if steps else [], [[*step.values()] for step in steps])
 
@@ -104,7 +115,11 @@ def repartition(
     partitions: Annotated[int, typer.Option(help="Tasks of each stage with state.")],
     as_json: AsJson = False,
 ) -> None:
-    """Deal the state of a query that stands still to another number of partitions."""
+    """Deal the state of a query that stands still to another number of partitions.
+
+    The checkpoint is changed in place, without a question: Spark writes its whole state anew. The
+    new number is printed, with --json in an object of checkpoint and partitions.
+    """
     with session() as spark:
         dealing.repartition(spark, checkpoint, partitions=partitions)
     if as_json:

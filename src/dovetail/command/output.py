@@ -14,9 +14,9 @@ from rich.table import Table as Grid
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under a header of ``names``, as wide as they need, in colours where standard
-    output is a terminal. Cells are as ``as_text`` returns them. Without rows, print the header
-    alone.
+    """Print ``rows`` under a header of ``names``. At a terminal the table is in colours and at most
+    as wide as the screen, otherwise as wide as it needs to be. Cells are texts as ``as_text``
+    returns them. Without rows, print the header alone.
     """
     grid = Grid(*names)
     for row in rows:
@@ -28,20 +28,20 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def at_terminal() -> bool:
-    """Say whether somebody can be asked: standard input and output are a terminal."""
+    """Return True if somebody can be asked: standard input and output are both a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON, and flush standard output. Values that JSON lacks are as
-    ``_json_value`` returns them.
+    """Print a value as one line of JSON, and flush standard output. Times become ISO 8601 in UTC,
+    dates ISO 8601, bytes base64, mappings objects, and all else its text.
     """
     print(json.dumps(value, default=_json_value, ensure_ascii=False), flush=True)
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the text of a table's cell: a time as ISO 8601 in UTC, None as an empty
-    text, else Python's text. A time without a zone counts as local.
+    """Return a value as the text of a table's cell: a datetime in ISO 8601 in UTC, None as an empty
+    text, else Python's ``str``. A datetime without a zone counts as local time.
     """
     if isinstance(value, datetime):
         return _in_utc(value).isoformat()
@@ -49,8 +49,9 @@ def as_text(value: Any) -> str:
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value that JSON lacks as one that it has: times and dates in ISO 8601, bytes in
-    base64, a mapping as a dict. All else is its text.
+    """Return a value that JSON lacks as one that it has. A datetime becomes ISO 8601 in UTC, with
+    ``Z``; a date ISO 8601; bytes base64; a mapping a dict; all else its text. A datetime without a
+    zone counts as local time.
     """
     if isinstance(value, datetime):
         return _in_utc(value).isoformat().replace("+00:00", "Z")
@@ -62,5 +63,5 @@ def _json_value(value: Any) -> Any:
 
 
 def _in_utc(time: datetime) -> datetime:
-    """Return a time in UTC. A time without a zone counts as local, as in Spark's rows."""
+    """Return a datetime in UTC. One without a zone counts as local time, as in Spark's rows."""
     return time.astimezone(timezone.utc)

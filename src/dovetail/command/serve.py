@@ -33,7 +33,12 @@ def serve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the page of a query that runs elsewhere or has ended, until Ctrl-C."""
+    """Serve the page of a query that runs elsewhere or has ended, until Ctrl-C.
+
+    The address is printed first, with --json as an object of url. It has the token, if there is
+    one: without --token, none on this machine's own addresses. Spark is started only for a
+    topology, or if the checkpoint cannot be read from a local disk.
+    """
     needs_spark = bool(topology) or local_stores("serve", checkpoint, None) is None
     with session() if needs_spark else nullcontext() as spark:
         results = [load_topology(name, Planned).plan for name in topology or ()]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def session() -> Iterator[SparkSession]:
-    """Yield the active Spark session of this process. If there is none, yield a new local one
-    without output, which is stopped after the block. If none can be made, show what Spark has
-    printed.
+    """Yield the active Spark session of this process, which stays open. If there is none, yield a
+    new local one, which is stopped after the block. What Spark then writes to standard error goes
+    to a temporary file, which is printed only if no session can be made.
 
     Raises Spark's own error then, and ``ConfigurationError`` where ``SPARK_REMOTE`` is set.
     """
@@ -68,7 +68,7 @@ def open_stores(caller: str, checkpoint: str, batch: int | None) -> Iterator[Che
     stored = local_stores(caller, checkpoint, batch)
     if stored is None:
         with session() as spark:
-            yield CheckpointStores.of(caller, spark, checkpoint, batch)
+            yield CheckpointStores.read_with_spark(caller, spark, checkpoint, batch)
         return
     with refuse_deleted_files(caller, checkpoint):
         yield stored
@@ -107,8 +107,9 @@ def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointS
 
 
 def refuse_other_folder(caller: str, checkpoint: str) -> None:
-    """Raise ``CheckpointError`` for a local folder without the file that each checkpoint of a
-    query has (``BINDING_FILE``). Paths that are no local folder pass: others look at them.
+    """Raise ``CheckpointError`` for a local folder without ``dovetail.json`` (``BINDING_FILE``),
+    the file that each checkpoint of a query has. Paths that are no local folder pass: others look
+    at them.
 
     ``caller``: the command, for the error.
     """

@@ -35,7 +35,13 @@ class OutputFormat(str, Enum):
 
 
 def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = False) -> None:
-    """List the stores of a checkpoint."""
+    """List the stores of a checkpoint, and the offsets up to which its sources are read.
+
+    A row has the stage, operator, store, table, what it holds, rows, bytes, segments, buckets and
+    stream time of a store. With --json one object has batch, offsets and stores. The query may run
+    meanwhile, and nothing is changed. Spark is started only if the checkpoint cannot be read from a
+    local disk.
+    """
     with open_stores("inspect", checkpoint, batch) as stored:
         rows = list(list_stores(stored))
     offsets = rows[0]["offsets"] if rows else []
@@ -77,7 +83,12 @@ def state(
     output: Annotated[str | None, typer.Option(help="A new folder, for parquet.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many rows of a table.")] = 50,
 ) -> None:
-    """Write the rows of a table of a checkpoint. JSON has a row a line."""
+    """Write the rows of a table of a checkpoint. JSON has a row a line; --json is --format json.
+
+    The query may run meanwhile. A key of one column is plain text; one without a row gives none.
+    The limit counts for the format table alone. Parquet needs --output, a folder that is not there
+    yet, which Spark writes. Other rows go to standard output.
+    """
     if as_json:
         format = OutputFormat.json  # noqa: A001
     if (format is OutputFormat.parquet) != (output is not None):
@@ -98,7 +109,8 @@ def state(
     with session() as spark:
         keys = None
         if key is not None:
-            named_store = CheckpointStores.of("state", spark, checkpoint, batch).named(table)
+            stored = CheckpointStores.read_with_spark("state", spark, checkpoint, batch)
+            named_store = stored.store_of(table)
             keys = keys_of_text("state", named_store.store, key)
         frame = read_state(
             spark,
@@ -119,25 +131,27 @@ def state(
 def _read_local_rows(
     stored: CheckpointStores, table: str, key: Sequence[str] | None, columns: Sequence[str] | None
 ) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the names of the columns and the rows of ``table``, a table or a store on a local
-    disk. Rows are lists of values, read as they are asked for. ``key``: texts of keys, None for all
-    rows. ``columns``: names, None for all.
+    """Return (names of columns, rows) of ``table``, the name of a table or a store, from files on a
+    local disk. Rows are lists of values in the order of the names, in no order of keys, read as
+    they are asked for. ``key``: texts of keys (``keys_of_text``), None for all rows. A key without
+    a row gives none, and one given twice gives its rows once. ``columns``: the names wanted, None
+    for all.
 
     Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
-    The rows raise ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for files that
-    go.
+    Reading the rows raises ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for
+    files that were deleted meanwhile.
     """
-    named = stored.named(table)
-    keys = None if key is None else keys_of_text("state", named.store, key)
-    names = list(columns or schema_of(named.store).names)
-    tables = local_rows(stored, named, keys=keys, columns=columns)
+    stage_store = stored.store_of(table)
+    keys = None if key is None else keys_of_text("state", stage_store.store, key)
+    names = list(columns or schema_of(stage_store.store).names)
+    tables = local_rows(stored, stage_store, keys=keys, columns=columns)
     rows = (list(row.values()) for table in tables for row in table.select(names).to_pylist())
     return names, rows
 
 
 def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
-    """Return the rows of a frame one by one, each as a list of its values in the order of columns.
-    Structs are dicts.
+    """Return an iterator over the rows of a frame, each a list of its values in the order of
+    columns. Structs are dicts. Spark runs when the first row is asked for.
     """
     return (list(row.asDict(recursive=True).values()) for row in frame.toLocalIterator())
 
@@ -145,8 +159,9 @@ def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
 def _write_rows(
     names: Sequence[str], rows: Iterator[list[Any]], form: OutputFormat, limit: int
 ) -> None:
-    """Write rows with the columns ``names``: all as JSON, one a line, if ``form`` is ``json``, else
-    the first ``limit`` of them as a table. A line below the table says if there are more.
+    """Print rows, lists of values of the columns ``names``. If ``form`` is ``json``, print all of
+    them, one object a line. Otherwise print the first ``limit`` as a table, and a line below it if
+    there are more.
     """
     if form is OutputFormat.json:
         for row in rows:
@@ -159,10 +174,8 @@ def _write_rows(
 
 
 def _parse_time(text: str) -> datetime:
-    """Return the time in a text of ISO 8601, such as 2026-01-31T12:00:00Z. Without a zone it is in
-    UTC.
-
-    Raises ``ConfigurationError`` for other texts.
+    """Return the aware time in a text of ISO 8601, such as 2026-01-31T12:00:00Z. Without a zone it
+    is in UTC. Raises ``ConfigurationError`` for other texts.
     """
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))

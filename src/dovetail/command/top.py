@@ -48,8 +48,9 @@ class QueryView:
     """The last recorded micro-batches."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the view as data for ``print_json``. Its ``progress`` is None; the caller puts the
-        last recorded micro-batch there.
+        """Return the view as a dict for ``print_json``: ``name``, ``batch``, ``committed``,
+        ``stores``, and ``progress``, always None. The caller puts the last recorded micro-batch
+        there.
         """
         return {
             "name": self.name,
@@ -70,7 +71,12 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print once, and end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a query goes, from its checkpoint or a record of its figures, until Ctrl-C."""
+    """Show how a query goes, from its checkpoint or a record of its figures, until Ctrl-C.
+
+    One of both is needed. With --once or --json, or if standard output is no terminal, print once
+    and end. --json prints an object of name, batch, committed, stores and progress, the last
+    recorded micro-batch or null.
+    """
     looks = _query_views(checkpoint, record)
     console = Console()
     if as_json:
@@ -91,14 +97,15 @@ def top(
 
 
 def _query_views(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
-    """Yield a view with the newest figures at each step, without end. The stores come from
-    ``checkpoint``, a folder, and the micro-batches from ``record``, a file of
-    ``dt.metrics.record``. One of both may be None. If a file of the checkpoint was deleted
-    meanwhile, that view has no stores.
+    """Yield a view with the newest figures at each step, without end. A step does not wait: the
+    pace is the caller's. The stores come from ``checkpoint``, a folder, and the micro-batches from
+    ``record``, a file of ``dt.metrics.record``. One of both may be None. A view has at most the
+    last 60 micro-batches, the oldest first. If a file of the checkpoint was deleted meanwhile, that
+    view has no stores.
 
-    Raises ``ConfigurationError`` if both are None, if the checkpoint is not on a local disk, or if
-    ``record`` is no file of figures. Raises ``CheckpointError`` for another folder. All are raised
-    by the first step.
+    The first step raises ``ConfigurationError`` if both are None, or if the checkpoint is not on a
+    local disk. It also does if rocksdict is not installed, or if ``record`` is no file of figures.
+    It raises ``CheckpointError`` for a local folder that is no checkpoint.
     """
     if checkpoint is None and record is None:
         raise ConfigurationError("top", "nothing to show is given", "Give CHECKPOINT or --record")
@@ -133,10 +140,10 @@ def _query_views(checkpoint: str | None, record: str | None) -> Iterator[QueryVi
 
 
 def query_screen(view: QueryView, now: datetime) -> RenderableType:
-    """Return what the terminal shows of a query at the time ``now``: a headline, then the figures
-    that ``view`` has.
+    """Return the part of the screen for a query at the time ``now`` (aware, in UTC): a headline,
+    then the figures that ``view`` has.
 
-    If a micro-batch has been reported, grids of its inputs and stages, a line of bars and the
+    If a micro-batch has been recorded, grids of its inputs and stages, a line of bars and the
     left-out rows follow. The stores come last, if there are any.
     """
     parts: list[RenderableType] = [_headline(view, now)]
@@ -160,8 +167,9 @@ def query_screen(view: QueryView, now: datetime) -> RenderableType:
 
 
 def _headline(view: QueryView, now: datetime) -> Text:
-    """Return the headline of ``view``: the name, the last micro-batch, with its duration and phases
-    if it is recorded, and the time from its commit to ``now``.
+    """Return the headline of ``view``: its name and last micro-batch, with duration and phases if
+    it is recorded. The time from its commit to ``now`` follows, if it is known. ``now``: aware, as
+    ``view.committed``.
     """
     line = Text(view.name, style="bold")
     if view.progress:
@@ -180,8 +188,9 @@ def _headline(view: QueryView, now: datetime) -> Text:
 
 
 def _inputs_grid(progress: Progress) -> Grid:
-    """Return the inputs of a micro-batch as a grid: one line each, with its rows, rows per second
-    and what Spark says it is behind. Without inputs the grid has its head only.
+    """Return the inputs of a micro-batch as a grid with a line for each: its name, rows, rows per
+    second, and each count by which Spark says that it is behind. Without inputs the grid has its
+    head only.
     """
     return _make_grid(
         "input",
@@ -201,8 +210,9 @@ def _inputs_grid(progress: Progress) -> Grid:
 
 
 def _stages_grid(progress: Progress) -> Grid:
-    """Return the stages of a micro-batch as a grid: one line each, with rows and changes per
-    second, times and the size of its state. Without stages the grid has its head only.
+    """Return the stages of a micro-batch as a grid with a line for each: its index from 1 and
+    title, rows and changes per second, three times in ms, and the size of its state in MB. Without
+    stages the grid has its head only.
     """
     names = ["rows/s", "changes/s", "work ms", "state ms", "slowest ms", "state MB"]
     return _make_grid(
@@ -252,9 +262,9 @@ def _stores_grid(stores: Sequence[Mapping[str, Any]]) -> Grid:
 
 
 def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Grid:
-    """Return a table with the columns ``first``, which is text, and ``names``. Columns are aligned
-    to the right, but ``an example`` and ``table`` to the left. ``rows``: the first cell of each
-    line, and its others.
+    """Return a grid with the columns ``first``, which is text, and ``names``. Columns are aligned
+    to the right, but ``an example`` and ``table`` to the left. ``rows``: (first cell, other cells)
+    of each line, as many others as ``names``.
     """
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
     grid.add_column(first, overflow="fold")
@@ -267,8 +277,9 @@ def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Seque
 
 
 def _rate_bars(batches: Sequence[Progress]) -> Text:
-    """Return the rows a second of each micro-batch in ``batches``, one or more, as a line of bars.
-    The highest bar is the largest rate, which stands before them.
+    """Return a line of bars, one for the rows per second of each micro-batch in ``batches``, at
+    least one. The highest bar is the largest rate, which stands before them. A duration of 0 counts
+    as a millisecond.
     """
     rates = [batch.rows / max(batch.total_ms, 1) * 1000 for batch in batches]
     most = max(rates) or 1.0

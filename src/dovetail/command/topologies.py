@@ -43,7 +43,11 @@ def explain(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a topology, its stages, their shuffles and their state."""
+    """Print a topology, its stages, their shuffles and their state.
+
+    Its module is imported, and no query runs. --json prints an object of nodes, edges and stages,
+    whatever --format is.
+    """
     with session():
         planned = load_topology(topology, Planned)
         if as_json:
@@ -57,9 +61,10 @@ def explain(
 
 def load_topology(name: str, kind: type[P]) -> P:
     """Return the topology that ``name`` names as ``module:name``, or that the function of that name
-    makes. The working directory is put before the paths of modules.
+    returns when called. The module is imported; the working directory is put before the paths of
+    modules for good.
 
-    Raises ``ConfigurationError`` if there is none, if the function takes an argument, or if the
+    Raises ``ConfigurationError`` if there is none, if the function needs an argument, or if the
     result is not of ``kind``. Other errors of the module or the function pass.
     """
     module, colon, attribute = name.partition(":")
@@ -81,8 +86,8 @@ def load_topology(name: str, kind: type[P]) -> P:
 
 
 def _refuse_arguments(name: str, function: Callable[..., Any]) -> None:
-    """Raise ``ConfigurationError`` for a function that cannot be called without arguments.
-    ``name``: its name in the error.
+    """Raise ``ConfigurationError`` for a function that cannot be called without arguments, naming
+    them. ``name``: the function's name in the error.
     """
     needed = [
         parameter.name

@@ -23,7 +23,10 @@ def why(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows of inputs that make a row of a result, or why there is no such row."""
+    """Print the rows of inputs that make a row of a result, or why there is no such row.
+
+    The state after the last committed micro-batch counts, and the query may run meanwhile.
+    """
     texts = dict(part.partition("=")[::2] for part in key)
     with session() as spark:
         node = load_topology(topology, Planned).plan

@@ -63,11 +63,24 @@ def align_inputs(
     cache: SegmentCache,
 ) -> AlignedRows:
     """Let through the rows that need not wait, stored ones and those of the batch, and store the
-    others. Blobs are written, the manifest is not. ``fragment``: one with ``align_us``.
+    others. Segments are written as blobs; the manifest is not.
 
-    ``incoming``: for each source the batch's rows, from ``pieces``. ``before``: the manifest before
-    the batch. ``manifest``: the same with the largest timestamps read by any bucket, and with the
-    times at which sources last brought something. ``now_us``: the batch's wall-clock time.
+    Return the rows let through (``batches``) and a copy of ``manifest`` with new times. Also return
+    the ``stores`` of the waiting rows, by their names in the manifest. The new ``stream_time_us``
+    of a source is the time up to which its rows were let through. The new ``logs`` has the times of
+    its logs.
+
+    - ``fragment``: one with ``align_us``, the wall-clock time for which inputs wait at most.
+    - ``incoming``: for each source the batch's rows; ``pieces``: the pieces that they came in.
+    - ``before``: the manifest before the batch.
+    - ``manifest``: the same with the largest timestamps read by any bucket, and the wall-clock
+      times at which sources last brought something.
+    - ``now_us``: the batch's wall-clock time.
+
+    Of each source, rows are let through up to the smallest time, inclusive, that it and the other
+    sources have reached. That time never goes back. A source with logs of its own has reached the
+    time of its slowest log. A source or log that has brought nothing for ``align_us`` is not waited
+    for. If no other source is waited for, only the source's own time counts.
     """
     assert fragment.align_us is not None
     span_us = max(fragment.align_us, 1)
@@ -136,10 +149,13 @@ def align_inputs(
 def _advance_logs(
     logs_before: Logs, pieces: Sequence[Piece], source_index: int, now_us: int
 ) -> Logs:
-    """Return for each log of the source with index ``source_index``, by the log's number: (largest
-    timestamp read, wall-clock time when the log last brought something), this batch included. Logs
-    of which nothing came keep their entry in ``logs_before``. ``pieces``: those of all sources in
-    the batch. ``now_us``: its wall-clock time.
+    """Return two times for each log of a source, by the log's id, this batch included. They are the
+    largest timestamp read, and the wall-clock time when the log last brought something.
+
+    ``logs_before``: the same before the batch; logs of which nothing came stay as they are.
+    ``pieces``: those of all sources in the batch; those without log runs are skipped.
+    ``source_index``: the index of the source. ``now_us``: the batch's wall-clock time in
+    microseconds.
     """
     logs = dict(logs_before)
     for piece in pieces:
@@ -155,21 +171,23 @@ def _slowest_clock_us(logs: Logs, now_us: int, span_us: int) -> int | None:
     """Return the smallest of the largest timestamps of the ``logs`` that are waited for, or None if
     none is.
 
-    A log is waited for if it brought something less than ``span_us`` before ``now_us``, by the wall
-    clock.
+    ``logs``: by a log's id, its largest timestamp and the wall-clock time when it last brought
+    something. A log is waited for if that is less than ``span_us`` before ``now_us``.
     """
     waited_for = (high for high, heard in logs.values() if now_us - heard < span_us)
     return min(waited_for, default=None)
 
 
 def _wait_until_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | None) -> Ints:
-    """Return the stream time of the other inputs until which each row of ``batch`` waits:
-    int64[rows].
+    """Return the time for which each row of ``batch`` waits: int64[rows], microseconds. The row is
+    let through once all other inputs have reached that time.
 
-    That is the row's clock: the largest timestamp that its log has had by then, earlier batches
-    included. So rows of a log keep their order. A row of another stage has its own event time.
-    ``read_us``: the largest timestamp of the source before the batch, None for none. ``logs``: the
-    same by log, as ``_advance_logs`` returns it.
+    It is the row's clock: the largest timestamp that its log has had by then, earlier batches
+    included. So rows of a log keep their order. A row of another stage waits for its own event
+    time.
+
+    ``logs``: by a log's id, its largest timestamp before the batch and when it last brought
+    something. ``read_us``: the largest timestamp of the source before the batch, None for none.
     """
     if source.arrival.carries:
         return batch.rows.column(EVENT_TIME).to_numpy()  # type: ignore[no-any-return]
@@ -178,9 +196,13 @@ def _wait_until_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int | 
 
 
 def _log_times_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) -> Ints | int:
-    """Return for each row of ``batch`` the largest timestamp of its log in ``logs``: int64[rows],
-    ``NO_TIME`` for a log that is not in it. If the source has no logs of its own, return
-    ``read_us`` alone.
+    """Return for each row of ``batch`` the largest timestamp of its log: int64[rows], ``NO_TIME``
+    for a log that is not in ``logs``. If the source has no logs of its own, return ``read_us``
+    alone, an int.
+
+    ``logs``: by a log's id, its largest timestamp and the wall-clock time when it last brought
+    something. They are those before the batch or with it, as the caller needs. ``read_us``: the
+    largest timestamp of the source, likewise.
     """
     if not source.arrival.by_own_logs:
         return read_us
@@ -192,12 +214,14 @@ def _log_times_us(source: SourceSpec, batch: Batch, logs: Logs, read_us: int) ->
 def _let_through(
     source: SourceSpec, waited: pa.Table, incoming: Batch, passing: Mask, due_us: Ints
 ) -> Batch:
-    """Return a batch of the rows ``waited``, which come by due time, then the passing rows of
+    """Return a batch of the rows ``waited``, which lie by due time, then the passing rows of
     ``incoming``. Rows of a source with logs of its own lie by log and position instead.
 
-    ``passing``: bool[rows of the batch]; ``due_us``: int64[rows of the batch]. A row's clock is the
-    time until which it waited or would have waited. With own logs, it is the largest such time of
-    the log so far. ``waited`` has ``_due`` besides the source's columns.
+    ``waited``: rows from the queue, the source's columns and ``_due``. ``passing``: bool[rows of
+    ``incoming``]. ``due_us``: int64[rows of ``incoming``], the time for which each row waits.
+
+    A row's clock is the time for which it waited or would have waited. With own logs, it is the
+    largest such time of the log so far.
     """
     clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])
     waited = waited.drop_columns(DUE)

@@ -36,7 +36,7 @@ from dovetail.laws.arrival import NEVER, Stairs, clocks_with_left_out, running_c
 from dovetail.physical.source import RowArrival, SourceSpec
 
 _GAPS_MAX = 64
-"""The largest number of gaps, the widest first, at which the rows of a log are cut into runs."""
+"""The most gaps, the widest first, at which the rows of a log are cut into runs."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,16 @@ class ArrivalFacts:
 def arrange_rows(
     source: SourceSpec, rows: pa.Table, counted: Mask | None, left_out: Mask | None
 ) -> tuple[pa.Table, ArrivalFacts]:
-    """Return an input partition's rows with the columns of ``wire_schema``, and the facts on them
-    that all buckets hear. Rows with places in logs are put in the order of these, but not those of
-    another stage.
+    """Return an input partition's rows with the columns of ``source.wire_schema``, and the facts on
+    them that all buckets hear: largest time (``high_us``), log ``runs``, and ``stairs``, the steps
+    of stream time.
 
-    ``rows``: at least one row of ``travel_schema``, in the order of reading. ``counted``:
-    bool[rows], those that advance stream time, None for all. ``left_out``: bool[rows], those that a
-    condition leaves out, None for none.
+    ``rows``: at least one row of ``source.travel_schema``, in the order of reading. ``counted``:
+    bool[rows], the rows that advance stream time, None for all. ``left_out``: bool[rows], the rows
+    that a condition leaves out, None for none. They stay in the result.
+
+    Rows with positions in logs are sorted by log and position. Those of another stage are returned
+    as they are, since they bring all columns of ``source.wire_schema``.
     """
     arrival = source.arrival
     if not arrival.clocked:
@@ -98,9 +101,12 @@ def arrange_rows(
 
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:
-    """Return the facts on rows of another stage, from the columns that they bring
-    (``arrival.carries``). Rows without stream time count by their event time. ``counted``:
-    bool[rows], those that advance stream time, None for all.
+    """Return the facts on rows of another stage: their largest stream time (``high_us``) and, if
+    another source asks, its steps (``stairs``). There are no log runs (``runs`` is None).
+
+    Stream time is the column ``_stream_time`` if the rows carry one, else their event time.
+    ``counted``: bool[rows], the rows that advance stream time, None for all. ``rows``: at least
+    one.
     """
     has_stream_time = STREAM_TIME in arrival.carries
     time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
@@ -114,23 +120,24 @@ def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) ->
 
 
 def stairs_of(changes: pa.Table) -> pa.Table | None:
-    """Return the steps of stream time over the changes of a stage as a table of ``STAIRS``, by
-    ascending position, or None.
+    """Return the steps of stream time over the changes of a stage as a table of ``STAIRS``
+    (position, stream time), ascending, or None.
 
-    It is None unless the changes have both a place in a shared log and a stream time. Only then are
-    the steps not known otherwise.
+    ``changes``: a stage's output table. The result is None unless it has both ``_sequence``, the
+    position in a log that all inputs share, and ``_stream_time``.
     """
     if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
         return None
-    stairs = Stairs.of(*(changes.column(name).to_numpy() for name in (SEQUENCE, STREAM_TIME)))
+    stairs = Stairs.build(*(changes.column(name).to_numpy() for name in (SEQUENCE, STREAM_TIME)))
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)
 
 
 def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
-    """Return the order of ``rows`` by their places in logs, as row indices: int64[rows], None if
-    they have it already. Rows with own logs go by log, then by position.
+    """Return the order of ``rows`` by their positions in logs, as row indices: int64[rows], or None
+    if they lie in it already.
 
-    Most sources bring them so.
+    With logs of their own, rows go by ``_log_partition``, then by ``_sequence``; else by
+    ``_sequence``. Most sources bring them so.
     """
     position = rows.column(SEQUENCE).to_numpy()
     log = rows.column(LOG_PARTITION).to_numpy() if arrival.by_own_logs else np.zeros_like(position)
@@ -151,12 +158,12 @@ def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
 # | 3 | 1 | 2 | 2, begins with another log |
 # | 4 | 1 | 3 | 2 |
 def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
-    """Return the run of each row, int64[rows], and the index of the first row of each run,
+    """Return the index of each row's run, int64[rows], and the index of the first row of each run,
     int64[runs]. ``rows``: at least one, in the order of their logs.
 
     A run begins where the file or its block (``by_file``) or the log (``by_own_logs``) changes.
-    With own logs, it also begins after gaps in the sequence, the ``_GAPS_MAX`` widest at most.
-    Other sources have one run.
+    With own logs, it also begins after a gap, where ``_sequence`` rises by more than 1. Only the
+    ``_GAPS_MAX`` (64) widest gaps of all ``rows`` count. Other sources have one run.
     """
     begins = np.zeros(len(rows), np.bool_)
     begins[0] = True
@@ -179,11 +186,13 @@ def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
 def _runs_table(
     arrival: RowArrival, rows: pa.Table, first: Ints, last: Ints, high_us: Ints
 ) -> pa.Table:
-    """Return a table of ``RUNS``, a row per run in order, with the columns that the source's kind
-    of log needs; other numbers are 0, other paths null.
+    """Return a table of ``RUNS``, a row per log run in order, with ``_high`` for all. Rows by file
+    also have ``_file_time``, ``_file_path`` and ``_file_block``. Own logs have ``_log_partition``,
+    ``_first`` and ``_last``, the positions of both ends. Other int columns are 0, other paths null.
 
-    ``first``, ``last``: int64[runs], the first and the last row of each run, inclusive.
-    ``high_us``: int64[runs], the largest stream time in each run.
+    ``rows``: the input partition's rows in order of their logs. ``first``, ``last``: int64[runs],
+    the first and the last row of each run, inclusive. ``high_us``: int64[runs], the largest stream
+    time in each run.
     """
     none = pa.array(np.zeros(len(first), np.int64))
     columns = dict.fromkeys(RUNS.names, none) | {FILE_PATH: pa.nulls(len(first), pa.string())}
@@ -200,10 +209,11 @@ def _runs_table(
 
 
 def _with_left_out_times(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Table:
-    """Return ``runs``, a table of ``RUNS``, with ``_low`` and ``_trail`` replaced by the times that
-    ``LogRuns`` needs of rows that are left out.
+    """Return ``runs``, a table of ``RUNS``, with the columns ``_low`` and ``_trail`` replaced.
 
-    ``low_us``, ``trail_us``: int64[runs] each, as in ``LogRuns``.
+    ``low_us``: int64[runs], the stream time of the run's first row that no condition leaves out,
+    ``NEVER`` for none. ``trail_us``: int64[runs], the largest timestamp of the rows left out after
+    the run's last other row, ``NO_TIME`` for none.
     """
     for name, time_us in ((LOW, low_us), (TRAIL, trail_us)):
         runs = runs.set_column(RUNS.names.index(name), name, pa.array(time_us))
@@ -211,11 +221,12 @@ def _with_left_out_times(runs: pa.Table, low_us: Ints, trail_us: Ints) -> pa.Tab
 
 
 def _stairs_table(arrival: RowArrival, rows: pa.Table, clock_us: Ints, time_us: Ints) -> pa.Table:
-    """Return the steps of stream time over the rows of a source as a table of ``STAIRS``.
+    """Return the steps at which stream time rises over the rows of a source as a table of
+    ``STAIRS`` (position, stream time), ascending.
 
-    Steps are at positions in the shared log, or at clocks if there is none. ``clock_us``:
-    int64[rows], the clock of each row. ``time_us``: int64[rows], its stream time.
+    ``clock_us``: int64[rows], the clock of each row. ``time_us``: int64[rows], its stream time.
+    Steps are at positions in the shared log, or at clocks if there is none.
     """
     position = rows.column(SEQUENCE).to_numpy() if arrival.by_shared_log else clock_us
-    stairs = Stairs.of(position, time_us)
+    stairs = Stairs.build(position, time_us)
     return pa.table({POSITION: stairs.position, STREAM_TIME: stairs.time_us}, schema=STAIRS)

@@ -26,27 +26,27 @@ class BucketReport:
     """The work of one bucket. It is complete once all changes have been taken."""
 
     rows: list[int]
-    """The number of rows that came, by input."""
+    """The count of rows that came, by input."""
     stream_us: list[int | None]
     """The stream time at the end of the micro-batch, by input; None before its first row."""
     tombstones: list[int]
-    """The number of tombstones among ``rows``, by input."""
+    """The count of tombstones among ``rows``, by input."""
     matched: list[int] = field(default_factory=list)
-    """The number of records that found rows on all other sides, by
+    """The count of records that found rows on all other sides, by
     ``Fragment.match_counted_inputs``.
     """
     unmatched: list[int] = field(default_factory=list)
-    """The number of records that did not find such rows, by ``Fragment.match_counted_inputs``."""
+    """The count of records that did not find such rows, by ``Fragment.match_counted_inputs``."""
     waiting: list[int] = field(default_factory=list)
-    """The number of stored rows that wait for a time, by ``Fragment.waits``."""
+    """The count of stored rows that wait for a time, by ``Fragment.waits``."""
     stored_rows: int = 0
-    """The number of rows in the segments of all stores."""
+    """The count of rows in the segments of all stores."""
     stored_bytes: int = 0
     """The size of these segments without compression."""
     changes: int = 0
-    """The number of emitted changes, deletes among them."""
+    """The count of emitted changes, deletes among them."""
     deletes: int = 0
-    """The number of deletes among ``changes``."""
+    """The count of deletes among ``changes``."""
     read_us: int = 0
     """The time in which tasks waited for the rows that they packed for this bucket and others."""
     pack_us: int = 0
@@ -62,21 +62,26 @@ class BucketReport:
     state_us: int = 0
     """The time that reads and writes of the state store took."""
     state_calls: int = 0
-    """The number of reads and writes of the state store."""
+    """The count of reads and writes of the state store."""
     ended_us: int = 0
     """The wall-clock time at which the bucket was done."""
 
     @classmethod
-    def of(cls, stream_us: Sequence[int | None]) -> BucketReport:
-        """Return the report of a bucket without rows so far. ``stream_us``: the stream time of each
-        input in microseconds, None before its first row.
+    def empty(cls, stream_us: Sequence[int | None]) -> BucketReport:
+        """Return the report of a bucket without rows so far. All counts and times are 0; ``rows``
+        and ``tombstones`` have a 0 for each input. ``matched``, ``unmatched`` and ``waiting`` are
+        empty lists, to be filled later.
+
+        ``stream_us``: the stream time of each input in microseconds, None before its first row. The
+        report has a copy.
         """
         none = [0] * len(stream_us)
         return cls(none, [*stream_us], [*none])
 
     def add_rows(self, tables: Sequence[pa.Table]) -> None:
-        """Add the numbers of rows and tombstones that arrived. ``tables``: one table per input, in
-        order; a table may be empty.
+        """Add the counts of rows and tombstones in each input's table to that input's elements of
+        ``rows`` and ``tombstones``. ``tables``: one per input, in order, each with ``_deleted``; a
+        table may be empty. A null in ``_deleted`` is no tombstone.
         """
         for source, table in enumerate(tables):
             if count := len(table):
@@ -84,8 +89,9 @@ class BucketReport:
                 self.tombstones[source] += _count_deletes(table)
 
     def add_pairs(self, counts: Counts, names: Sequence[str]) -> None:
-        """Append the numbers of records with and without a match for each input in ``names``; 0 for
-        an input without counts.
+        """Append one count per input in ``names`` to ``matched`` and ``unmatched``: its records
+        with and without a match in ``counts``, 0 for an input without such counts. Call it once; a
+        second call would append further elements.
         """
         for name in names:
             matched, unmatched = counts.pairs.get(name, (0, 0))
@@ -93,10 +99,10 @@ class BucketReport:
             self.unmatched.append(unmatched)
 
     def add_state(self, stores: Mapping[str, Runs]) -> None:
-        """Add the rows and bytes of the segments of all ``stores`` to ``stored_rows`` and
+        """Add the rows and uncompressed bytes of all segments in ``stores`` to ``stored_rows`` and
         ``stored_bytes``.
 
-        Rows that newer rows hide count, too. The segments themselves are not read.
+        Rows that newer rows of their key hide count, too. The segments themselves are not read.
         """
         for runs in stores.values():
             for run in runs.runs:
@@ -105,11 +111,12 @@ class BucketReport:
                     self.stored_bytes += segment.size_bytes
 
     def add_times(self, began_us: int, receive_us: int, packed: Sequence[PackTime]) -> None:
-        """Set ``began_us``, ``receive_us`` and the times of packing, in place of former ones.
+        """Set ``began_us``, ``receive_us`` and the three times of packing. Former values are
+        replaced, not added to.
 
         ``began_us``: the wall-clock time of the begin. ``receive_us``: the microseconds that taking
-        in rows took. ``packed``: the times of the packed rows that arrived, perhaps none. Durations
-        are added up, and the last wall-clock time counts.
+        in rows took. ``packed``: the times of the packed rows that arrived. ``read_us`` and
+        ``pack_us`` become the sums over ``packed``, ``packed_us`` the latest; 0 without any.
         """
         self.began_us, self.receive_us = began_us, receive_us
         self.read_us = sum(time.read_us for time in packed)
@@ -117,10 +124,11 @@ class BucketReport:
         self.packed_us = max((time.packed_us for time in packed), default=0)
 
     def count_changes(self, changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yield the tables of ``changes`` unchanged, and count their rows and deletes.
+        """Yield the tables of ``changes`` unchanged, and add their rows to ``changes`` and their
+        deletes to ``deletes``.
 
-        Add to ``work_us`` the time until each table is there, without the time in which the caller
-        works on it.
+        The time until each table is there is added to ``work_us``, without the time in which the
+        caller works on it.
         """
         tables = iter(changes)
         while True:
@@ -134,8 +142,8 @@ class BucketReport:
             yield table
 
     def as_text(self) -> str:
-        """Return the report as a JSON list: the version, then all fields. ``from_text`` reads it
-        back.
+        """Return the report as a JSON list: the version (2), then all fields in the order of their
+        definition. ``from_text`` reads it back.
 
         It is short, since Spark keeps one of each bucket for the last 100 micro-batches.
         """
@@ -143,7 +151,7 @@ class BucketReport:
 
     @classmethod
     def from_text(cls, text: str) -> BucketReport:
-        """Return the report that ``as_text`` wrote. A text of another version raises
+        """Return the report that ``as_text`` wrote as ``text``. A text of another version raises
         ``AssertionError``.
         """
         version, *values = json.loads(text)
@@ -152,5 +160,5 @@ class BucketReport:
 
 
 def _count_deletes(table: pa.Table) -> int:
-    """Return the number of rows of ``table`` whose ``_deleted`` is true; null does not count."""
+    """Return the count of rows of ``table`` whose ``_deleted`` is true; null does not count."""
     return sum([chunk.true_count for chunk in table.column(DELETED).chunks])

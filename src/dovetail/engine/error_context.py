@@ -27,11 +27,12 @@ from dovetail.state.segment import SegmentCache
 
 @contextmanager
 def locate_errors(operator: str, describe_place: Callable[[Exception], str]) -> Iterator[None]:
-    """Raise any exception of the block as a ``DovetailError`` that says where it happened, in
-    ``where``. A ``DovetailError`` stays and gets the text, unless it has one; any other
-    ``Exception`` becomes a ``BatchError`` of ``operator``.
+    """Return a context manager that raises any ``Exception`` of its block as a ``DovetailError``
+    with a text in ``where``, the place of the failure.
 
-    ``describe_place``: returns the text for an exception. It is called only on failure.
+    A ``DovetailError`` stays and gets the text, unless it has one. Any other becomes the cause of a
+    ``BatchError`` of ``operator``. ``describe_place``: returns the text for an exception; it is
+    called only on failure.
     """
     try:
         yield
@@ -49,9 +50,12 @@ def locate_errors(operator: str, describe_place: Callable[[Exception], str]) -> 
 
 
 def place_of_failure(fragment: Fragment, bucket: int, share: Share | None = None) -> str:
-    """Return a text with the tables, the key if it is known, and the bucket of a failure in
-    ``fragment``. ``share``: the rows of the one key on which the fragment fails, at least one; None
-    if the key is not known, and then all tables are named.
+    """Return a text that names the tables, the key if it is known, and the bucket of a failure in
+    ``fragment``, with semicolons between.
+
+    ``bucket``: the index of the bucket. ``share``: the rows of the one key on which the fragment
+    fails, at least one; only tables with rows are named then. None if the key is not known; then
+    all tables are named.
     """
     read = [
         source.title
@@ -68,15 +72,18 @@ def place_of_failure(fragment: Fragment, bucket: int, share: Share | None = None
 def failing_key(
     share: Share, run: Callable[[Share], OperatorOutcome], error: Exception
 ) -> Share | None:
-    """Return the share of one key on which ``run`` fails with the type of ``error``, found by
-    halving.
+    """Return the share of one key, by its hash, on which ``run`` fails with exactly the type of
+    ``error``. It is found by halving the keys of ``share``.
 
-    It is None if no single key fails so, or if the share fails without any rows. Trials change no
-    state, and their own errors do not come out.
+    Return None if no single key fails so, or if the share fails without any rows. Trials write to
+    memory only, and their own errors do not come out. ``run`` is called about once for each
+    halving, and its ``chunks`` are read to the end.
     """
 
     def fails_alike(part: Share) -> bool:
-        """Return True if ``run`` fails on ``part`` with the type of ``error``."""
+        """Return True if ``run`` fails on ``part`` with exactly the type of ``error``, perhaps only
+        as the chunks are read.
+        """
         try:
             deque(
                 run(replace(part, blobs=_TrialBlobs(share.blobs), cache=SegmentCache())).chunks, 0
@@ -104,8 +111,8 @@ def _key_hashes(share: Share) -> Ints:
 
 
 def _rows_of_keys(share: Share, keys: Ints) -> Share:
-    """Return ``share`` with only the rows whose key hash is among ``keys``, in their order. A
-    source may then have no rows.
+    """Return ``share`` with only the rows whose key hash is among ``keys``, in their order; sources
+    may then be without rows. ``keys``: int64, hashes in any order.
     """
     batches = []
     for batch in share.batches:
@@ -118,18 +125,22 @@ class _TrialBlobs:
     """Blobs that read from others and write to memory only."""
 
     def __init__(self, stored: Blobs) -> None:
-        """Begin a trial on the blobs ``stored``, which stay as they are."""
+        """Begin a trial on ``stored``: reads fall back to it, writes never reach it."""
         self._stored = stored
         self._own: dict[str, bytes | None] = {}
 
     def get(self, name: str) -> bytes | None:
-        """Return the blob of this name as the trial has left it, None if there is none."""
+        """Return the blob named ``name`` as the trial has left it, None if it is missing or
+        deleted.
+        """
         return self._own[name] if name in self._own else self._stored.get(name)
 
     def put(self, name: str, blob: bytes) -> None:
-        """Keep ``blob`` under ``name`` in memory, for the trial alone."""
+        """Keep ``blob`` under ``name`` in memory for this trial alone, in place of any former
+        one.
+        """
         self._own[name] = blob
 
     def delete(self, name: str) -> None:
-        """Treat the blob of this name as deleted, for the trial alone, whether it exists or not."""
+        """Treat the blob named ``name`` as deleted, for this trial alone. It need not exist."""
         self._own[name] = None

@@ -21,54 +21,66 @@ class Flow(ABC, Generic[R, P]):
     """The way in which rows travel, with two kinds of rows.
 
     ``R`` are the changes of a stage as flat rows. ``P`` are packed rows, on their way to the
-    buckets of stages or to where results leave. The rows that pass a step come out of it together
-    with its own.
+    buckets of stages or to where results leave.
+
+    Each step sends all its rows to one other step. So rows for a later step may travel through
+    others, which leave them unchanged. They come out of each step together with its own rows.
     """
 
     @abstractmethod
     def read_source(self, step: RouteStep) -> P:
-        """Return the rows of the source that ``step`` reads, packed by key for each stage that
-        reads them.
+        """Return the rows of the source that ``step`` reads as packed rows. The one ``P`` has them
+        once for each stage input in ``step.readings``, partitioned by that input's key.
         """
 
     @abstractmethod
     def pack_rows(self, step: RouteStep, rows: R) -> P:
-        """Return ``rows``, the changes of the stage or relay of ``step``, packed by key for each
-        stage that reads them.
+        """Return ``rows``, the flat changes of the stage or relay of ``step``, as packed rows
+        (``P``): once for each stage input that reads them, partitioned by its key. A relay applies
+        a view to a stage's changes.
 
-        For relays, and as a result, they are packed whole, as they are.
+        For relays behind this step, and as a result, rows are packed whole, as they are. Rows for
+        other steps, which travel along in ``rows``, are returned, too.
         """
 
     @abstractmethod
     def run_partitioned(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run the stage of ``step`` on its packed ``inputs``, and return its changes packed and
-        partitioned by a hash column in them.
+        """Run the stage of ``step`` on its packed ``inputs``, one item per step before it. Return
+        its changes as packed rows (``P``), partitioned by a hash column in them. Rows for other
+        steps among the ``inputs`` are returned with them, unchanged.
 
-        Exactly one stage reads the changes.
+        Only for a step whose changes exactly one stage reads (``step.hash_column_edge``).
         """
 
     @abstractmethod
     def run_to_result(self, step: RouteStep, inputs: list[P]) -> P:
-        """Run the stage of ``step`` on its packed ``inputs``, and return its changes as a result
-        that no stage reads.
+        """Run the stage of ``step`` on its packed ``inputs``, one item per step before it. Return
+        its changes packed as a result that no stage reads. Rows for other steps among the
+        ``inputs`` are returned with them, unchanged.
         """
 
     @abstractmethod
     def run_to_changelog(self, step: RouteStep, inputs: list[P]) -> R:
-        """Run the stage of ``step`` on its packed ``inputs``, and return the changelog of the
-        stage's node, as flat rows.
+        """Run the stage of ``step`` on its packed ``inputs``, one item per step before it. Return
+        the changelog of the stage's node as flat rows (``R``). Rows for other steps among the
+        ``inputs`` travel along in it, unchanged.
         """
 
     @abstractmethod
     def relayed_rows(self, step: RouteStep, inputs: list[P]) -> R:
-        """Return the rows among ``inputs`` that are for the relay of ``step``, as the changelog of
-        the relayed stage's node.
+        """Return the rows among ``inputs`` that are for the relay of ``step``, as flat rows
+        (``R``): the changelog of the relayed stage's node. A relay applies a view to a stage's
+        changes.
+
+        ``inputs``: packed rows, one item per step before it. Rows for other steps among them travel
+        along in the result, unchanged.
         """
 
 
 def run_single_result(plan: Plan, flow: Flow[R, P]) -> R:
-    """Run a plan with a single result (``Plan.has_one_result``), and return the changelog of that
-    result's stage.
+    """Run all steps of a plan with a single result by ``flow``, and return the changelog of that
+    result's stage, as flat rows. The plan must have ``has_one_result``, else ``AssertionError`` is
+    raised. Views of the result are not applied.
     """
     assert plan.has_one_result
     (last,) = plan.last_steps
@@ -76,22 +88,23 @@ def run_single_result(plan: Plan, flow: Flow[R, P]) -> R:
 
 
 def run_results(plan: Plan, flow: Flow[R, P]) -> list[P]:
-    """Run a plan and return all results, packed: one item for each of ``Plan.last_steps``, the
-    steps after which nothing reads rows.
+    """Run all steps of a plan by ``flow`` and return all results, packed: one item for each of
+    ``Plan.last_steps``, the steps after which nothing reads rows. An item may have the rows of
+    several results. Each step runs once, since it sends all its rows to one other step.
     """
     return [_run_step(end, flow) for end in plan.last_steps]
 
 
 def _run_inputs(step: RouteStep, flow: Flow[R, P]) -> list[P]:
-    """Run all steps before ``step`` and return the rows that each sends, in the order of
-    ``step.before``. A step before several others is run for each.
+    """Run all steps before ``step`` by ``flow``. Return the packed rows that each sends, one item
+    per step in ``step.before``, in that order.
     """
     return [_run_step(earlier, flow) for earlier in step.before]
 
 
 def _run_step(step: RouteStep, flow: Flow[R, P]) -> P:
-    """Run a step by ``flow``, and everything before it. Return the packed rows that leave it, with
-    those that pass it.
+    """Run ``step`` by ``flow``, and everything before it. Return the packed rows that leave it: its
+    own, and those for other steps that travel through it.
     """
     if not isinstance(step.origin, Stage | Relay):
         return flow.read_source(step)

@@ -56,7 +56,7 @@ class BatchOutcome:
     time: Heartbeat | None = None
     """The heartbeat for the stages that read this one; None for none."""
     counts: Counts = field(default_factory=Counts)
-    """The numbers of rows that had no use, by metric; complete once all changes have been taken."""
+    """The counts of rows that had no use, by metric; complete once all changes have been taken."""
     report: BucketReport | None = None
     """The work of the bucket, complete once all changes have been taken; None if there was none."""
 
@@ -79,17 +79,19 @@ def process_batch(
     bucket: int = 0,
     idle: IdleRules | None = None,
 ) -> BatchOutcome:
-    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes. The
-    first table of changes is computed at once, the others as they are taken.
+    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes with
+    counts and times. The first table of changes is computed at once, the others as they are taken.
 
-    ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time, for
-    sources that are waited for; ``bucket``: the bucket's number, for errors; ``idle``: the rules
-    for when nothing comes, if any.
+    - ``pieces``: the bucket's input, each piece with rows of one source; possibly none.
+    - ``blobs``: the bucket's stored state. It has advanced only once all changes have been taken.
+    - ``cache``: the opened segments of this process.
+    - ``now_us``: the batch's wall-clock time, for sources that are waited for.
+    - ``bucket``: the index of the bucket, for errors only.
+    - ``idle``: the rules by which time goes on when nothing comes; None for none.
 
     Raises ``CheckpointError`` for state of another topology, ``StateError`` for another format,
     ``DataError`` for a row that an operator cannot take. Any other exception becomes a
-    ``BatchError``. All name their place (``engine.error_context``), also those raised while changes
-    are taken.
+    ``BatchError``. All name their place, also those raised while changes are taken.
     """
     with locate_errors(fragment.title, lambda _: place_of_failure(fragment, bucket)):
         return _process_batch(fragment, pieces, blobs, cache, now_us, bucket, idle)
@@ -104,12 +106,17 @@ def _process_batch(
     bucket: int,
     idle: IdleRules | None,
 ) -> BatchOutcome:
-    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes.
-    Errors before the operators run do not name where they happened; those of operators do.
+    """Run one micro-batch of one bucket: advance the state in ``blobs`` and return the changes with
+    counts and times. Errors before the operators run do not name their place; those of operators
+    do.
 
-    ``pieces``: the bucket's input, possibly none. ``now_us``: the batch's wall-clock time.
-    ``bucket``: the bucket's number, for errors. ``idle``: the rules for when nothing comes, None
-    for none.
+    - ``pieces``: the bucket's input, possibly none. ``blobs``: its stored state.
+    - ``cache``: the opened segments of this process.
+    - ``now_us``: the batch's wall-clock time. ``bucket``: the index of the bucket, for errors only.
+    - ``idle``: the rules by which time goes on when nothing comes; None for none.
+
+    State has advanced once all changes have been taken. With ``idle`` and without ``align=``, a
+    batch without pieces changes no state and returns no changes, unless stream time goes on.
     """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
@@ -153,7 +160,7 @@ def _process_batch(
     )
     shares = Slices(share, stock, SLICE_BYTES).shares() if sliced else iter([(share, True)])
     counts: Counts = Counts()
-    report = BucketReport.of(after.stream_time_us)
+    report = BucketReport.empty(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
     changes = report.count_changes(
         _run_shares(shares, before, after, waiting_stores, counts, report, bucket)
@@ -172,14 +179,17 @@ def _run_shares(
     report: BucketReport,
     bucket: int,
 ) -> Iterator[pa.Table]:
-    """Yield the changes of ``shares`` in turn, each computed on the state that the one before left.
-    A share comes with True if it is the last. After the last share's operators, store the manifest.
-    The manifest stays as it was if the iteration stops before.
+    """Yield the changes of ``shares`` in turn, as non-empty tables, each share computed on the
+    state that the one before left. After the last share's operators, store the manifest. If the
+    iteration stops before, the manifest stays as it was.
 
-    ``manifest``: that before the batch; ``after``: that at the end but for the operators' stores;
-    ``waiting_stores``: its other stores. Unused rows are added to ``counts``, the rows that come to
-    ``report``. ``bucket``: the bucket's number, for errors. Every error is a ``DovetailError`` that
-    names its place.
+    - ``shares``: pairs of a share (the rows of the batch or of a slice) and True for the last.
+    - ``manifest``: that before the batch; ``after``: that at the end but for the operators' stores.
+    - ``waiting_stores``: the runs of stores that belong to no operator, by name.
+    - ``counts``: unused rows are added; ``report``: the rows that come, and the state, are added.
+    - ``bucket``: the index of the bucket, for errors.
+
+    Every error is a ``DovetailError`` that names its place.
     """
     for part, last in shares:
         share = replace(part, manifest=manifest)
@@ -212,8 +222,8 @@ def _run_shares(
 
 
 def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
-    """Yield the number of rows that wait, for each of ``Fragment.waits``. ``after``: the manifest
-    at the end of the micro-batch.
+    """Yield the count of stored rows that wait for a time, for each of the fragment's ``waits`` in
+    order. It is 0 for a store without rows. ``after``: the manifest at the end of the micro-batch.
     """
     for wait in share.fragment.waits:
         runs = after.stores.get(wait.name)
@@ -228,8 +238,9 @@ def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
 
 
 def _describe_failure(share: Share, bucket: int, error: Exception) -> str:
-    """Return in words which operator and bucket failed with ``error``, and at which key if it can
-    be found. Operators run again to find the key, without a change of state.
+    """Return in words at which tables, bucket and, if it can be found, key ``error`` happened.
+    Operators run again on parts of ``share`` to find the key, without a change of state.
+    ``bucket``: the index of the bucket.
     """
     return place_of_failure(
         share.fragment, bucket, failing_key(share, operator_chain.run_operators, error)
@@ -237,9 +248,12 @@ def _describe_failure(share: Share, bucket: int, error: Exception) -> str:
 
 
 def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[Piece]:
-    """Return the pieces with their rows in memory as tables, in the same order; heartbeats stay as
-    they are. With a ``stock`` of the same pieces, tables have only the columns that order rows, and
-    the rows' numbers in the stock.
+    """Return the pieces with their rows as tables in memory, in the same order; heartbeats stay as
+    they are.
+
+    ``stock``: the rows of the same pieces, without heartbeats. If given, tables have only the
+    columns that order rows, and ``_at``, the rows' indices in the stock. With None, they have all
+    columns.
     """
     piece_index, loaded = 0, []
     for piece in pieces:
@@ -255,8 +269,8 @@ def _pieces_in_memory(pieces: Sequence[Piece], stock: Stock | None) -> Sequence[
 
 
 def latest_times(*times: Times) -> Times:
-    """Return for each input the latest of its times, None if it has none. ``times``: at least one,
-    all of the same inputs.
+    """Return for each input the latest of its times, None if it has none. ``times``: at least one
+    tuple, each with an element per input, in microseconds or None.
     """
     times_by_input = (
         [time for time in of_input if time is not None] for of_input in zip(*times, strict=True)
@@ -265,8 +279,9 @@ def latest_times(*times: Times) -> Times:
 
 
 def _advance_read_times(read_us: Times, pieces: Sequence[Piece]) -> Times:
-    """Return for each input the largest timestamp read, those of ``pieces`` included; None for an
-    input that has had none. ``read_us``: the same before the micro-batch.
+    """Return for each input the largest timestamp read so far, those of ``pieces`` included, in
+    microseconds; None for an input that has had none. ``END_OF_TIME`` of an input that has ended
+    counts, too. ``read_us``: the same before the micro-batch.
     """
     highest: list[int | None] = list(read_us)
     for piece in pieces:

@@ -48,11 +48,12 @@ class IdleRules:
     """The inputs of a stage to which heartbeats come."""
 
     def run_span_at(self, now_us: int) -> tuple[int, int | None]:
-        """Return the run of the query that planned a micro-batch at ``now_us``: its start, and the
-        time without input before stream time goes on, both in microseconds.
+        """Return the start of the query's run that planned a micro-batch at ``now_us``, and the
+        time without input before stream time goes on. Both are in microseconds; the second is None
+        if stream time never goes on.
 
-        That is the latest run that began at or before ``now_us``. Without such a run, return
-        ``now_us`` and None, with which time never goes on.
+        The run is the latest that began at or before ``now_us``. Without such a run, return
+        ``now_us`` and None.
         """
         begun = (run for run in reversed(self.runs) if run[0] <= now_us)
         return next(begun, (now_us, None))
@@ -61,8 +62,9 @@ class IdleRules:
 def idle_us(operator: str, span: Span, plan: Plan) -> int:
     """Return ``span``, the value of ``idle=``, in microseconds.
 
-    ``operator``: the name of the call, for errors. Raises ``PlanError`` if ``span`` is not a span
-    of time, and if nothing in the plan waits for stream time.
+    ``operator``: the name of the call, for errors. ``plan``: the plan of the query. Raises
+    ``PlanError`` if nothing in the plan waits for stream time, or if ``span`` is not a span of
+    time.
     """
     if not any(stage.fragment.holds_us or stage.node.expires for stage in plan.stages):
         raise PlanError(
@@ -88,13 +90,16 @@ class Pause:
 def heard_times(
     known_us: Times, pieces: Sequence[Piece], now_us: int, hears: frozenset[int]
 ) -> Times:
-    """Return for each input the wall-clock time at which it last brought something, this
-    micro-batch included.
+    """Return for each input the wall-clock time in microseconds at which it last brought something,
+    this micro-batch included. The latest time counts, so it never goes back. For an input that
+    never has, it is ``now_us``.
 
-    For an input that never has, that is the time of the first micro-batch that waited for it.
-    ``known_us``: the times before the micro-batch, whose pieces these are. ``now_us``: its
-    wall-clock time. ``hears``: the numbers of the inputs whose heartbeats say such a time
-    themselves. Other pieces count at ``now_us``, if they have a record.
+    - ``known_us``: the times before the micro-batch, None for never.
+    - ``pieces``: those of the micro-batch, of all inputs. A piece without a record
+      (``high_time_us`` is ``NO_TIME``) does not count, unless its input is in ``hears``.
+    - ``now_us``: the micro-batch's wall-clock time, at which its pieces count.
+    - ``hears``: the indices of the inputs to which heartbeats come. Their pieces count at their own
+      ``heard_us``, or not at all if it is ``NO_TIME``.
     """
     times = [*known_us]
     for piece in pieces:
@@ -113,10 +118,13 @@ def heard_times(
 # | 12:00:55 | 55 s | no | after 5 s, when 60 s are over |
 # | 12:02:00 | 120 s | yes | after 12 s: a tenth of the pause |
 def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
-    """Return the pause of a stage at ``now_us``: since when nothing has come, whether stream time
-    goes on, and when to look again. ``heard_us``: the wall-clock time at which each input last
-    brought something, None for never. A pause exactly as long as the span of ``idle`` lets time go
-    on.
+    """Return the pause of a stage at ``now_us``. It has the wall-clock time since which no input
+    has brought anything (``heard_us``). It also has the time at which to look again (``again_us``).
+    ``moves`` is true if stream time goes on.
+
+    ``idle``: the rules of the query. ``heard_us``: the wall-clock time at which each input last
+    brought something. An input with None has been silent since the query's run began. All times are
+    in microseconds. A pause exactly as long as the span of ``idle`` lets time go on.
 
     While stream time goes on, the stage looks again whenever the pause is longer by a tenth. So a
     long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
@@ -132,11 +140,12 @@ def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
 
 def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times:
     """Return the stream time of each input at the wall-clock time ``now_us`` while nothing comes,
-    None for an input that has had none. It never goes back.
+    in microseconds, None for an input that has had none. It never goes back.
 
     That is the largest timestamp read plus the wall-clock time since the input last brought
-    something, or since the run began. For an input in ``idle.hears``, the wall-clock time is not
-    added, since its heartbeats say the time. ``manifest``: what was read and heard.
+    something. It counts from the start of the query's run if that is later. For an input in
+    ``idle.hears``, the wall-clock time is not added, since its heartbeats say the time.
+    ``manifest``: the bucket's, with the times that were read and heard.
     """
     since_us = _silence_starts_us(idle, manifest.heard_us, now_us)
     times: list[int | None] = []
@@ -150,11 +159,12 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
 
 
 def result_time(fragment: Fragment, times: Times) -> int:
-    """Return the stream time of a fragment's results, less the longest that one is held back;
-    ``NO_TIME`` before any.
+    """Return the stream time of a fragment's results in microseconds, less the longest that a
+    result is held back; ``NO_TIME`` before any.
 
-    ``times``: of each input, None before its first. The time is the least of the inputs that are
-    clocks; else the largest of streams, or of all inputs if there are none.
+    ``times``: the stream time of each input, None before its first. The result goes by the smallest
+    time of the inputs in the last operator's ``clocks``, and is ``NO_TIME`` if one of these has
+    none. Without clocks it goes by the largest of streams, or of all inputs if none is a stream.
     """
     known_us = [NO_TIME if time is None else time for time in times]
     if fragment.last.clocks:
@@ -170,10 +180,11 @@ def result_time(fragment: Fragment, times: Times) -> int:
 
 
 def _silence_starts_us(idle: IdleRules, heard_us: Times, now_us: int) -> list[int]:
-    """Return for each input the wall-clock time since which the input has brought nothing.
+    """Return for each input the wall-clock time in microseconds since which it has brought nothing.
+    It is no earlier than the start of the query's run at ``now_us``.
 
-    That is no earlier than the start of the query's run at ``now_us``. ``heard_us``: the last
-    times, None for never.
+    ``heard_us``: the time at which each last brought something. For an input with None, the start
+    of the run is returned.
     """
     start_us, _ = idle.run_span_at(now_us)
     return [max(start_us, time or start_us) for time in heard_us]

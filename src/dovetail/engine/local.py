@@ -28,7 +28,7 @@ from dovetail.base.columns import (
     aggregated_name,
     foreign_name,
 )
-from dovetail.base.validation import Rule, takes
+from dovetail.base.validation import Rule, accepts_argument_count
 from dovetail.engine import flow
 from dovetail.engine.arrival import stairs_of
 from dovetail.engine.batches.pieces import Piece
@@ -72,15 +72,17 @@ from dovetail.plan.views import View, views_of
 
 Hash: TypeAlias = Annotated[
     Callable[[Sequence[pa.Array]], npt.NDArray[np.int64]],
-    Rule("a function of a key's columns", partial(takes, 1)),
+    Rule("a function of a key's columns", partial(accepts_argument_count, 1)),
 ]
+"""A function of a key's columns that returns their hash, int64[rows]. The hash chooses the bucket.
+"""
 
 
 class Parcel(NamedTuple):
     """The unit that travels: a piece for a bucket of stage ``reader``, or rows of a result."""
 
     reader: int
-    """The number of the stage, or the address of the result or relay, that the parcel goes to."""
+    """The index of the stage, or the address of the result or relay, that the parcel goes to."""
     bucket: int
     """The bucket of the piece; 0 for rows of a result or relay."""
     content: Piece | pa.Table
@@ -90,7 +92,7 @@ Packed: TypeAlias = "Iterable[Parcel]"
 
 
 class StageOutput(NamedTuple):
-    """The output of a stage, and the parcels that passed it."""
+    """The output of a stage, and the parcels for other steps that travel through it."""
 
     changes: Iterator[pa.Table]
     """Its changes (``LocalRun.changelog``)."""
@@ -102,25 +104,31 @@ class Expressions(Conditions, Protocol):
     """An evaluator of a topology's Spark expressions."""
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """Return the columns of the foreign key for ``rows`` of the input ``input_``, then a column
-        of failures.
+        """Return the foreign key's columns for ``rows``, then a string column of failures: arrays
+        of one element per row, in order.
 
-        The last column has a row as JSON if the key's expression fails on it, else null. All have
-        one element per row, in order.
+        ``input_``: the input whose foreign key it is. ``rows``: its rows, with its views applied. A
+        failure is the row as JSON if the key's expression fails on it, else null.
         """
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return the changes of a stage whose selections have expressions, one row each in the same
-        order. They have the columns of its node, then ``_event_time``, ``_deleted``, ``_position``
-        and ``Fragment.feeds``. ``changes``: columns of ``Fragment.output_schema``.
+        """Return a stage's changes with its selections evaluated: one row per change, in the same
+        order.
+
+        ``changes``: a table of ``stage.fragment.output_schema``. The result has the columns of the
+        stage's node, then ``_event_time``, ``_deleted``, ``_position`` and the columns
+        ``Fragment.feeds``, which tell the causing record. A selection that fails on a change raises
+        Spark's error.
         """
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
-        """Apply a view with expressions to ``rows``. Return the view's rows, the index of each
-        one's input row, int64, and the dead letters.
+        """Apply a view with expressions to ``rows``. Return three values: the view's rows, their
+        origins, and the dead letters.
 
-        The view's rows have its columns and ``_deleted``. An input row may give none or several
-        rows. Dead letters (``DEAD_LETTERS``) are the rows on which the view fails.
+        The view's rows have the view's columns, then ``_deleted``. An input row may give none or
+        several. Origins are int64, the index in ``rows`` of each of the view's rows. An input row
+        on which an expression fails is only in the dead letters (``DEAD_LETTERS``), as JSON. If the
+        view makes none (``view.letters`` is None), the failure raises Spark's error.
         """
 
 
@@ -129,14 +137,16 @@ class LocalRun:
 
     Input rows are tables of their source's columns with ``_event_time``, ``_deleted`` and
     ``_sequence``. ``failed`` counts, by metric, the rows that views leave out and those on which a
-    foreign key fails. ``dropped`` counts the rows that packing leaves out.
+    foreign key fails. ``dropped`` is the count of rows that packing leaves out for other reasons.
     """
 
     def __init__(self, plan: Plan, key_hash: Hash, expressions: Expressions | None = None) -> None:
-        """Build the stages of ``plan`` with empty state.
+        """Build the stages of ``plan`` with empty state; nothing runs yet.
 
-        ``key_hash``: a function of a key's columns that returns int64[rows]; the hash chooses the
-        bucket; ``expressions``: the evaluator of the topology's Spark expressions, None for none.
+        ``key_hash``: a function of a key's canonical columns that returns int64[rows]; the hash
+        chooses the bucket. ``expressions``: the evaluator of the topology's Spark expressions, None
+        for none.
+
         Raises ``PlanError`` for a topology that cannot run here: one with a delta join, or with
         Spark expressions and no evaluator.
         """
@@ -158,8 +168,8 @@ class LocalRun:
         ]
 
     def let_time_go_on(self, idle: IdleRules) -> None:
-        """Let stream time go on when no rows arrive, by the rules ``idle``, in all later
-        micro-batches. Rules given earlier are replaced.
+        """Let stream time go on by the rules ``idle`` while no rows arrive, in all later
+        micro-batches. Rules given earlier are replaced, and stages send heartbeats from now on.
         """
         self.plan, self.idle = replace(self.plan, idles=True), idle
         self._readings = [
@@ -168,13 +178,15 @@ class LocalRun:
 
     @property
     def buckets(self) -> list[LocalBuckets]:
-        """The buckets of each stage with state, in the order in which the stages run."""
+        """The buckets of each stage with state, one ``LocalBuckets`` per stage, in the order in
+        which the stages run. They are the live objects, not copies.
+        """
         return list(self.by_stage.values())
 
     @property
     def total_counts(self) -> Counts:
-        """A new ``Counts``: what stages and views counted since the start, by metric. Rows in the
-        number ``dropped`` are not in it.
+        """The counts by metric of all stages and views since the start, as a new ``Counts``. Rows
+        that packing dropped are only in ``dropped``.
         """
         counts = self.failed.copy()
         for buckets in self.buckets:
@@ -182,12 +194,16 @@ class LocalRun:
         return counts
 
     def accept_rows(self, source: Source, rows: pa.Table, partition: int = 0) -> None:
-        """Pack ``rows`` of a source for the next micro-batch, once for each stage input that reads
-        it. They count as those of input partition ``partition``, and follow the rows accepted
-        before.
+        """Pack ``rows`` of ``source`` for the next micro-batch, once for each stage input that
+        reads the source. They follow the rows accepted before; nothing is run.
 
-        Raises ``DataError`` for rows without a timestamp or that an expectation refuses, and then
-        accepts none of them. Errors of lookups and expressions pass.
+        ``rows``: the source's columns with ``_event_time`` (microseconds), ``_deleted`` and
+        ``_sequence``. ``partition``: the index of the input partition that they count as. Rows that
+        packing leaves out are added to ``failed`` or ``dropped``.
+
+        Raises ``DataError`` for a row without a timestamp or that an expectation refuses, and any
+        error of a lookup's store or a Spark expression. Then no row is accepted, but counts of
+        views may have advanced (``all_or_nothing``).
         """
         offers = [
             (self.given[reading.port], *self.pack_pieces(reading, [rows], partition))
@@ -201,10 +217,10 @@ class LocalRun:
             accepted += [(b, replace(piece, number=first + piece.number)) for b, piece in pieces]
 
     def add_counts(self, counts: Counts) -> None:
-        """Add the numbers and examples of rows that packing left out to ``failed``.
+        """Add the counts and examples of rows that packing left out to ``failed``.
 
-        Metrics that end in ``.dropped`` are removed from ``counts`` and added to the number
-        ``dropped``.
+        Metrics that end in ``.dropped`` are removed from ``counts``, and added to the attribute
+        ``dropped`` instead.
         """
         for name in [name for name in counts.number if name.endswith(".dropped")]:
             self.dropped += counts.number.pop(name)
@@ -212,10 +228,12 @@ class LocalRun:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Undo everything done in the block if it raises, and raise the error again.
+        """Return a context manager that undoes everything done in its block if the block raises,
+        then raises the error again.
 
-        Then state and counts are as before the block, and all accepted rows are forgotten, earlier
-        ones included. Cached answers of stores stay.
+        After an error, state and counts are as before the block. All accepted rows are forgotten,
+        those accepted before the block too, and so are dead letters not yet returned. Cached
+        answers of stores stay.
         """
         failed, dropped, buckets = self.failed.copy(), self.dropped, self.buckets
         before = [(b.counts.copy(), [dict(state.blobs) for state in b.blobs]) for b in buckets]
@@ -229,11 +247,12 @@ class LocalRun:
             raise
 
     def changelog(self, stage: Stage, changes: pa.Table) -> pa.Table:
-        """Return a stage's changes under the columns of its node, one row per change, in order.
+        """Return a stage's changes under the column names of its node, one row per change, in
+        order. Selections with Spark expressions are evaluated.
 
-        ``changes``: a table of ``Fragment.output_schema``. After the node's columns come
-        ``_event_time``, ``_deleted``, ``_position`` and the columns that feed other stages.
-        Selections with expressions are evaluated.
+        ``changes``: a table of ``stage.fragment.output_schema``. The result has the node's columns,
+        then ``_event_time``, ``_deleted``, ``_position`` and the columns ``Fragment.feeds``, which
+        tell the causing record.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -247,12 +266,17 @@ class LocalRun:
         return rows
 
     def _apply_view(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
-        """Return ``rows`` after ``view``, with those of their columns that are not of the viewed
-        node.
+        """Return the rows of ``view`` made of ``rows``: the view's columns, then the columns of
+        ``rows`` that are not of the viewed node. Rows may be dropped, repeated or become
+        tombstones.
 
-        Rows may be dropped, repeated or become tombstones. ``reports``: True to count the rows on
-        which the view fails, and to keep them as dead letters. Raises ``DataError`` for a row that
-        an expectation refuses; errors of lookups and expressions pass.
+        ``rows``: columns of the viewed node, ``_event_time``, ``_deleted`` and perhaps more.
+        ``reports``: True to count the rows that fail in the view or that a lookup drops, and to
+        keep their dead letters.
+
+        Raises ``DataError`` for a row that an expectation with ``on_fail="fail"`` refuses. Errors
+        of a lookup's store are raised. So is Spark's error if an expression fails, unless the view
+        makes dead letters of such rows.
         """
         if isinstance(view, Lookup):
             return self._look_up(rows, view, reports=reports)
@@ -271,12 +295,12 @@ class LocalRun:
         return apply_plain_view(rows, view)
 
     def _report_rows(self, name: str, texts: pa.Array, letters: pa.Table) -> None:
-        """Add the number of ``texts`` to the metric ``name`` in ``failed``, with the first text as
+        """Add the count of ``texts`` to the metric ``name`` in ``failed``, with the first text as
         the example; nothing if there are none. Keep ``letters`` if dead letters are a result of the
         plan.
 
         ``texts``: the rows on which a view fails, each as JSON. ``letters``: the same rows as
-        ``DEAD_LETTERS``.
+        ``DEAD_LETTERS``; without rows if the view makes no dead letters.
         """
         if len(texts):
             self.failed.add(name, len(texts), texts[0].as_py())
@@ -284,12 +308,15 @@ class LocalRun:
 
     def _look_up(self, rows: pa.Table, view: Lookup, *, reports: bool) -> pa.Table:
         """Return the rows after the lookup ``view``: each record beside each row that the store has
-        for it, in the order of ``rows``. Without such a row it comes once with nulls or, for an
-        inner join, not at all.
+        for it, in the order of ``rows``. Without such a row, a record comes once with nulls or, for
+        an inner join, not at all.
 
-        Columns that are not of the viewed node stay. Deleted rows are left out. ``reports``: True
-        to count these, and null keys of an inner join. Raises ``DataError`` and
-        ``ConfigurationError`` as ``TaskLookups.join_records`` does.
+        The columns are the view's key, then all of ``rows`` that are not of the viewed node, then
+        the looked-up values. Deleted rows are left out. ``reports``: True to count these rows, and
+        those dropped for a null key of an inner join.
+
+        Store answers are cached in this run. Raises ``DataError`` if answers do not fit or repeat a
+        key, ``ConfigurationError`` if the store cannot be reached.
         """
         law = store_lookup(view)
         answering = TaskLookups(law, self._caches, lambda: time.time_ns() // 1000)
@@ -308,12 +335,16 @@ class LocalRun:
         return pa.concat_tables([empty, *answered])
 
     def run_batch(self, batch: int, now_us: int, beat_us: int | None = None) -> list[ResultRows]:
-        """Run a micro-batch on the accepted rows. Return the rows of its results in the order of
-        results, without empty tables; dead letters come last.
+        """Run a micro-batch on all accepted rows, and return the rows of its results in the order
+        of results; dead letters come last. A result without rows is left out; one with rows may
+        come several times.
 
-        ``batch``: the number of the micro-batch; ``now_us``: its wall-clock time in microseconds;
-        ``beat_us``: an event time up to which all inputs count as read, None for none. Raises what
-        ``run_batch_lazily`` raises.
+        ``batch``: the micro-batch's id. ``now_us``: its wall-clock time in microseconds.
+        ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
+        none.
+
+        Accepted rows are consumed and the state of the buckets advances. Raises what operators,
+        views and expressions raise; state may then be half advanced (``all_or_nothing``).
         """
         return [
             result for result in self.run_batch_lazily(batch, now_us, beat_us) if len(result.rows)
@@ -322,13 +353,16 @@ class LocalRun:
     def run_batch_lazily(
         self, batch: int, now_us: int, beat_us: int | None = None
     ) -> Iterator[ResultRows]:
-        """Run one micro-batch on the accepted rows, and yield the rows of its results on demand;
-        dead letters come last.
+        """Run a micro-batch on all accepted rows, and yield the rows of its results as they are
+        computed; dead letters come last. A result may come in several tables, some of them empty.
 
-        ``batch``: its number; ``now_us``: its wall-clock time; ``beat_us``: an event time up to
-        which all inputs count as read, None for none. A result may come in several tables, some of
-        them empty. Raises what ``engine.fragment.process_batch`` and views raise; state may then be
-        half advanced (``all_or_nothing``). A plan with a single result yields no dead letters.
+        ``batch``: the micro-batch's id. ``now_us``: its wall-clock time in microseconds.
+        ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
+        none.
+
+        State has advanced once the iterator is exhausted. Raises what operators, views and
+        expressions raise; state may then be half advanced (``all_or_nothing``). Dead letters are
+        yielded only if they are a result of the plan (``Plan.dead_letters``).
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -351,14 +385,17 @@ class LocalRun:
     def pack_pieces(
         self, reading: InputEdge, tables: Sequence[pa.Table], partition: int = 0
     ) -> tuple[Pieces, Counts]:
-        """Pack the rows of the input ``reading`` for every bucket, through the bytes that Spark
-        would move. ``tables``: the rows, as those of input partition ``partition``.
+        """Pack the rows of an input for every bucket, through the bytes that Spark would move.
+        Return (bucket, piece) pairs, and the counts of rows left out in packing.
 
-        Return the pieces with their buckets, and the counts of the rows that were left out. Nothing
-        is accepted or added to ``failed`` for them. Views count their own failures in ``failed``.
-        If dead letters are a result, keep the rows on which the foreign key fails. Raises
-        ``DataError`` for rows without a timestamp or that an expectation refuses. Errors of lookups
-        and expressions pass.
+        ``reading``: the input of a stage that reads the rows; its views are applied first.
+        ``tables``: the rows, as those of the input partition with the index ``partition``. A bucket
+        without rows gets a heartbeat piece. If no rows come to packing, there are no pieces.
+
+        The counts are not added to ``failed``; those of views are. If dead letters are a result,
+        the rows on which the foreign key fails are kept for it. Raises ``DataError`` for a row
+        without a timestamp or that an expectation refuses, and any error of a lookup's store or a
+        Spark expression.
         """
         port = reading.port
         wire_tables = [self._wire_rows(reading, table) for table in tables]
@@ -376,10 +413,10 @@ class LocalRun:
 
     def _keep_dead_letters(self, reading: InputEdge, batches: Sequence[pa.RecordBatch]) -> None:
         """Keep the rows on which the foreign key of the input ``reading`` fails, if dead letters
-        are a result; else do nothing.
+        are a result of the plan; else do nothing.
 
-        ``batches``: the rows as they are packed. Their first column has the event time, the last
-        one the row as text if the key fails on it, else null.
+        ``batches``: the rows as they are packed. Their second column is the event time. Their last
+        one is the row as text if the key fails on it, else null.
         """
         if not self.plan.dead_letters:
             return
@@ -392,11 +429,12 @@ class LocalRun:
             self.letters += [pa.Table.from_batches([letter_rows])] if letter_rows.num_rows else []
 
     def _wire_rows(self, reading: InputEdge, rows: pa.Table) -> pa.Table:
-        """Return the rows of the input ``reading`` in the columns in which they travel: views
-        applied, keys canonical and hashed. If the foreign key may fail, a last column ``failed``
-        follows.
+        """Return ``rows`` of the input ``reading`` in the columns in which they travel
+        (``SourceSpec.travel_schema``): views applied, keys canonical and hashed.
 
-        On Spark ``spark.execution.wire`` does this.
+        If the foreign key may fail, a last column ``failed`` follows: the row as JSON if it fails,
+        else null. Views count their failures and keep dead letters unless another input reports
+        them. Raises what ``_apply_view`` raises. On Spark ``spark.execution.wire`` does this.
         """
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None
@@ -429,10 +467,12 @@ class LocalRun:
 
 
 class ResultRows(NamedTuple):
-    """Rows of result ``number``: of its changelog (``LocalRun.changelog``) or dead letters."""
+    """Rows of the result with index ``number``: of its changelog (``LocalRun.changelog``) or dead
+    letters.
+    """
 
     number: int
-    """The index of the result in ``Plan.results``; their number for dead letters."""
+    """The index of the result in ``Plan.results``; their count for dead letters."""
     rows: pa.Table
 
 
@@ -447,25 +487,30 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         now_us: int,
         beat_us: int | None,
     ) -> None:
-        """Begin a micro-batch of ``local`` with the number ``batch``. ``now_us``: its wall-clock
-        time. ``beat_us``: an event time up to which all inputs count as read, None for none.
+        """Prepare one micro-batch of ``local``; nothing runs yet.
+
+        ``pieces_by_port``: for each stage input the accepted (bucket, piece) pairs. ``batch``: the
+        micro-batch's id. ``now_us``: its wall-clock time in microseconds. ``beat_us``: an event
+        time up to which all inputs count as read, None for none.
         """
         self._local, self._given = local, pieces_by_port
         self._batch, self._now_us, self._beat_us = batch, now_us, beat_us
 
     def read_source(self, step: RouteStep) -> Packed:
-        """Yield the accepted pieces of the source of ``step``, for each input that reads it, as
-        parcels.
+        """Yield the accepted pieces of the source of ``step`` as parcels, input by input for each
+        stage input that reads the source.
         """
         for reading in step.readings:
             for bucket, piece in self._given[reading.port]:
                 yield Parcel(reading.reader, bucket, piece)
 
     def pack_rows(self, step: RouteStep, rows: StageOutput) -> Packed:
-        """Yield the parcels that passed the stage of ``step``, then its changes in ``rows``: packed
-        for all stages that read them, then as tables for relays and for a result.
+        """Yield the parcels for other steps that travel through ``step``, then its own changes:
+        packed for each stage input that reads them, then as whole tables of bucket 0. These are for
+        relays, which apply a view to the changes, and for a result.
 
-        All changes are computed first. Rows that no reader can use are counted.
+        ``rows``: the stage's output; all its changes are computed first. Rows that no reader can
+        use are added to the counts of the run.
         """
         tables = [*rows.changes]
         yield from rows.passing
@@ -478,9 +523,11 @@ class _MicroBatch(Flow[StageOutput, Packed]):
                 yield from (Parcel(to, 0, table) for table in tables)
 
     def run_partitioned(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Run the stage of ``step`` on its packed ``inputs``. Yield the changes of all buckets on
-        demand: each table becomes a piece for every bucket of the only reader, by the hash column
-        that the changes bring. Parcels that pass the stage come last.
+        """Run the stage of ``step`` on the parcels ``inputs``. Yield its changes as parcels, table
+        by table on demand, then the parcels among ``inputs`` that are for other steps.
+
+        Each table of a bucket's changes becomes one piece for every bucket of the only reader, a
+        heartbeat where it has no rows. Rows go by the hash column of ``step.hash_column_edge``.
         """
         stage, reading = step.stage, step.hash_column_edge
         assert reading is not None
@@ -498,8 +545,9 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         yield from passing
 
     def run_to_result(self, step: RouteStep, inputs: list[Packed]) -> Packed:
-        """Run the stage of ``step`` on its packed ``inputs``. Yield the stage's changes as parcels
-        of bucket 0 for its result, then the parcels that pass the step.
+        """Run the stage of ``step`` on the parcels ``inputs``. Yield its changelog, table by table
+        on demand, as parcels of bucket 0 for its result. The parcels among ``inputs`` that are for
+        other steps follow.
         """
         output = self.run_to_changelog(step, inputs)
         assert step.result is not None
@@ -508,12 +556,11 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         yield from output.passing
 
     def run_to_changelog(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
-        """Return the changes of the stage of ``step`` on its packed ``inputs``: non-empty tables,
-        bucket by bucket, computed on demand. A stage without state merges the tables that its input
-        brings.
+        """Run the stage of ``step`` on the parcels ``inputs``. Return its changelog, non-empty
+        tables in the order of buckets computed on demand, and the parcels for other steps.
 
-        The parcels that pass are complete only after all changes are read, since heartbeats are
-        added to them.
+        A stage without state merges the tables that its input brings. The parcels for other steps
+        are complete only after all changes are read, since heartbeats are added to them.
         """
         stage, last = step.stage, step.stage.fragment.last
         contents, passing = self._split_off_passing(step, inputs)
@@ -529,8 +576,8 @@ class _MicroBatch(Flow[StageOutput, Packed]):
         return StageOutput(changelogs, passing)
 
     def relayed_rows(self, step: RouteStep, inputs: list[Packed]) -> StageOutput:
-        """Return the tables in ``inputs`` that are for the relay ``step``, unchanged, and the
-        parcels that pass it.
+        """Return the tables in ``inputs`` that are for the relay ``step``, unchanged and in order,
+        and the parcels for other steps. A relay is a step that applies a view to a stage's changes.
         """
         contents, passing = self._split_off_passing(step, inputs)
         return StageOutput((table for _, table in contents), passing)
@@ -538,9 +585,12 @@ class _MicroBatch(Flow[StageOutput, Packed]):
     def _split_off_passing(
         self, step: RouteStep, inputs: list[Packed]
     ) -> tuple[Iterable[tuple[int, Any]], list[Parcel]]:
-        """Separate ``inputs`` into the (bucket, content) pairs for ``step`` and the parcels that
-        pass it. A content is a piece for a stage, a table for a relay. If nothing can pass
-        (``step.passes``), all are for this step, read lazily, and the list is empty.
+        """Separate the parcels ``inputs`` into (bucket, content) pairs for ``step`` and the parcels
+        for other steps. A content is a piece (rows of one source for one bucket) if the step is a
+        stage, a table if it is a relay.
+
+        If ``step.passes`` is false, no parcels for others can be among them. Then all are for this
+        step, read lazily, and the list is empty.
         """
         parcels = chain(*inputs)
         if not step.passes:
@@ -552,12 +602,12 @@ class _MicroBatch(Flow[StageOutput, Packed]):
     def _process_buckets(
         self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Run the stage of ``step`` on all buckets. Yield (bucket, table of changes) in the order
-        of buckets; a bucket may give no table or several.
+        """Run the stage of ``step`` on all buckets, one after the other. Yield (bucket, table of
+        changes) in the order of buckets; a bucket may give no table or several.
 
-        ``contents``: the pieces of the stage's input by bucket, read at once. If a time ``beat_us``
-        is set, each bucket hears it first. Heartbeats of buckets are not yielded but appended to
-        ``passing``.
+        ``contents``: (bucket, piece) pairs, the stage's input, all read first. If the micro-batch
+        has a time ``beat_us``, each bucket first hears it of each input. A bucket's own heartbeat
+        is not yielded but appended to ``passing``, for each input in ``step.beats``.
         """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle
@@ -580,8 +630,10 @@ class _MicroBatch(Flow[StageOutput, Packed]):
 
 def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> None:
     """Raise ``PlanError`` if this process cannot run ``stage``: for a delta join, or for Spark
-    expressions unless there is an evaluator (``evaluates``). ``views``: those between the stage and
-    its results.
+    expressions without an evaluator. Else do nothing.
+
+    ``views``: those between the stage and its results; the views that it reads are looked at too.
+    ``evaluates``: True if there is an evaluator of Spark expressions.
     """
     if isinstance(stage.fragment.last.law, DeltaJoinLaw):
         raise PlanError(
@@ -606,7 +658,7 @@ def _refuse_unrunnable(stage: Stage, views: Sequence[View], evaluates: bool) -> 
 
 
 def _unpack_pieces(rows: pa.RecordBatch) -> Pieces:
-    """Return the rows of ``PACKED`` as (bucket, piece) pairs, in order. Buckets were packed under
-    their own numbers as labels.
+    """Decode rows of ``PACKED`` into (bucket, piece) pairs, in order. The column ``bucket`` must
+    have the indices of the buckets, not other labels. A row without a payload gives a heartbeat.
     """
-    return [(row.bucket, unpack_piece(row)) for row in PackedRow.all_of(rows)]
+    return [(row.bucket, unpack_piece(row)) for row in PackedRow.from_rows(rows)]

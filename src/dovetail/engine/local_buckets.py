@@ -23,7 +23,7 @@ class LocalBuckets:
     """The state and the work of a fragment on all its buckets."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Begin with empty state in all buckets of ``fragment``."""
+        """Begin with empty state in all buckets of ``fragment``, in memory, and with no counts."""
         self.fragment = fragment
         self.blobs = [MemoryBlobs() for _ in range(fragment.buckets)]
         self.counts: Counts = Counts()
@@ -32,13 +32,17 @@ class LocalBuckets:
     def process(
         self, pieces: Pieces, now_us: int, idle: IdleRules | None
     ) -> Iterator[tuple[int, pa.Table | Heartbeat]]:
-        """Run one micro-batch of all buckets in turn. Yield (bucket, table of changes); the last
-        item of a bucket is its heartbeat, if it sends one.
+        """Run one micro-batch of all buckets in turn, as the iterator is read. Yield (bucket index,
+        table of changes); the last item of a bucket is its heartbeat, if it sends one.
 
-        ``pieces``: the stage's input, those of a bucket in order. ``now_us``: the wall-clock time
-        of the micro-batch. ``idle``: the rules of heartbeats in a pause, None for none. A bucket
-        without pieces does nothing, unless ``idle`` or ``align=`` let it run on its own. Raises
-        what ``engine.fragment.process_batch`` raises.
+        ``pieces``: (bucket index, piece) pairs, the stage's input, those of a bucket in order.
+        ``now_us``: the wall-clock time of the micro-batch in microseconds. ``idle``: the rules of
+        heartbeats in a pause, None for none.
+
+        State and counts advance. A bucket without pieces does nothing, unless ``idle`` or
+        ``align=`` let it run on its own. Raises ``DataError`` for a row that an operator cannot
+        take. State that is not this fragment's raises ``CheckpointError`` or ``StateError``, any
+        other failure ``BatchError``.
         """
         for bucket, blobs in enumerate(self.blobs):
             bucket_pieces = [piece for target, piece in pieces if target == bucket]
@@ -54,8 +58,9 @@ class LocalBuckets:
 
     def restore(self, counts: Counts, blobs: Sequence[dict[str, bytes]]) -> None:
         """Set the counts and the state of all buckets to former ones, and forget cached segments.
-        The mappings are used, not copied. ``blobs``: one mapping per bucket, from a blob's name to
-        its bytes.
+
+        ``blobs``: one mapping per bucket, from a blob's name to its bytes. The mappings and
+        ``counts`` are used, not copied.
         """
         self.blobs, self.counts = [MemoryBlobs(bucket_blobs) for bucket_blobs in blobs], counts
         self._cache = SegmentCache()

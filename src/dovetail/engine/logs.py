@@ -35,11 +35,16 @@ _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
     """Return ``share`` without the rows that have no effect, and the stores on the logs of keys, by
-    name. Rows left out are added to ``counts``.
+    the stores' names. Rows left out are added to ``counts``.
 
-    A row has no effect if a newer row of its key from another log came before it. A source has a
-    store only if its rows come from several logs, and if its batches may end early or it has one
-    already.
+    A row has no effect if a newer row of its key, from another log, came before it. Rows of a key
+    go by age, then log, then position. A row's age is the largest time in its log of the key so
+    far. The metric is ``<input>.replaced``.
+
+    Only sources with ``RowArrival.logs`` are looked at. A source gets a store if its micro-batches
+    may end before all logs are read equally far (``RowArrival.limited``). Then a later batch may
+    bring older rows. A source that has a store keeps it. If nothing is left out, ``share`` itself
+    is returned.
     """
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
@@ -53,7 +58,7 @@ def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[
             key_logs = _KeyLogs(source, runs or Runs(), share, share.final_us[source_index])
         rows = batches[source_index].rows
         if len(rows) and (key_logs is not None or _any_key_from_several_logs(rows)):
-            kept_row = _effective_rows(share, source_index, key_logs)
+            kept_row = _apply_key_logs(share, source_index, key_logs)
             if len(kept_row) < len(rows):
                 lost_row = np.delete(np.arange(len(rows)), kept_row)
                 counts.add_rows(replaced_metric(source), source, rows, lost_row)
@@ -73,10 +78,11 @@ class _KeyLogs(TableState):
     A deleted key is forgotten ``FORGOTTEN_US`` behind stream time.
     """
 
-    def __init__(self, source: SourceSpec, runs: Runs, share: Share, now_us: int) -> None:
-        """Open the store as it was before the batch. ``runs``: its runs in the manifest.
-        ``now_us``: the source's stream time at the end of the batch, ``NO_TIME`` before its first
-        record.
+    def __init__(self, source: SourceSpec, runs: Runs, share: Share, stream_us: int) -> None:
+        """Open the store as it was before the batch. ``source``: the input whose keys it has.
+        ``runs``: the store's sorted runs in the manifest. ``share``: the rows at work, with the
+        blobs. ``stream_us``: the source's stream time at the end of the batch in microseconds,
+        ``NO_TIME`` before its first record.
         """
         keys = source.shape.key_fields
         schema = pa.schema(
@@ -87,19 +93,24 @@ class _KeyLogs(TableState):
             ]
         )
         super().__init__(schema, len(keys), runs, share.blobs, share.cache)
-        self._forgotten_us = NO_TIME if now_us == NO_TIME else now_us - FORGOTTEN_US
+        self._forgotten_us = NO_TIME if stream_us == NO_TIME else stream_us - FORGOTTEN_US
 
     def stored_logs(self, located: Located, which: Ints) -> Ints:
-        """Return the stored log of each of the queries ``which`` in ``located``: int64[which]. Each
-        must have a row, perhaps a tombstone.
+        """Return the id of the log that the stored row of each asked key came from: int64[m].
+
+        ``located``: the result of a search for keys. ``which``: int64[m], indices of keys in it.
+        Each must have a stored row, perhaps a tombstone.
         """
         column = len(self.schema) - 1
         log: Ints = located.fetch(which, [column]).column(0).to_numpy()
         return log
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the newest row of each key in ``pieces``, which come oldest first. A merge of the
-        oldest tier drops tombstones more than ``FORGOTTEN_US`` behind stream time.
+        """Return the last row of each key in ``pieces``, in hash order. If ``merge`` includes the
+        oldest tier of the store, drop tombstones more than ``FORGOTTEN_US`` behind stream time.
+
+        ``pieces``: the next rows of each sorted run that is merged, a table of the store's schema
+        each, the oldest run first.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.runs.runs[0].tier != merge.tier:
@@ -109,7 +120,9 @@ class _KeyLogs(TableState):
 
 
 def _any_key_from_several_logs(rows: pa.Table) -> bool:
-    """Return True if two rows of equal hashes come from different logs. ``rows`` has a row."""
+    """Return True if two rows of equal key hashes come from different logs. ``rows``: at least one,
+    with ``_hash`` and ``_log_partition``.
+    """
     log = rows.column(LOG_PARTITION).to_numpy()
     if not (log != log[0]).any():
         return False
@@ -127,11 +140,15 @@ def _any_key_from_several_logs(rows: pa.Table) -> bool:
 # | -1, stored before | 3 | before all | 101 | |
 # | 0 | 0 | 7 | 100 | no: 101 came before it |
 # | 1 | 0 | 8 | 102 | yes, and it is the row that stays |
-def _effective_rows(share: Share, source_index: int, key_logs: _KeyLogs | None) -> Ints:
-    """Return the rows of source ``source_index`` in ``share`` that have an effect, ascending:
-    int64[kept].
+def _apply_key_logs(share: Share, source_index: int, key_logs: _KeyLogs | None) -> Ints:
+    """Return the indices of the rows of a source in ``share`` that have an effect, ascending:
+    int64. Put the age and log of each key's new current row into ``key_logs``.
 
-    ``key_logs``: the store on the logs of keys, which is updated; None if it is not needed.
+    ``source_index``: the index of the source. ``key_logs``: the store on the logs of keys, as it
+    was before the batch. None looks at the rows of this batch alone, and stores nothing.
+
+    A row's age is a time in microseconds: the largest time in its log of the key so far. A row has
+    no effect if a row of its key that is later by age, log and position arrived before it.
     """
     source, rows = share.sources[source_index], share.batches[source_index].rows
     keyed = share.source_rows(source_index)

@@ -1,6 +1,6 @@
 """The operators of a fragment on one bucket, run one after the other without an exchange between.
 
-If there are several, all rows of the inputs are put in order once. Each row carries its number from
+If there are several, all rows of the inputs are put in order once. Each row carries its rank from
 operator to operator. So every operator orders its input by the records that caused it, as one
 topology in one task does. An operator that is alone reads the rows as they come.
 """
@@ -52,9 +52,11 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run_operators(share: Share) -> OperatorOutcome:
-    """Run the operators of a share's fragment on one bucket. Return an outcome with the last
-    operator's changes and the stores of all operators, under the manifest's names. The manifest is
-    not written. Raises ``DataError`` for a row that an operator cannot take, perhaps only as
+    """Run the operators of a share's fragment on one bucket. Return the last operator's changes,
+    and the stores of all operators under their names in the manifest.
+
+    Segments are written as blobs; the manifest is not written. Stores that are not named in the
+    result are gone. Raises ``DataError`` for a row that an operator cannot take, perhaps only as
     ``chunks`` are read.
     """
     fragment = share.fragment
@@ -76,8 +78,10 @@ def run_operators(share: Share) -> OperatorOutcome:
 
 
 def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
-    """Return the stores of operator ``operator_index`` before the batch, by its own names for them.
-    A store without anything is missing.
+    """Return the sorted runs of the stores of one operator before the batch, by the operator's own
+    names for them. A store without rows is missing.
+
+    ``operator_index``: the index of the operator in the share's fragment.
     """
     stores_by_name = share.manifest.stores
     names = {
@@ -92,8 +96,8 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
 
 
 def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> dict[str, Runs]:
-    """Return the stores in ``done``, the outcome of operator ``operator_index``, by the manifest's
-    names for them.
+    """Return the sorted runs in ``done.stores`` under the manifest's names. ``done``: the outcome
+    of the operator with index ``operator_index`` in the share's fragment.
     """
     return {
         share.fragment.manifest_name(operator_index, local_name): runs
@@ -112,11 +116,12 @@ def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> d
 #
 # ``order`` is [2, 0, 1, 3], the rows by rank, and ``ranks`` is [1, 2] and [0, 3].
 def _run_chain(share: Share) -> OperatorOutcome:
-    """Run several operators of a fragment in turn, on rows that are numbered in the order of
-    arrival.
+    """Run the several operators of a fragment in turn, on the rows of all inputs in order of
+    arrival. Return the last operator's changes, and the stores of all under the manifest's names.
 
-    Return the last operator's changes, and the stores of all under the manifest's names. Each
-    operator must have ``clocks``.
+    Changes have the positions and cause columns of the fragment. The outcome's ``rows``, the count
+    of rows that the bucket has numbered so far, is the manifest's plus all rows of the batch. Each
+    operator must have ``clocks``, the inputs by whose stream time its windows close.
     """
     operators = share.fragment.operators
     sources = [share.source_rows(index) for index in range(len(share.sources))]
@@ -175,10 +180,11 @@ def _run_chain(share: Share) -> OperatorOutcome:
 def _renumber_changes(
     share: Share, tables: Iterable[pa.Table], order: Ints, clock: _Clock
 ) -> Iterator[pa.Table]:
-    """Yield ``tables``, the last operator's changes, as the fragment's: with positions from the
-    manifest's on and the columns ``Fragment.feeds``. Empty tables are left out.
+    """Yield ``tables``, the last operator's changes, with positions that go on from the manifest's,
+    and with the columns ``Fragment.feeds`` in place of ``_sequence``. Empty tables are left out.
 
-    ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
+    ``order``: int64[rows], the rows of all inputs, concatenated, in order of arrival. ``clock``:
+    the stream time of the last operator at each of them.
     """
     position = share.manifest.position
     for emitted in tables:
@@ -193,7 +199,9 @@ def _renumber_changes(
 
 @dataclass(frozen=True)
 class _Clock:
-    """The stream time by which an operator's windows close, or that of a versioned table."""
+    """The stream time by which an operator's windows close, or that of a versioned table. A
+    record's rank is its index among the records of all inputs in order of arrival.
+    """
 
     initial_us: int
     """The stream time before the batch; ``NO_TIME`` before the first record."""
@@ -204,12 +212,12 @@ class _Clock:
 
     @classmethod
     def of_input(cls, share: Share, source_index: int, rank: Ints, count: int) -> _Clock:
-        """Return the clock of input ``source_index``: its stream time as each of its rows comes,
-        that row included.
+        """Return the clock of the input with index ``source_index``: its stream time as each of its
+        rows arrives, that row included.
 
-        ``rank``: int64[rows], the ranks of the input's rows among the records of all inputs.
-        ``count``: the number of records of all inputs. At records of other inputs the clock has
-        ``NO_TIME``.
+        ``rank``: int64[rows], the index of each of the input's rows among the records of all inputs
+        in order of arrival. ``count``: the count of all these records. At records of other inputs
+        the clock has ``NO_TIME``.
         """
         at_us = np.full(count, NO_TIME)
         at_us[rank] = share.clock_at_rows(source_index, source_index)
@@ -218,10 +226,12 @@ class _Clock:
 
 def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Clock) -> pa.Table:
     """Return the changes ``emitted`` with the columns ``Fragment.feeds`` in place of ``_sequence``:
-    facts on the record that caused each. Windows that close are caused by the moment at which they
-    are due.
+    facts on the record that caused each change. Without feeds, ``_sequence`` is only removed.
 
-    ``order``: the rows of all inputs in order of arrival. ``clock``: that of the last operator.
+    ``order``: int64[rows], the rows of all inputs, concatenated, in order of arrival. ``clock``:
+    the stream time of the last operator at each of them. If the last operator emits closed windows,
+    a change is caused by the moment at which the window is due. In a batch without rows, the
+    columns are 0.
     """
     fragment, last, rank = share.fragment, share.fragment.last, emitted.column(SEQUENCE).to_numpy()
     emitted = emitted.drop_columns([SEQUENCE])
@@ -250,8 +260,10 @@ def _with_cause_columns(share: Share, emitted: pa.Table, order: Ints, clock: _Cl
 
 
 def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:
-    """Return an input's rows in order of arrival. Their ranks, as ``_sequence``, replace all
-    columns of arrival that they brought. ``rank``: int64[rows], among the rows of all inputs.
+    """Return an input's rows in order of arrival, with their ranks as the last column,
+    ``_sequence``. All columns of arrival that the rows brought are left out.
+
+    ``rank``: int64[rows], the index of each row among the rows of all inputs in order of arrival.
     """
     arranged = np.argsort(rank)
     brought = [name for name in _BROUGHT if name in rows.schema.names]
@@ -264,11 +276,12 @@ def _with_ranks(rows: pa.Table, rank: Ints) -> pa.Table:
 def _build_job(
     share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
-    """Return the job of operator ``operator_index``. ``fed``: the rows of each of its sources, in
-    order of arrival. ``ranks``: the ranks of each input's rows. ``clock``: that by which the
-    operator's windows close.
+    """Return the job of the operator with index ``operator_index``: the input with which it runs.
 
-    A versioned source has the clock of its own input instead.
+    ``fed``: the rows of each of its sources, in order of arrival, with their ranks as
+    ``_sequence``. ``ranks``: for each input of the fragment the ranks of its rows, int64[rows]:
+    indices among all records in order of arrival. ``clock``: the stream time at each rank, by which
+    the operator's windows close. A versioned source has the clock of its own input instead.
     """
     operator = share.fragment.operators[operator_index]
     batches, clocks = [], []
@@ -305,15 +318,16 @@ def _operator_input(
     clock: _Clock,
     counts: Counts,
 ) -> pa.Table:
-    """Return the rows of an operator's ``source`` (``SourceSpec.wire_schema``) from ``rows``, those
-    that feed it; an empty table for None.
+    """Return the rows of an operator's ``source`` (``SourceSpec.wire_schema``), made of ``rows``,
+    one each in the same order; an empty table if ``rows`` is None.
 
-    Times are shifted, and hashes computed anew, as ``feed`` says. A row that names no window, or
-    one that is no longer kept, keeps its place with a null window. It is added to ``counts``,
-    unless it is a tombstone. Rows of a feed without ``columns`` stay as they are.
-
-    ``share``: the rows at work, whose sources the counts name. ``clock``: the stream time at each
+    ``feed``: the route of the rows; by it times are shifted and hashes computed anew. A feed
+    without ``columns`` only selects the source's columns. ``clock``: the stream time at each
     record, by which windows are kept.
+
+    A row that names no window, or one no longer kept, gets nulls for the window. Unless it is a
+    tombstone, it is added to ``counts`` as ``<input>.no_window``, by the name of the share's
+    source.
     """
     if rows is None:
         return source.wire_schema.empty_table()
@@ -348,11 +362,11 @@ def _operator_input(
 
 
 def _find_without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> Mask:
-    """Find the elements of ``start`` that are null, begin no window of ``windows``, or begin one no
-    longer kept: bool[n]. A start exactly as old as the retention is kept.
+    """Return a mask of the elements of ``start`` that are null, begin no window of ``windows``, or
+    begin one no longer kept: bool[n].
 
-    ``clock_us``: int64[n], the stream time as each row comes; with ``NO_TIME`` every window is
-    kept.
+    ``start``: n window starts as timestamps. ``clock_us``: int64[n], the stream time as each row
+    arrives; with ``NO_TIME`` every window is kept. A start exactly as old as the retention is kept.
     """
     start_us = start.cast(pa.int64()).fill_null(0).to_numpy()
     retained = np.where(clock_us == NO_TIME, True, start_us >= clock_us - windows.retention_us)
@@ -362,8 +376,8 @@ def _find_without_window(start: pa.Array, clock_us: Ints, windows: Windows) -> M
 
 
 def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
-    """Return ``column``, timestamps in microseconds, with ``by_us`` added to each; nulls and the
-    type stay. Any column is returned as it is if ``by_us`` is 0.
+    """Return ``column``, timestamps in microseconds, with ``by_us`` microseconds added to each;
+    nulls and the type stay. If ``by_us`` is 0, a column of any type is returned as it is.
     """
     if by_us == 0:
         return column
@@ -371,8 +385,8 @@ def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
 
 
 def _whole_output(done: OperatorOutcome) -> pa.Table | None:
-    """Return all changes in ``done``, in order, as one table, or None if there is no table. The
-    ``chunks`` of ``done`` are used up.
+    """Return all changes in ``done``, in order, as one table of one chunk per column, or None if
+    there is no table. This uses up the ``chunks`` of ``done``.
     """
     tables = [] if done.output is None else [done.output]
     tables += done.chunks

@@ -45,9 +45,15 @@ PACKED = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-"""Rows for one bucket of stage ``reader``, or for a result (``physical.routing``).
+"""Packed rows: each has some rows for one bucket of stage ``reader``, or for a result
+(``physical.routing``).
 
-- ``facts``: what all buckets hear of the rows (``Tag``). ``payload``: the rows, null for none.
+- ``bucket``: the label under which the bucket is shuffled. ``source``: the index of the stage's
+  input; 0 for a result.
+- ``partition``: the index of the input partition. ``number``: the index of the packing in it, from
+  0.
+- ``facts``: the bytes of ``Tag.facts``, which all buckets hear. ``payload``: the rows, as an Arrow
+  IPC stream; null for none.
 - ``counted``: null, or the text of ``counted_text``.
 
 Spark takes its time for each column of a stage's small tables, so they have few.
@@ -60,22 +66,26 @@ DEAD_LETTERS = pa.schema(
 
 _FLUSH_BYTES = 32 << 20
 _FACTS = struct.Struct("<4q")
-"""The numbers in ``facts`` behind ``PackTime``: two times, then the bytes of ``runs`` and
-``stairs``, -1 for None."""
+"""The ints in ``facts`` behind ``PackTime``: two times, then the bytes of ``runs`` and ``stairs``,
+-1 for None.
+"""
 
 
 class Packing(ABC):
     """The route of an input partition's rows to one of their readers."""
 
     places: Sequence[int] | None
-    """The numbers of the reader's columns in the incoming rows; None for all."""
+    """The indices of the reader's columns in the incoming rows; None for all."""
     out: int | None
-    """The number of a column that is null in the reader's rows; None if it has all rows."""
+    """The index of an incoming column that is null in the reader's rows; None if it has all rows.
+    """
 
     def select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that are for this reader, in order, with its columns in the
-        order of ``places``. All rows are for it if ``out`` is None or null throughout; else those
-        with a null in column ``out`` of ``batch``.
+        """Return the rows of ``batch`` that are for this reader, in order. Its columns are those at
+        the indices ``places``, in that order; all for None.
+
+        ``out`` is the index of a column of ``batch`` that is null in the reader's rows; other rows
+        are left out. If ``out`` is None, or the column is null throughout, all rows are returned.
         """
         rows = batch if self.places is None else batch.select(self.places)
         out = None if self.out is None else batch.column(self.out)
@@ -85,8 +95,10 @@ class Packing(ABC):
 
     @abstractmethod
     def begin_partition(self, partition: int) -> Pack:
-        """Return a new ``Pack`` for the input partition with the number ``partition``. Its rows are
-        numbered from 0.
+        """Return a new, empty ``Pack``, which packs one input partition's rows for this reader.
+
+        ``partition``: the partition's index. Packed rows bear it, and the partition's packings are
+        counted from 0.
         """
 
 
@@ -96,27 +108,32 @@ class Pack(ABC):
     @abstractmethod
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Add the flat rows in ``batch``, with the columns that ``Packing.select_rows`` returns.
-        Yield rows of ``PACKED`` if enough have come together, else nothing.
+        Yield rows of ``PACKED`` once about 32 MiB of rows are held, else nothing.
 
-        Raises ``DataError`` for a row with a null timestamp that a stage needs.
+        Rows are added only while the iterator is read. Rows that a stage cannot use are counted
+        instead; results leave out rows that are not theirs. Raises ``DataError`` if the reader is a
+        stage and a usable row has a null timestamp.
         """
 
     @abstractmethod
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``PACKED`` for all rows and counts that were added since the last rows
-        were yielded; nothing if there are none. Rows that are added later begin anew.
+        """Yield the rows of ``PACKED`` for all rows and counts held, in one batch, and forget them.
+        Yield nothing if none are held. Rows may be added afterwards.
         """
 
 
 def pack_partition(
     packings: Sequence[Packing], batches: Iterable[pa.RecordBatch], partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an input partition, read once, packed for all readers: rows of ``PACKED``.
-    A reader without rows and counts gets none. Raises ``DataError`` for a row with a null timestamp
-    that a stage needs; rows may have been yielded before.
+    """Yield the rows of one input partition, read once, packed for all readers: batches of
+    ``PACKED``, which have a blob of rows per bucket.
 
-    ``packings``: one per reader; ``batches``: the flat rows, in order; ``partition``: the
-    partition's number.
+    ``packings``: one per reader. ``batches``: the flat rows, in order, with the columns of all
+    readers. ``partition``: the partition's index, which packed rows bear.
+
+    A reader's packed rows come whenever about 32 MiB are held, and at the end. A reader without
+    rows and without counts of unused rows gets none. Raises ``DataError`` for a row with a null
+    timestamp that a stage needs; packed rows may have been yielded before.
     """
     begun = [(packing, packing.begin_partition(partition)) for packing in packings]
     for batch in batches:
@@ -128,7 +145,7 @@ def pack_partition(
 
 @dataclass(frozen=True)
 class Packer(Packing):
-    """The packing of one source for input ``number`` of stage ``reader``.
+    """The packing of one source for the input with index ``number`` of stage ``reader``.
 
     Incoming rows have ``source.travel_schema``, with two exceptions. ``_deleted`` is missing if no
     row is deleted. If the foreign key may fail, a last column is null in rows on which it does not.
@@ -147,26 +164,29 @@ class Packer(Packing):
     """
 
     reader: int
-    """The number of the stage that gets the rows."""
+    """The index of the stage that gets the rows, in the order in which stages run."""
     number: int
-    """The number of the stage's input."""
+    """The index of the input among those of the stage."""
     source: SourceSpec
     """The input, as its operators read it."""
     labels: Sequence[int]
-    """The number under which each bucket is shuffled, by bucket."""
+    """``labels[b]`` is the int under which Spark shuffles bucket b."""
     by: tuple[str, ...] = ()
     """The columns that partition rows; the key if empty."""
     places: Sequence[int] | None = None
     out: int | None = None
 
     def begin_partition(self, partition: int) -> Pack:
-        """Begin an input partition with the number ``partition``, and return its packing."""
+        """Return a new, empty ``Pack`` for the input partition with the index ``partition``."""
         return _BucketPack(self, partition)
 
     def drop_failed_keys(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` whose foreign key did not fail, in order and under the
-        source's own names. The last column, which says where the key failed, is left out. Add the
-        others to ``counts`` as failed. If the foreign key cannot fail, all rows are returned.
+        """Return the rows of ``batch`` whose foreign key did not fail, in order, with the columns
+        named as in ``source.travel_schema``. Add the others to ``counts`` as failed.
+
+        If the foreign key may fail (``source.shape.fallible``), the last column of ``batch`` is
+        null in rows on which it did not. That column is left out. If it cannot fail, all rows are
+        returned.
         """
         if not self.source.shape.fallible:
             return self._rename_columns(batch)
@@ -178,10 +198,12 @@ class Packer(Packing):
         return batch
 
     def drop_unusable_rows(self, batch: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that a join can use, in order. Add the others to ``counts``
-        as dropped; they are still returned if the source's ``keeps_time`` is set.
+        """Return the rows of ``batch`` that an operator can use, in order. Add the others to
+        ``counts`` as dropped; they are still returned if the source has ``keeps_time``.
 
-        ``batch``: rows of ``drop_failed_keys``. The class's table lists the rows of no use.
+        ``batch``: rows that ``drop_failed_keys`` returned. Unusable are rows with a null in the key
+        (unless ``null_keys``) and a stream's rows without a value (unless ``valueless``). So are
+        rows with values and a null in a ``primary`` column.
         """
         usable = self._usable_mask(batch)
         if usable is None or usable.true_count == len(usable):
@@ -190,15 +212,22 @@ class Packer(Packing):
         return batch if self.source.meaning.keeps_time else batch.filter(usable)
 
     def _count_rows(self, counts: Counts, kind: MetricKind, rows: pa.RecordBatch) -> None:
-        """Add the number of ``rows``, at least one, to the metric of this source and ``kind``, with
-        the first row as the example. ``counts`` is changed.
+        """Add the count of ``rows`` to this source's metric of the given ``kind``, ``"dropped"`` or
+        ``"failed"``, in ``counts``. The first row becomes the example if there is none yet.
+
+        ``rows``: at least one, named as in ``source.travel_schema``.
         """
         first = pa.Table.from_batches([rows.slice(0, 1)])
         counts.add(metric_name(self.source.name, kind), len(rows), example_of(first, self.source))
 
     def _usable_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return for each row of ``batch`` whether a join can use it: bool[rows], None if all can.
-        The class's table lists the rows of no use.
+        """Return a mask of the rows of ``batch`` that an operator can use: bool[rows], None if all
+        can.
+
+        Unusable are rows with a null in the key (unless ``null_keys``) and a stream's rows without
+        a value (unless ``valueless``). So are rows with values and a null in a ``primary`` column.
+        A table's row with a null in ``_deleted`` counts as one without values. A stream must have
+        no such null.
         """
         usable = []
         needs_value = self.source.meaning.stream and not self.source.meaning.valueless
@@ -220,9 +249,9 @@ class Packer(Packing):
         return reduce(pc.and_, usable) if usable else None
 
     def _rename_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch under the names of ``travel_schema``, without ``_deleted`` if that
-        column is missing. The columns of ``batch`` lie in that order, under the plain names in
-        which they travel.
+        """Return ``batch`` with its columns renamed to the names of ``source.travel_schema``. The
+        columns already lie in that order; ``_deleted`` alone may be missing, and is then left out
+        of the names.
         """
         names = self.source.travel_schema.names
         if batch.num_columns < len(names):
@@ -230,9 +259,11 @@ class Packer(Packing):
         return batch.rename_columns(names)
 
     def refuse_timeless(self, batch: pa.RecordBatch) -> None:
-        """Raise ``DataError`` if a row of ``batch`` has a null timestamp, so it has no place in
-        event time. The error gives the number of such rows, that of deletes among them, and the
-        first one's key.
+        """Raise ``DataError`` if a row of ``batch`` has a null ``_event_time``, so it has no place
+        in event time. Else do nothing.
+
+        The error gives the count of such rows, the count of deletes among them, and the first one's
+        key.
         """
         time = batch.column(EVENT_TIME)
         if time.null_count:
@@ -260,13 +291,16 @@ class Packer(Packing):
         return [field.name for field in self.source.shape.key_fields]
 
     def pack_batches(self, batches: Sequence[pa.RecordBatch], tag: Tag) -> pa.RecordBatch:
-        """Return the rows of ``PACKED`` for ``batches``, one for each bucket of the stage, without
-        rows if none are for that bucket. Without batches all are heartbeats, which bring the
-        counts.
+        """Return one row of ``PACKED`` per bucket of the stage, in order of buckets, each with the
+        bucket's rows of ``batches`` as a blob. A bucket without rows gets a null blob: a heartbeat.
 
-        ``batches``: rows of ``drop_failed_keys`` and ``drop_unusable_rows``, with timestamps.
-        ``tag``: the address and the counts; its time, runs and stairs are replaced by those of the
-        rows.
+        ``batches``: usable rows with timestamps, named as in ``source.travel_schema``; a missing
+        ``_deleted`` means that no row is deleted. If empty, all packed rows are heartbeats, which
+        still bring the counts. Rows go to buckets by ``_hash``, or by a hash of the columns ``by``
+        that becomes ``_place``.
+
+        ``tag``: the address and the counts. Its largest time, log runs and stairs (steps of stream
+        time) are replaced by those of the rows. A null ``_deleted`` becomes true.
         """
         if not batches:
             return pack_table(None, self.labels, tag)
@@ -291,8 +325,8 @@ class Packer(Packing):
         return pack_table(table, self.labels, tag, by=PLACE)
 
     def _advances_time(self, table: pa.Table) -> Mask | None:
-        """Return for each row of ``table`` whether it advances stream time: bool[rows], None if all
-        do. A row with a null in the key does so only under ``keeps_time``.
+        """Return a mask of the rows of ``table`` that advance stream time: bool[rows], None if all
+        do. A row with a null in a key column does not, unless the source has ``keeps_time``.
         """
         keys = [table.column(name) for name in self._key_names]
         if self.source.meaning.keeps_time or not any(key.null_count for key in keys):
@@ -305,23 +339,25 @@ class _BucketPack(Pack):
     """The packing of one input partition for the buckets of a stage."""
 
     def __init__(self, packer: Packer, partition: int) -> None:
-        """Begin the input partition with the number ``partition``, without rows."""
+        """Begin the packing of an input partition by the rules of ``packer``, without rows.
+        ``partition``: the partition's index.
+        """
         self._packer, self._partition = packer, partition
         self._number = 0
         self._reset()
 
     def _reset(self) -> None:
-        """Forget all rows and counts that are held, to begin anew."""
+        """Forget all rows, counts and bytes that are held. The index of the next packing stays."""
         self._held: list[pa.RecordBatch] = []
         self._bytes, self._counts = 0, Counts()
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows in ``batch`` that ``drop_unusable_rows`` keeps; count those of no use. Once
-        about ``_FLUSH_BYTES`` are held, yield all of them as rows of ``PACKED``; else yield
+        """Hold the rows in ``batch`` that the stage can use, and count the others. Once about
+        ``_FLUSH_BYTES`` (32 MiB) are held, yield all of them as one batch of ``PACKED``; else yield
         nothing.
 
-        Raises ``DataError`` for a null timestamp among the added rows, and then adds none of
-        ``batch``.
+        Raises ``DataError`` for a null timestamp among the rows to hold, and then holds none of
+        ``batch``. The unusable rows are counted by then.
         """
         packer = self._packer
         taken = packer.drop_unusable_rows(
@@ -335,8 +371,8 @@ class _BucketPack(Pack):
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of ``PACKED`` for all rows and counts not yet yielded, if there are any,
-        and begin anew.
+        """Yield one batch of ``PACKED``, a row per bucket, for all rows and counts held, then
+        forget them. Yield nothing if there are neither.
         """
         if self._held or self._counts.number:
             packer = self._packer
@@ -349,7 +385,7 @@ class _BucketPack(Pack):
 
 @dataclass(frozen=True)
 class Carrier(Packing):
-    """The packing of rows for result ``reader``, as columns of ``schema``.
+    """The packing of rows for the result with the address ``reader``, as columns of ``schema``.
 
     Rows of an input partition stay together, in their order.
     """
@@ -358,18 +394,19 @@ class Carrier(Packing):
     """The address of the result (``physical.routing``)."""
     schema: pa.Schema
     labels: Sequence[int]
-    """The number under which each bucket is shuffled, by bucket."""
+    """``labels[b]`` is the int under which Spark shuffles bucket b."""
     places: Sequence[int] | None = None
     out: int | None = None
 
     def begin_partition(self, partition: int) -> Pack:
-        """Begin an input partition with the number ``partition``, and return its packing."""
+        """Return a new, empty ``Pack`` for the input partition with the index ``partition``."""
         return _ResultPack(self, partition)
 
     def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of ``batch`` that go to the result, in order, with the columns of
-        ``schema``. Here it is all rows, and columns are matched by position. Raises
-        ``pa.ArrowInvalid`` if a value does not fit its type.
+        """Return all rows of ``batch``, in order, with names and types of ``schema``. Columns are
+        matched by position, so there must be as many.
+
+        Raises ``pa.ArrowInvalid`` if a value does not fit its type. Subclasses return fewer rows.
         """
         return batch.rename_columns(self.schema.names).cast(self.schema)
 
@@ -382,8 +419,10 @@ class Strays(Carrier):
     """
 
     def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the dead letters in the first column of ``batch``, in order. The column has
-        structs, null where ``batch`` has a row instead.
+        """Return the dead letters in the first column of ``batch``, in order, with the columns of
+        ``schema``. A dead letter is a row left out because of an error.
+
+        The column has structs, null where ``batch`` has an ordinary row instead.
         """
         letters = batch.column(0).drop_null()
         return super().result_rows(pa.RecordBatch.from_struct_array(letters))
@@ -402,8 +441,11 @@ class Letters(Carrier):
     """The problem."""
 
     def result_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a dead letter for each row of ``batch`` whose text is not null, in order. The
-        first column of ``batch`` is the event time, the second the text.
+        """Return a dead letter, a row of ``DEAD_LETTERS``, for each row of ``batch`` whose text is
+        not null, in order.
+
+        ``batch``: two columns, the event time in microseconds and the row as text. Operator and
+        problem are those of this packing.
         """
         time, row = batch.filter(batch.column(1).is_valid()).columns
         text_columns = (
@@ -416,15 +458,19 @@ class _ResultPack(Pack):
     """The packing of one input partition for a result."""
 
     def __init__(self, carrier: Carrier, partition: int) -> None:
-        """Begin the input partition with the number ``partition``, without rows."""
+        """Begin the packing of an input partition for a result by the rules of ``carrier``, without
+        rows. ``partition``: the partition's index; modulo the count of buckets it is the bucket of
+        all rows.
+        """
         self._carrier, self._partition = carrier, partition
         self._label = carrier.labels[partition % len(carrier.labels)]
         self._held: list[pa.RecordBatch] = []
         self._number = self._bytes = 0
 
     def add_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add the rows of ``batch`` that go to the result. Once about ``_FLUSH_BYTES`` are held,
-        yield them as rows of ``PACKED``; else yield nothing.
+        """Hold the rows of ``batch`` that ``carrier.result_rows`` returns. Once about
+        ``_FLUSH_BYTES`` (32 MiB) are held, yield all of them as one row of ``PACKED``; else yield
+        nothing.
         """
         rows = self._carrier.result_rows(batch)
         if rows.num_rows:
@@ -434,8 +480,8 @@ class _ResultPack(Pack):
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield one row of ``PACKED`` with all rows that are not yet yielded, nothing if there are
-        none, and begin anew. Its bucket follows from the number of the partition.
+        """Yield one row of ``PACKED`` with all rows held, then forget them; nothing if there are
+        none. Its bucket is the partition's index modulo the count of buckets.
         """
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)
@@ -451,17 +497,17 @@ class Tag:
     """
 
     reader: int
-    """The number of the stage, or the address of the result, that the rows go to."""
+    """The index of the stage, or the address of the result, that the rows go to."""
     source: int
-    """The number of the source among the inputs of the stage."""
+    """The index of the source among the inputs of the stage; 0 for a result."""
     partition: int
-    """The number of the input partition; -1 for a heartbeat of none."""
+    """The index of the input partition; -1 for a heartbeat of none."""
     number: int
-    """The number of these rows among those of the partition, from 0."""
+    """The index of these rows among the packings of the partition, from 0."""
     high_time_us: int = NO_TIME
     """The largest timestamp of these rows in all buckets; ``NO_TIME`` for none."""
     counted: str | None = None
-    """The numbers of rows that had no use and the report (``counted_text``); None for neither."""
+    """The counts of rows that had no use, and the report (``counted_text``); None for neither."""
     runs: pa.Table | None = None
     """The runs of logs (``RUNS``); None if the rows are one run."""
     stairs: pa.Table | None = None
@@ -471,8 +517,11 @@ class Tag:
 
     @property
     def facts(self) -> bytes:
-        """The bytes that each packed row brings to all buckets, as ``unpack_piece`` reads them:
-        times, runs of logs and stairs. They include the present time.
+        """The bytes that each packed row brings to all buckets, for ``unpack_piece``.
+
+        They are a ``PackTime`` with the present wall-clock time, ``high_time_us``, ``heard_us``,
+        and the tables ``runs`` and ``stairs`` as Arrow IPC. Reading the property again gives a new
+        time.
         """
         tables = [None if table is None else to_ipc(table) for table in (self.runs, self.stairs)]
         sizes = (-1 if table is None else len(table) for table in tables)
@@ -482,12 +531,12 @@ class Tag:
 
 
 def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | None = None) -> str:
-    """Return counts of rows and the report of a bucket as JSON: ``[[number, example], ...,
+    """Return counts of rows and the report of a bucket as a JSON list: ``[[count, example], ...,
     report]``.
 
-    There is a pair for each of ``metrics``, the names in ``SourceSpec.metric_names``. It is ``[0,
-    null]`` if there were no such rows. Other metrics of ``counts`` are left out, and the report is
-    missing for None.
+    ``metrics``: names of metrics (``SourceSpec.metric_names``); each has a pair, in order, ``[0,
+    null]`` if there were no such rows. Other metrics of ``counts`` are left out. ``report``: the
+    last item, as a nested list; without it the list has only the pairs.
     """
     number, examples = counts.number, counts.examples
     parts = [json.dumps([number[name], examples.get(name)]) for name in metrics]
@@ -499,12 +548,12 @@ def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | 
 def pack_table(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:
-    """Return rows of ``PACKED``, one for each bucket in order, each with the rows of ``table`` that
-    belong there. A bucket without rows gets null, and so do all buckets if ``table`` is None: these
-    are heartbeats.
+    """Return one row of ``PACKED`` per bucket, in order, each with its rows of ``table`` as a blob.
+    A bucket without rows gets a null blob, a heartbeat; so do all if ``table`` is None.
 
-    ``labels``: by bucket, the number under which it is shuffled. ``tag``: the address and facts of
-    the rows. ``by``: the int64 column with the hash that chooses a row's bucket.
+    ``labels``: ``labels[b]`` is the int under which Spark shuffles bucket b; their count is that of
+    buckets. ``tag``: the address and facts of all these rows; only the first has its counts.
+    ``by``: the int64 column whose value modulo the count of buckets is the row's bucket.
     """
     buckets = len(labels)
     payloads = (
@@ -514,22 +563,22 @@ def pack_table(
 
 
 def pack_whole_table(table: pa.Table | None, label: int, tag: Tag) -> pa.RecordBatch:
-    """Return one row of ``PACKED``: all of ``table`` for one bucket. None for ``table`` makes a
-    heartbeat.
+    """Return one row of ``PACKED`` with all rows of ``table`` as the blob of one bucket. None for
+    ``table`` makes a heartbeat, whose blob is null.
 
-    ``label``: the number under which the bucket is shuffled. ``tag``: the address and facts of the
-    rows.
+    ``label``: the int under which Spark shuffles the bucket. ``tag``: the address, facts and
+    counts.
     """
     payload = None if table is None else to_ipc(table)
     return _tag_payloads([label], tag, pa.array([payload], pa.binary()))
 
 
 def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch:
-    """Return the rows of ``PACKED`` by which buckets hear that all sources have ended: one
-    heartbeat per source and bucket.
+    """Return rows of ``PACKED`` that tell all buckets that all sources of a stage have ended: one
+    heartbeat per source and bucket, source by source. Its time is ``END_OF_TIME``.
 
-    ``reader``: the number of the stage. ``sources``: the number of its inputs, at least 1.
-    ``labels``: by bucket, the number under which it is shuffled.
+    ``reader``: the index of the stage. ``sources``: the count of its inputs, at least 1.
+    ``labels``: the int under which Spark shuffles each bucket, in order of buckets.
     """
     batches = [
         pack_table(None, labels, _heartbeat_tag(reader, beat))
@@ -539,24 +588,30 @@ def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch
 
 
 def pack_heartbeat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
-    """Return the row of ``PACKED`` that brings the heartbeat ``piece`` to one bucket of stage
-    ``reader``. Rows in ``piece`` are left out.
+    """Return the one row of ``PACKED`` that brings the times of ``piece`` as a heartbeat to one
+    bucket. Rows, log runs and stairs of ``piece`` are left out.
 
-    ``label``: the number under which the bucket is shuffled.
+    ``reader``: the index of the stage that hears it. ``label``: the int under which Spark shuffles
+    the bucket.
     """
     return pack_whole_table(None, label, _heartbeat_tag(reader, piece))
 
 
 def _heartbeat_tag(reader: int, beat: Piece) -> Tag:
-    """Return the tag of the heartbeat ``beat`` for the stage with the number ``reader``."""
+    """Return the tag of a heartbeat for the stage with the index ``reader``, with the address and
+    the two times of ``beat``. Log runs, stairs and counts are None.
+    """
     address = (beat.source, beat.partition, beat.number)
     return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
 
 
 def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.RecordBatch:
-    """Return n rows of ``PACKED`` for n labels and payloads, binary[n] with null for a heartbeat,
-    with the facts of ``tag`` in each. Only the first row has the counts and the report, so that
-    they are counted once.
+    """Return n rows of ``PACKED``, one for each label and its blob, with the address and the facts
+    of ``tag`` in each.
+
+    ``labels``: n ints under which Spark shuffles the buckets, at least one. ``payloads``:
+    binary[n], null for a heartbeat. Only the first row has ``tag.counted``, so that counts are not
+    added twice.
     """
     rows = len(labels)
     numbers = (tag.reader, tag.source, tag.partition, tag.number)
@@ -578,11 +633,11 @@ def _tag_payloads(labels: Sequence[int], tag: Tag, payloads: pa.Array) -> pa.Rec
 # | streams | rows 0 and 1, null, row 2 |
 def split_by_bucket(table: pa.Table, buckets: int, by: str = HASH) -> pa.BinaryArray:
     """Return for each bucket its rows of ``table`` as an Arrow IPC stream, null if it gets none:
-    binary[buckets]. Rows keep their order within a bucket. All streams together must take less than
-    2 GiB.
+    binary[buckets]. Rows keep their order within a bucket, and the column ``by`` stays.
 
-    ``buckets``: the number of buckets. ``by``: the int64 column with the hash that chooses a row's
-    bucket.
+    ``buckets``: the count of buckets. ``by``: an int64 column without nulls. Its value modulo
+    ``buckets``, never negative, is the row's bucket. All streams together must take less than 2
+    GiB, else numpy 2 raises ``OverflowError``.
     """
     schema = table.schema
     bucket = bucket_of(table.column(by).to_numpy(), buckets)
@@ -606,24 +661,25 @@ class PackedRow(NamedTuple):
     """The part of a row of ``PACKED`` that a stage reads."""
 
     bucket: int
-    """The number under which the bucket is shuffled, one of ``labels``."""
+    """The label under which the bucket is shuffled."""
     source: int
-    """The number of the source among the inputs of the stage."""
+    """The index of the source among the inputs of the stage."""
     partition: int
-    """The number of the input partition; -1 for a heartbeat of none."""
+    """The index of the input partition; -1 for a heartbeat of none."""
     number: int
-    """The number of these rows among those of the partition, from 0."""
+    """The index of these rows among the packings of the partition, from 0."""
     facts: bytes
     """The bytes of ``Tag.facts``."""
     payload: bytes | None
     """The rows as an Arrow IPC stream; None for a heartbeat."""
 
     @classmethod
-    def all_of(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
-        """Yield the rows of a frame or batch that has the columns of ``PACKED``, in order.
+    def from_rows(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
+        """Yield each row of ``rows``, a frame or batch with the columns of ``PACKED``, as a
+        ``PackedRow``, in order. ``reader``, ``counted`` and any further columns are left out; a
+        missing column raises ``KeyError``.
 
-        The frame may have more columns. It is read column by column, since pandas takes long to
-        make rows of a frame.
+        The frame is read column by column, since pandas takes long to make rows of a frame.
         """
         columns = (rows[name] for name in cls._fields)
         values = (c.to_pylist() if isinstance(c, pa.Array) else c for c in columns)
@@ -631,8 +687,10 @@ class PackedRow(NamedTuple):
 
 
 def unpack_piece(row: PackedRow) -> Piece:
-    """Decode a row of ``PACKED`` into the piece that a stage reads. A heartbeat has no rows, so its
-    piece has None for them.
+    """Decode a row of ``PACKED`` into the piece (rows of one source for one bucket) that a stage
+    reads. A heartbeat, a row without a payload, becomes a piece whose rows are None.
+
+    The rows become a table in memory. The facts give the times, log runs and stairs.
     """
     high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)
     tables = row.facts[SIZE_BYTES + _FACTS.size :]

@@ -40,10 +40,11 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def schema_of(store: Store) -> pa.Schema:
-    """Return the schema of the rows of ``store`` that ``read_rows`` and ``look_up_rows`` give:
-    ``Store.fields``, then ``_timestamp``.
+    """Return the schema of the rows that ``read_rows`` and ``look_up_rows`` give of ``store``:
+    ``Store.fields``, then ``_timestamp`` (UTC, microseconds).
 
-    Versions also have ``_change``, the kind of change as text, and rows of a queue have ``_due``.
+    A store of versions also has ``_change``, ``"upsert"`` or ``"delete"``. A queue, whose rows wait
+    for a time, has that time as ``_due``.
     """
     fields = [*store.fields, pa.field(TIMESTAMP, TIME)]
     if store.kind == "versions":
@@ -57,8 +58,9 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
     """Return the time before which a bucket's rows of ``store`` are of no use, in microseconds.
     Rows of a queue have left it if they are due by that time.
 
-    ``manifest``: the bucket's, with its stream times. The time is ``NO_TIME`` if the store keeps
-    rows for good, or before the first record.
+    The time is the store's span behind stream time: the largest of the sources ``store.clocks`` for
+    records and queues, the smallest for other kinds. It is ``NO_TIME`` if the store keeps rows for
+    good, or before the first record. ``manifest``: the bucket's, with its stream times.
     """
     if store.span_us is None or not store.clocks:
         return NO_TIME
@@ -77,20 +79,24 @@ def read_rows(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of ``store`` as ``schema_of`` describes them, some at a time; nothing for a
-    store without segments.
+    """Yield the rows of ``store`` as tables of ``schema_of(store)``; nothing for a store without
+    segments. They are the last row of each key that is not deleted, its versions, the kept records,
+    or the waiting rows, by the store's kind. A version may be a delete (``_change``).
 
-    They are, by the store's kind, the last row of each key, its versions, the records that are
-    kept, or those that wait. ``companions``: the runs of the stores that are read with it, all of
-    ``Store.companion_stores``. ``runs``: the store's runs in the manifest. ``horizon_us``: the time
-    before which rows are of no use, as the function returns it. ``blobs``, ``cache``: where
-    segments are read from. Raises ``StateError`` for a segment of another format.
+    - ``runs``: the store's sorted runs in the manifest.
+    - ``companions``: the runs of the other stores that are needed to read this one, by name
+      (``Store.companion_stores``). They have the ids of rows that are gone, or parts of long lists.
+    - ``horizon_us``: the time in microseconds before which rows are of no use; ``NO_TIME`` for
+      none.
+    - ``blobs``, ``cache``: the source of segments, and those already open.
+
+    Raises ``StateError`` for a segment of another format.
     """
     segment = next(runs.segments, None)
     if segment is None:
         return
     without = companions[store.without].segments if store.without else ()
-    marked = [_row_numbers(part, blobs, cache) for part in without]
+    marked = [_row_ids(part, blobs, cache) for part in without]
     gone = np.concatenate(marked) if marked else None
     lists = _open_list_stores(store, companions, blobs, cache)
     schema = cache.open(segment, blobs.get).schema
@@ -109,17 +115,19 @@ def look_up_rows(
     cache: SegmentCache,
     asked: AskedKeys,
 ) -> pa.Table:
-    """Return the rows, as ``schema_of`` describes them, of the keys in ``asked``, from a store that
-    is not a queue. A key without any gives none; rows lie by hash, not in the order asked.
+    """Return the rows of the keys in ``asked`` as a table of ``schema_of(store)``. A key without
+    any gives none. Rows lie by hash, not in the order asked. The store must not be a queue.
 
-    ``companions``: the runs of the stores that are read with it, all of ``Store.companion_stores``.
-    ``horizon_us``: as the function returns it. ``blobs``, ``cache``: where segments are read from.
-    Raises ``StateError`` for a segment of another format.
+    ``runs``: the store's sorted runs in the manifest. ``companions``: those of the stores with
+    parts of its long lists, by name (``Store.companion_stores``). ``horizon_us``: the time in
+    microseconds before which rows are of no use, ``NO_TIME`` for none. ``blobs``, ``cache``: the
+    source of segments, and those already open. Raises ``StateError`` for a segment of another
+    format.
 
     | store | rows of a key |
     |---|---|
     | ``rows`` | its row, if there is one and it has not expired |
-    | ``versions`` | its version at the time asked for |
+    | ``versions`` | its version at the time asked for; none if that is a delete |
     | ``records`` | all its records that are kept |
     """
     segment = next(runs.segments, None)
@@ -160,8 +168,10 @@ class AskedKeys:
 
 def _displayed_rows(store: Store, table: pa.Table, lists: Mapping[int, Parts]) -> pa.Table:
     """Return the stored rows ``table`` as readers see them (``schema_of``), one each in the same
-    order, accumulators as results. ``lists``: the open stores of long lists, by the number of their
-    result column.
+    order. Accumulators become results; internal columns are left out.
+
+    ``lists``: the open stores of long lists, by the index of their result column. Raises
+    ``AggregateError`` if a result does not fit its type.
     """
     if store.results:
         columns = [*map(table.column, store.key), *_result_columns(store, table, lists)]
@@ -185,11 +195,11 @@ class _Groups(NamedTuple):
 def _open_list_stores(
     store: Store, companions: Mapping[str, Runs], blobs: Blobs, cache: SegmentCache
 ) -> dict[int, Parts]:
-    """Open the stores of long lists of the result columns that may have them, by the index of the
-    column; empty if none may.
+    """Open the stores of long lists, and return them by the index of their result column. The dict
+    is empty if no result of ``store`` may have long lists.
 
-    ``companions``: the runs of the stores that are read with ``store``, by name. ``blobs`` and
-    ``cache``: where segments are read from.
+    ``companions``: the runs of the stores that are read with ``store``, by name; a missing name
+    raises ``KeyError``. ``blobs`` and ``cache``: the source of segments, and those already open.
     """
     key = [f.with_name(n) for f, n in zip(store.fields, store.key, strict=False)]
     lists = {}
@@ -204,9 +214,11 @@ def _open_list_stores(
 def _result_columns(
     store: Store, table: pa.Table, lists: Mapping[int, Parts]
 ) -> Iterator[pa.Array]:
-    """Yield one array per result column, in order, computed from the accumulators in ``table``, a
-    row per group. ``lists``: the open stores of long lists, by the number of their result column.
-    Raises ``AggregateError`` if a result does not fit.
+    """Yield one array per result column of ``store``, in order, computed from the accumulators in
+    ``table``, a row per group.
+
+    ``lists``: the open stores of long lists, by the index of their result column; the lists are
+    read. Raises ``AggregateError`` if a result does not fit its type.
     """
     groups = _Groups(
         int64_column(table, HASH), [combine_chunks(table.column(name)) for name in store.key]
@@ -221,9 +233,9 @@ def _result_columns(
         yield result.kernel.results(state)
 
 
-def _row_numbers(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
-    """Return the column ``_row`` of a segment: int64[rows]. The segment is of a store that lists,
-    by number, the rows of another store that no longer count.
+def _row_ids(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
+    """Return the column ``_row`` of ``segment``: int64[rows]. Such a segment lists the ids of rows
+    of another store that no longer count.
     """
     return int64_column(cache.open(segment, blobs.get), ROW)
 
@@ -236,9 +248,12 @@ def _open_store(
     blobs: Blobs,
     cache: SegmentCache,
 ) -> RunState:
-    """Open the store as its operator does, by its kind. ``schema``: the stored columns. ``runs``:
-    the store's runs in the manifest. ``horizon_us``: the time before which rows have expired, or up
-    to which a queue's have been taken. ``blobs``, ``cache``: read the runs.
+    """Open the store by its kind, as its operator does, and return it: ``TableState``,
+    ``QueueState`` or ``HistoryState``.
+
+    ``schema``: the stored columns. ``runs``: the store's sorted runs in the manifest.
+    ``horizon_us``: the time before which rows have expired; of a queue, the time up to which rows
+    have been taken. ``blobs``, ``cache``: the source of segments, and those already open.
     """
     if store.kind == "rows":
         keys, expiry = len(store.key), store.time
@@ -258,8 +273,8 @@ def _open_store(
 
 
 def _change_kinds(deleted: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the kind of change of each row as text: ``DELETE`` where ``deleted``, bool without
-    nulls, is true, else ``UPSERT``.
+    """Return the kind of change of each row as text, in as many chunks: ``"delete"`` where
+    ``deleted``, bool without nulls, is true, else ``"upsert"``.
     """
     return pa.chunked_array(
         [pa.array([UPSERT, DELETE]).take(chunk.cast(pa.int8())) for chunk in deleted.chunks],

@@ -20,8 +20,12 @@ class Conditions(Protocol):
     """An evaluator of the conditions of expectations that are Spark expressions."""
 
     def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
-        """Return one text per row: the row as JSON if it does not meet the expectation ``view``,
-        else null. Errors of the expression pass.
+        """Return one text per row of ``rows``, in order: the row as JSON if it does not meet the
+        expectation ``view``, else null.
+
+        ``rows``: the columns of the view, ``_event_time`` and ``_deleted``. A null condition does
+        not meet it, nor does a row on which the expression fails. Rows whose ``_deleted`` is true
+        or null meet it. An error of a Python function in the expression is raised.
         """
 
 
@@ -39,13 +43,16 @@ class CheckedRows(NamedTuple):
 def check_expectation(
     rows: pa.Table, view: Expectation, conditions: Conditions | None
 ) -> CheckedRows:
-    """Return the rows after the expectation ``view``. Also return the rows that do not meet it, as
-    texts and, if the view has dead letters, as these.
+    """Return the rows after the expectation ``view``, in order, and the rows that do not meet it as
+    texts and dead letters.
 
-    ``rows``: columns of the viewed node, ``_event_time`` and ``_deleted``, null for a row that a
-    condition has left out. ``conditions``: needed if the expectation is ``computed``. Rows that do
-    not meet it stay unless the expectation drops them. Raises ``DataError`` for such a row if
-    ``view.on_fail`` is ``"fail"``.
+    ``rows``: columns of the viewed node, ``_event_time`` and ``_deleted``; that is null for a row
+    that a condition has left out. ``conditions``: the evaluator, needed if the expectation is
+    ``computed``.
+
+    Rows that do not meet it stay unless the expectation drops them. A null condition does not meet
+    it; deleted and left-out rows do. Dead letters are made only if ``view.letters`` is set. Raises
+    ``DataError`` for the first such row if ``view.on_fail`` is ``"fail"``.
     """
     unmet = _unmet_rows_as_text(rows, view, conditions)
     texts, letters = unmet.drop_null(), DEAD_LETTERS.empty_table()
@@ -66,7 +73,7 @@ def _unmet_rows_as_text(
     null condition does not meet it. Deleted rows and rows that a condition has left out do.
 
     If the expectation is ``computed``, ``conditions`` are needed, and the text is the row as JSON.
-    Else all texts are the same: the columns of the first row that does not meet the expectation.
+    Else each text is the same: the columns of the first row that does not meet the expectation.
     """
     if view.computed:
         assert conditions is not None
@@ -84,9 +91,12 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
     """Return ``rows`` after a view without expressions: the view's columns, then those of ``rows``
     that are not of the viewed node.
 
-    A row of a stream that does not meet the condition, or is deleted, is dropped. In a table, a row
-    that does not meet the condition gets null in ``_deleted``; deleted rows stay. If the view
-    explodes a list, each row comes once per element, not at all for an empty or null list.
+    ``rows``: columns of the viewed node, ``_deleted`` and perhaps more. In a stream, a deleted row
+    or one that does not meet the condition is dropped; a null condition is not met. In a table, a
+    row that does not meet the condition gets null in ``_deleted``; deleted rows stay.
+
+    If the view explodes a list, each row comes once per element. A row with an empty or null list
+    vanishes, a tombstone, too; so only views of streams explode one.
     """
     if view.condition is not None:
         gone = rows.column(DELETED)
@@ -108,8 +118,8 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
 
 
 def append_columns(rows: pa.Table, added: pa.Table) -> pa.Table:
-    """Return a table with the columns of ``rows``, then those of ``added``. Both have the same
-    number of rows.
+    """Return a table with the columns of ``rows``, then those of ``added``. Both must have equally
+    many rows.
     """
     for name in added.schema.names:
         rows = rows.append_column(name, added.column(name))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from dovetail.base.packages import package
+from dovetail.base.packages import import_package
 from dovetail.base.validation import Rule
 from dovetail.errors import ConfigurationError, line_of
 
@@ -41,8 +41,9 @@ class TableAddress:
     @classmethod
     def of(cls, table: str, catalog: GivenCatalog) -> TableAddress:
         """Return the address of a table; nothing is opened or checked. ``table``: its name with the
-        namespace. ``catalog``: the catalog's name, or its properties. The property ``name`` names
-        the catalog, by default ``"default"``, and is not kept as a property.
+        namespace, such as ``sales.orders``. ``catalog``: the catalog's name in pyiceberg's
+        configuration, or its properties. The property ``name`` names the catalog, by default
+        ``"default"``, and is not kept as a property.
         """
         if isinstance(catalog, str):
             return cls(table, catalog, ())
@@ -51,7 +52,9 @@ class TableAddress:
 
     @classmethod
     def from_json(cls, text: str) -> TableAddress:
-        """Return the address in a text that ``to_json`` returned."""
+        """Return the address that ``to_json`` wrote as ``text``. Another text raises
+        ``ValueError``, ``KeyError`` or ``TypeError``.
+        """
         parts = json.loads(text)
         properties = tuple((name, value) for name, value in parts.pop("properties"))
         return cls(**parts, properties=properties)
@@ -67,7 +70,7 @@ class TableAddress:
 
     def open_catalog(self, operator: str) -> Catalog:
         """Return the catalog of the table, opened anew. ``operator``: the subject of errors. Raises
-        ``ConfigurationError`` if the catalog cannot be opened, or without pyiceberg.
+        ``ConfigurationError`` if the catalog cannot be opened, or if pyiceberg is not installed.
         """
         refuse_without_pyiceberg(operator)
         from pyiceberg.catalog import load_catalog
@@ -83,10 +86,10 @@ class TableAddress:
 
     def open(self, operator: str, opened: Table | None = None) -> Table:
         """Return the table as it is now. Raises ``ConfigurationError`` if the table or its catalog
-        cannot be read, or without pyiceberg.
+        cannot be read, or if pyiceberg is not installed.
 
-        ``operator``: the subject of errors. ``opened``: the table as it was, which is brought up to
-        date and returned; None to open the catalog anew.
+        ``operator``: the subject of errors. ``opened``: a handle of this table, which is brought up
+        to date in place and returned; None to open the catalog anew.
         """
         if opened is not None:
             load = opened.refresh
@@ -107,4 +110,4 @@ def refuse_without_pyiceberg(operator: str) -> None:
     """Raise ``ConfigurationError`` if the package pyiceberg is not installed. ``operator``: the
     subject of the error.
     """
-    package(operator, "iceberg", "pyiceberg.catalog")
+    import_package(operator, "iceberg", "pyiceberg.catalog")

@@ -81,10 +81,11 @@ class _LiveRows:
     """
 
     def live_mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
-        """Return which rows of a batch are live: bool[n].
+        """Return the mask of the live rows of a batch: bool[n].
 
-        ``ids``: the numbers of the batch's columns, in order, among them all of ``deleted_values``.
-        ``start``: the position of its first row in the file, from 0.
+        ``ids``: the Iceberg field id of each of the batch's columns, in order; all columns of
+        ``deleted_values`` must be among them. ``start``: the position of the batch's first row in
+        the file, from 0.
         """
         live: Mask = self.by_position[start : start + batch.num_rows].copy()
         for values in self.deleted_values:
@@ -109,7 +110,7 @@ class RowReader:
     @classmethod
     def of(cls, table: Table, schema: Schema) -> RowReader:
         """Return a reader of a table as it is now. The reader travels to tasks, so its metadata has
-        no list of snapshots. ``schema``: the columns to read, by their numbers in the table.
+        no list of snapshots. ``schema``: the columns to read, by their field ids in the table.
         """
         unread: dict[str, Any] = {
             "snapshots": [],
@@ -121,11 +122,15 @@ class RowReader:
 
     def changed_rows(self, change: FileChange) -> Iterator[tuple[bool, pa.RecordBatch]]:
         """Yield (True, rows) for the rows of a data file that ``change`` removes, and (False, rows)
-        for those that it adds. Yield nothing if no row differs.
+        for those that it adds. Yield nothing if no row differs. ``change``: the data file, and the
+        delete files that apply to it before and after; None where the snapshot lacks the data file.
 
         Rows come batch by batch in the file's order, in each batch the removed ones first; none is
-        empty. They have the columns of ``schema``. Raises ``DataError`` for a delete file of
-        another format than Parquet and Puffin, and for deletes by a field within a struct.
+        empty. They have the columns of ``schema``. Delete files are always read. The data file is
+        not read if both sides have the same rows by their positions, and no delete by values. So a
+        file that is new, or gone, is read, unless no row of it is live. Raises ``DataError`` for a
+        delete file in another format than Parquet and Puffin, and for deletes by a field within a
+        struct.
         """
         was, is_ = (self._live_rows(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
@@ -146,15 +151,19 @@ class RowReader:
                     yield removed, rows if mask.all() else rows.filter(pa.array(mask))
 
     def rows(self, file: DataFile, schema: Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows that a data or delete file has, in order, whether they are deleted or not.
-        ``schema``: the columns to read by their numbers; one that the file lacks is null.
+        """Yield all rows that a data or delete file has, batch by batch in order, whether they are
+        deleted or not. ``schema``: the columns to read, found by their field ids; one that the file
+        lacks is null.
         """
         scan = ArrowScan(self.metadata, self.io, schema, AlwaysTrue())
         return scan.to_record_batches([FileScanTask(file)])
 
     def _live_rows(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
-        """Return the live rows of a data file under the delete files ``deletes``: none for None,
-        all for an empty list. Raises ``DataError`` as ``changed_rows`` does.
+        """Return the live rows of a data file under the delete files ``deletes``: no row for None,
+        all rows for an empty list. The result has a mask of rows by their positions, and the values
+        by which others are deleted. Delete files are read here, the data file is not. Raises
+        ``DataError`` for one in another format than Parquet and Puffin, and for deletes by a field
+        within a struct.
         """
         if deletes is None:
             return _LiveRows(np.zeros(file.record_count, np.bool_), [])
@@ -168,9 +177,9 @@ class RowReader:
         return _LiveRows(live, deleted_values)
 
     def _read_deleted_values(self, delete: DataFile) -> pa.Table:
-        """Return the rows of ``delete``, a file of deleted values, in columns named by their
-        numbers as text. Without rows their types are null. Raises ``DataError`` for a field within
-        a struct.
+        """Return the rows of values that ``delete``, a file of equality deletes, deletes. Each
+        column is named by its field id as text. Without rows their types are null. Raises
+        ``DataError`` for a field within a struct.
         """
         schema = columns_of(self.metadata, delete.equality_ids or [])
         batches = list(self.rows(delete, schema))
@@ -185,10 +194,11 @@ class RowReader:
 
 
 def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
-    """Find the rows that equal one of ``values``, in all columns; a null equals a null: bool[n].
+    """Find the rows that equal one of ``values`` in all columns; a null equals a null: bool[n], for
+    n rows.
 
-    ``rows``, ``values``: at least one column, as many in both. Values are cast to the rows' types;
-    Arrow's error passes if they do not fit.
+    ``rows``, ``values``: at least one column, as many in both, paired by position; ``ValueError``
+    otherwise. Values are cast to the rows' types; Arrow's error passes if they do not fit.
 
     >>> find_equal_rows([pa.array([1, None, 2])], [pa.array([None, 2, 3])]).tolist()
     [False, True, True]

@@ -49,9 +49,9 @@ _PLAIN: dict[type[IcebergType], pa.DataType] = {
 
 
 def arrow_schema(operator: str, fields: Iterable[NestedField]) -> pa.Schema:
-    """Return the Arrow columns of an Iceberg table's ``fields``, in order, all nullable.
+    """Return the Arrow columns of an Iceberg table's ``fields``, in order, by name, all nullable.
     ``operator``: the subject of errors. Raises ``PlanError`` for a type that Spark does not have,
-    or not in the same precision.
+    or not in the same precision, such as UUIDs, times of day and nanoseconds.
     """
     return pa.schema(
         [pa.field(f.name, _arrow_type(operator, f.name, f.field_type)) for f in fields]
@@ -61,7 +61,7 @@ def arrow_schema(operator: str, fields: Iterable[NestedField]) -> pa.Schema:
 def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
     """Return the Arrow type of an Iceberg type, at any depth. ``operator``: the subject of errors.
     ``path``: the dotted name of the column or field, for errors. Raises ``PlanError`` for a type
-    that is not read.
+    that ``_PLAIN`` lacks, such as a UUID.
     """
     if isinstance(type_, StructType):
         fields = [
@@ -85,19 +85,20 @@ def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
 
 
 def projected(schema: Schema, names: Sequence[str] | None) -> Schema:
-    """Return the top-level columns with these names, all for None, in the table's order, as a
-    schema. Unknown names are left out. Each column may be null, because older files may lack it.
+    """Return a schema of the top-level columns of ``schema`` with these ``names``, or all for None,
+    in the order of ``schema``. Unknown names are left out. Each column may be null, because older
+    files may lack it. Field ids stay.
     """
     fields = [field for field in schema.fields if names is None or field.name in names]
     return Schema(*(field.model_copy(update={"required": False}) for field in fields))
 
 
 def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
-    """Return the columns with these numbers as a schema, in the order of ``ids``. Each is as the
-    last schema that has it, even if the table has dropped it since.
+    """Return a schema of the columns with these field ids, in the order of ``ids``. Each has the
+    type that the last schema with it has, even if the table has dropped it since.
 
-    Each is named ``_`` and its number, and may be null. Raises ``DataError`` for a number that no
-    schema has at its top level, such as that of a field of a struct.
+    Each is named ``_`` and its id, and may be null. Raises ``DataError`` for an id that no schema
+    has at its top level, such as that of a field of a struct.
     """
     field_by_id = {field.field_id: field for schema in metadata.schemas for field in schema.fields}
     fields = []
@@ -114,7 +115,7 @@ def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
 
 def refuse_other_types(operator: str, wanted: Schema, present: Schema) -> None:
     """Raise ``ConfigurationError`` if a column has another type than when the query was built.
-    Columns are compared by their numbers.
+    Columns are compared by their field ids.
 
     ``operator``: the subject of the error. ``wanted``: the columns as the query was built.
     ``present``: those of the table now. A column that the table has dropped is no problem: it is

@@ -31,12 +31,13 @@ def snapshots_after(
     remedy: str | None = None,
 ) -> list[Snapshot]:
     """Return the snapshots after ``start``, exclusive, up to ``end``, inclusive, the oldest first;
-    none if both are the same.
+    empty if both are the same.
 
-    ``operator``: the subject of errors. ``start``, ``end``: ids of snapshots; ``start`` None for
-    all from the table's first one. ``remedy``: the advice of errors, None for that to a streaming
-    query. Raises ``TargetError`` if ``start`` or a later one has expired, or if ``start`` does not
-    precede ``end``.
+    ``operator``: the subject of errors. ``metadata``: the table's, with its snapshots. ``start``,
+    ``end``: ids of snapshots; ``start`` None for all from the table's first one. ``remedy``: the
+    advice of errors, None for that to a streaming query. Raises ``TargetError`` if the metadata
+    lacks ``start``, ``end`` or a snapshot between them, or, without ``start``, any one before
+    ``end``. So it does if ``start`` does not precede ``end``.
     """
     if start is not None and metadata.snapshot_by_id(start) is None:
         raise _expired_error(operator, start, remedy)
@@ -66,7 +67,7 @@ def changes_rows(snapshot: Snapshot) -> bool:
 
 
 def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
-    """Return the error for an expired snapshot, not raised. ``operator``: its subject. ``id_``: the
+    """Return, not raise, the error for an expired snapshot. ``operator``: its subject. ``id_``: the
     snapshot's id. ``remedy``: the advice, None for that to a streaming query.
     """
     return TargetError(

@@ -47,8 +47,8 @@ class LiveFile:
 
     @property
     def delete_paths(self) -> tuple[str, ...]:
-        """The paths of the delete files that apply to the data file, in their order. They identify
-        the delete files.
+        """The paths of the delete files that apply to the data file, ascending. They identify the
+        delete files.
         """
         return tuple(delete.file_path for delete in self.deletes)
 
@@ -67,24 +67,27 @@ class ManifestReader:
     """The data files that a Puffin file has deletion vectors of, by its path."""
 
     def live_files(self, snapshot: Snapshot | None) -> dict[str, LiveFile]:
-        """Return the data files of a snapshot by their paths, each with its delete files; none for
-        None. Descriptions of files have no statistics.
+        """Return all data files of a snapshot by their paths, each with the delete files that apply
+        to it; empty for None. Descriptions of files have no statistics.
 
-        Manifests that the snapshot does not have are forgotten, so neighbouring snapshots should
-        follow each other. Errors of the file system pass.
+        Manifests that the snapshot shares with the one read last come from memory; others are read,
+        and older ones are forgotten. So neighbouring snapshots should follow each other. Errors of
+        the file system pass.
         """
         manifests = [] if snapshot is None else snapshot.manifests(self.io)
         self._entries = {m.manifest_path: self._entries_of(m) for m in manifests}
         return self._live_files_among(chain.from_iterable(self._entries.values()))
 
-    def live_files_near(
+    def live_files_matching(
         self, snapshot: Snapshot | None, condition: BooleanExpression
     ) -> dict[str, LiveFile]:
-        """Return the data files of a snapshot that may have rows which fulfil a condition, by their
-        paths; none for None. Delete files that cannot concern such rows are left out.
+        """Return the data files of a snapshot that may have rows which fulfil ``condition``, by
+        their paths; empty for None. Each has the delete files that apply to it and may concern such
+        rows.
 
         ``condition``: on columns of ``metadata``'s present schema, by name. Statistics of manifests
-        and files decide. Manifests are read anew, and those in memory stay.
+        and files decide. Manifests are read anew, and those in memory stay. Errors of the file
+        system pass.
         """
         if snapshot is None:
             return {}
@@ -96,7 +99,8 @@ class ManifestReader:
         """Return the data files among ``entries`` by their paths, each with the delete files among
         them that apply to it. Without data files the result is empty.
 
-        ``entries``: of one snapshot, without those it has removed.
+        ``entries``: descriptions of data and delete files in the manifests of one snapshot, without
+        those that it has removed.
         """
         is_data: dict[bool, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
@@ -110,8 +114,8 @@ class ManifestReader:
         }
 
     def _entries_of(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """Return the entries of a manifest without those that it marks as removed, from memory if
-        they have been read before.
+        """Return the descriptions of files in a manifest, without those that it marks as removed.
+        They come from memory if the snapshot read last has this manifest.
         """
         entries = self._entries.get(manifest.manifest_path)
         return manifest.fetch_manifest_entry(self.io) if entries is None else entries
@@ -119,9 +123,9 @@ class ManifestReader:
     def _deletes_by_partition(
         self, entries: Iterable[ManifestEntry]
     ) -> Mapping[Partition | None, list[ManifestEntry]]:
-        """Return the entries of delete files by the partition that they apply to. Under None are
-        deletes by equality of an unpartitioned spec, which apply to all partitions. ``entries``: of
-        delete files alone; without any the mapping is empty.
+        """Return delete files by the partition, (spec id, values), that they apply to. Under None
+        are deletes by equality of an unpartitioned spec, which apply to all partitions.
+        ``entries``: of delete files alone; without any the mapping is empty.
         """
         by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
@@ -136,21 +140,23 @@ class ManifestReader:
     def _deletes_of(
         self, data: ManifestEntry, deletes: Mapping[Partition | None, list[ManifestEntry]]
     ) -> tuple[DataFile, ...]:
-        """Return the delete files that apply to the data file of the entry ``data``, in order of
+        """Return the delete files that apply to the data file that ``data`` describes, in order of
         their paths, without statistics.
 
-        ``deletes``: delete files by their partition, and under None those for all partitions.
+        ``deletes``: the delete files of a snapshot by their partition, and under None those for all
+        partitions.
         """
         near = [*deletes.get(_partition_of(data.data_file), ()), *deletes.get(None, ())]
         applying = {e.data_file.file_path: e.data_file for e in near if self._applies(e, data)}
         return tuple(without_statistics(applying[path]) for path in sorted(applying))
 
     def _applies(self, delete: ManifestEntry, data: ManifestEntry) -> bool:
-        """Return True if a delete file applies to a data file of the partition that it is for.
+        """Return True if a delete file applies to a data file. The delete file must be for the data
+        file's partition, or for all, which is not checked.
 
         Deletes by equality apply to all files with a lower sequence number. Deletes by position
-        apply to files that they may name, with a lower or the same number. A missing sequence
-        number is 0. Source: Iceberg's specification, "Scan Planning".
+        apply to files that they may name, with a lower or the same sequence number. A missing one
+        is 0. Source: Iceberg's specification, "Scan Planning".
         """
         after, before = delete.sequence_number or 0, data.sequence_number or 0
         if delete.data_file.content == DataFileContent.EQUALITY_DELETES:
@@ -159,8 +165,8 @@ class ManifestReader:
 
     def _may_name(self, delete: DataFile, path: str) -> bool:
         """Return True if ``delete``, a file of position deletes, may name the data file at
-        ``path``. A Puffin file is asked for its data files. A Parquet file goes by its bounds of
-        paths; without bounds it may name any.
+        ``path``. A Puffin file is read for its data files, once. A Parquet file goes by its bounds
+        of paths; without bounds it may name any.
         """
         if delete.file_format == FileFormat.PUFFIN:
             if delete.file_path not in self._referenced:
@@ -176,8 +182,8 @@ class ManifestReader:
 
 
 def without_statistics(file: DataFile) -> DataFile:
-    """Return the description of a file without its statistics. Kept are the path, format, partition
-    and its spec, sizes, and the ids of deleted values.
+    """Return a new description of a file without its statistics. Content, path, format, partition
+    and its spec, row count, size in bytes, and the ids of columns with deleted values are kept.
     """
     plain = DataFile.from_args(
         content=file.content,
@@ -193,7 +199,7 @@ def without_statistics(file: DataFile) -> DataFile:
 
 
 def _partition_of(file: DataFile) -> Partition:
-    """Return the partition of a file: the id of its partition spec, and the values of the
-    partition's fields.
+    """Return the partition of a file: (id of its partition spec, values of the partition's
+    fields).
     """
     return file.spec_id, file.partition

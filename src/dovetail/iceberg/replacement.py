@@ -56,18 +56,18 @@ class FileRows:
 
 def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
     """Yield the data files of the current snapshot that have live rows with one of the keys, in no
-    particular order. Each comes with all its live rows, in all columns, and a mask of those with a
-    key.
+    particular order. Each comes as ``FileRows``: all its live rows, in all columns, and a mask of
+    those with a key.
 
-    ``keys``: at least one column of the table, with their names and types. A null equals a null,
-    and -0.0 equals 0.0. Without keys, and for a table without snapshots, nothing is read or
-    yielded. Raises ``DataError`` for delete files that cannot be read.
+    ``keys``: a row for each key, in at least one column of the table, with their names and types. A
+    null equals a null, and -0.0 equals 0.0. Without keys, and for a table without snapshots,
+    nothing is read or yielded. Raises ``DataError`` for delete files that cannot be read.
     """
     if not keys.num_rows:
         return
     key = [canonical_key(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
-    files = manifests.live_files_near(table.current_snapshot(), _condition_of_keys(keys))
+    files = manifests.live_files_matching(table.current_snapshot(), _condition_of_keys(keys))
     for live in files.values():
         compared = _live_rows(table, live, keys.column_names)
         has_key = find_equal_rows(
@@ -78,8 +78,8 @@ def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
 
 
 def all_files(table: Table) -> list[DataFile]:
-    """Return all data files of a table's present snapshot, without statistics; empty if there is no
-    snapshot.
+    """Return the descriptions of all data files of a table's current snapshot, without statistics;
+    empty if there is no snapshot.
     """
     files = ManifestReader(table.metadata, table.io).live_files(table.current_snapshot())
     return [live.file for live in files.values()]
@@ -97,13 +97,14 @@ def commit(
     """Add rows, remove data files and set properties of the table, all in one commit. Without
     anything to do there is no commit, and no snapshot if only properties change.
 
-    ``rows``: in the table's columns. ``removed``: whole data files of the present snapshot.
-    ``summary``: entries of the new snapshot's summary. ``properties``: by name; those that the
-    table has already are not set. ``always``: True to make a snapshot even without rows and files.
+    ``rows``: in the table's columns. ``removed``: whole data files of the current snapshot.
+    ``summary``: names and texts for the new snapshot's summary. ``properties``: by name; those that
+    the table has already are not set. ``always``: True to make a snapshot even without rows and
+    files.
 
-    ``table`` must be as it was when ``removed`` was chosen. Raises one of ``CONFLICTS`` if the
-    catalog has a later state; nothing has changed then. Other errors of pyiceberg pass; the commit
-    may then have happened.
+    ``table`` must be as it was when ``removed`` was chosen; the metadata of this handle is changed.
+    Raises one of ``CONFLICTS`` if the catalog has a later state; nothing has changed then. Other
+    errors of pyiceberg pass; the commit may then have happened.
     """
     new = {name: value for name, value in properties.items() if table.properties.get(name) != value}
     has_snapshot = bool(rows.num_rows or removed or always)
@@ -127,8 +128,9 @@ def commit(
 
 
 def last_batch(metadata: TableMetadata, query: str) -> int:
-    """Return the number of the last micro-batch that the query with the id ``query`` has committed,
-    -1 for none. Only snapshots that have not expired count.
+    """Return the index, from 0, of the last micro-batch that the query with the id ``query`` has
+    committed to a table, -1 for none. Only the snapshots in ``metadata``, which have not expired,
+    count.
     """
     numbers = [
         int(snapshot.summary[BATCH] or -1)
@@ -139,9 +141,10 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
 
 
 def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
-    """Return the live rows of a data file, in the top-level columns of the table with these names,
-    in their order. Unknown names are left out; a file without live rows gives an empty table.
-    Raises ``DataError`` for delete files that cannot be read.
+    """Return the live rows of a data file in the top-level columns of the table with these
+    ``names``, in their order. Unknown names are left out; a file without live rows gives an empty
+    table. Reads the file and its delete files. Raises ``DataError`` for delete files that cannot be
+    read.
     """
     fields = {field.name: field for field in table.schema().fields}
     wanted = [fields[name] for name in names if name in fields]
@@ -155,10 +158,11 @@ def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
 
 def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped.
+    ``keys``: a row for each key, at least one, in columns named as in the table.
 
     The condition restricts key columns of integers or texts without nulls: to their values, or to
-    their range if they are more than ``_LISTED_MAX``. Without such columns it is always true.
-    ``keys``: at least one.
+    their range if they have more than ``_LISTED_MAX`` (200) distinct ones. Without such columns it
+    is always true.
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):

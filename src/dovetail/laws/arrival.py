@@ -43,7 +43,7 @@ class LogRuns:
     """The k runs of a micro-batch. All arrays are int64[k]."""
 
     log: Ints
-    """The number of the run's log."""
+    """The id of the run's log."""
     first: Ints
     """The position of the run's first row in its log."""
     last: Ints
@@ -60,9 +60,9 @@ class LogRuns:
     """The largest timestamp of the rows left out after the last other row, ``NO_TIME`` for none."""
 
     def latest_in_earlier_runs(self) -> Ints:
-        """Return the largest timestamp in the earlier runs of each run's log, those with a smaller
-        ``first``: int64[k]. The time is ``NO_TIME`` for a log's first run. Runs may lie in any
-        order.
+        """Return for each run the largest timestamp in the earlier runs of its log, those with a
+        smaller ``first`` position: int64[k]. It is ``NO_TIME`` for a log's first run. Runs may lie
+        in any order.
 
         >>> log, first = np.array([0, 0, 0]), np.array([8, 0, 4])
         >>> runs = LogRuns(log, first, first + 3, np.array([70, 90, 50]))
@@ -87,11 +87,12 @@ class LogRuns:
     # | 3   | 40       | 40      | 40    | NO_TIME | NO_TIME | NEVER |
     def left_out_bounds(self) -> tuple[Ints, Ints]:
         """Return two bounds for the clocks of rows that a condition leaves out at the ends of runs:
-        int64[k] each.
+        int64[k] each, microseconds.
 
-        The first is the largest timestamp of the rows left out between the last other row and the
-        run's begin, ``NO_TIME`` for none. The second is the clock of the first row in later runs
-        that is not left out, ``NEVER`` for none. Only for runs with ``low_us`` and ``trail_us``.
+        The first is the largest timestamp of the rows left out between the log's last other row and
+        the run's begin, ``NO_TIME`` for none. The second is the clock of the first row in later
+        runs that is not left out, ``NEVER`` for none. Without ``low_us`` and ``trail_us``,
+        ``AssertionError`` is raised.
         """
         assert self.low_us is not None
         assert self.trail_us is not None
@@ -108,8 +109,8 @@ class LogRuns:
         return lead, following
 
     def find_interleaved(self) -> Mask:
-        """Find the runs of logs in which any two runs overlap: bool[k]. All runs of such a log
-        count.
+        """Return a mask of the runs of logs in which any two runs overlap: bool[k]. All runs of
+        such a log are marked. Runs overlap if one begins at or before another's last position.
 
         >>> log, first = np.array([0, 0, 1]), np.array([0, 2, 4])
         >>> LogRuns(log, first, np.array([3, 5, 6]), first).find_interleaved().tolist()
@@ -125,11 +126,10 @@ class LogRuns:
         return overlaps
 
     def latest_in_ended_runs(self, log: Ints, position: Ints) -> Ints:
-        """Return for each of n places the largest timestamp in the runs of its log that end before
-        the place: int64[n], ``NO_TIME`` if there is no such run.
+        """Return for each of n positions in logs the largest timestamp in the runs of its log that
+        end before it: int64[n], ``NO_TIME`` if there is no such run.
 
-        ``log`` and ``position``: int64[n], the places. A run that ends at the position itself does
-        not count.
+        ``log``, ``position``: int64[n]. A run that ends at the position itself does not count.
         """
         order = np.lexsort((self.last, self.log))
         high_us = np.full(len(log), NO_TIME)
@@ -152,11 +152,14 @@ class Stairs:
     time_us: Ints
 
     @classmethod
-    def of(cls, position: Ints, time_us: Ints) -> Stairs:
-        """Build the steps from records in any order: the positions at which stream time rises.
-        ``position``, ``time_us``: int64[n], of each record. Without records there are no steps.
+    def build(cls, position: Ints, time_us: Ints) -> Stairs:
+        """Build the steps from n records in any order: the positions at which stream time, the
+        largest time so far, rises, and the time from there on (``time_us``).
 
-        >>> Stairs.of(np.array([3, 1, 2]), np.array([9, 5, 4]))
+        ``position``, ``time_us``: int64[n], of each record; ``NO_TIME`` never rises. Each position
+        has at most one step, the highest. Without records there are no steps.
+
+        >>> Stairs.build(np.array([3, 1, 2]), np.array([9, 5, 4]))
         Stairs(position=array([1, 3]), time_us=array([5, 9]))
         """
         order = np.lexsort((time_us, position))
@@ -168,9 +171,11 @@ class Stairs:
         return cls(position[last], time[last])
 
     def time_at(self, position: Ints, *, inclusive: Ints | bool) -> Ints:
-        """Return stream time at each position: int64[n], ``NO_TIME`` before the first step. A step
-        at the position itself counts only if ``inclusive``, one flag for all positions or one for
-        each.
+        """Return stream time at each position in microseconds: int64[n], ``NO_TIME`` before the
+        first step. ``position``: int64[n], in any order.
+
+        ``inclusive``: true if a step at the position itself counts; one flag for all positions, or
+        an array with a flag for each.
         """
         highest = np.append(NO_TIME, self.time_us)
         upto = np.searchsorted(self.position, position, side="right")
@@ -179,7 +184,7 @@ class Stairs:
         return time_us
 
     def first_position_at(self, time_us: Ints) -> Ints:
-        """Return the position of the first step that reaches each time or exceeds it: int64[n],
+        """Return the position of the first step whose time reaches or exceeds each time: int64[n],
         ``NEVER`` if none does. ``time_us``: int64[n], in any order.
         """
         position: Ints = np.append(self.position, NEVER)[np.searchsorted(self.time_us, time_us)]
@@ -201,7 +206,7 @@ class Stairs:
 # interleaved run lie before a position, so it leaves such a run out.
 def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position: Ints) -> Ints:
     """Return each record's clock, the largest timestamp of its log up to it in the micro-batch:
-    int64[n].
+    int64[n], microseconds.
 
     ``runs``: all runs of the source. ``run``: int64[n], the index of each record's run.
     ``clock_us``: int64[n], the largest timestamp of its run so far. ``log``, ``position``:
@@ -238,14 +243,15 @@ def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position:
 # | 4   | 22   | yes      | 20          | 25    | not before row 3            |
 # | 5   | 30   |          | 30          | 30    |                             |
 def clocks_with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: Mask) -> Ints:
-    """Return the clocks of n rows of which a condition leaves some out: int64[n]. Other rows have
-    ``stream_us``, the clock without the left-out rows.
+    """Return the clocks of n rows of which a condition leaves some out: int64[n], microseconds.
+    Other rows keep ``stream_us``, the clock without the left-out rows; without left-out rows it is
+    returned as it is.
 
     A row that is left out deletes its key's row at its own time. Its clock lies neither before the
     row ahead of it nor after the next row of the log that is not left out.
 
-    ``log``: int64[n], equal for neighbours of one log. ``trail_us``: int64[n], those of
-    ``trailing_times``. ``left_out``: bool[n].
+    ``log``: int64[n], equal for neighbours of one log. ``trail_us``: int64[n], the largest time of
+    the rows left out since the last other row. ``left_out``: bool[n].
     """
     count = len(log)
     if not left_out.any():
@@ -258,9 +264,11 @@ def clocks_with_left_out(log: Ints, stream_us: Ints, trail_us: Ints, left_out: M
 
 
 def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
-    """Return the largest time of the rows left out since the last other row of the log, up to each
-    row: int64[n]. The time is ``NO_TIME`` at a row that is not left out. ``log``: int64[n], equal
-    for neighbours of one log. ``left_out``: bool[n].
+    """Return for each row the largest time of the rows left out since the last other row of its
+    log, itself included: int64[n]. The time is ``NO_TIME`` at a row that is not left out.
+
+    ``log``: int64[n], equal for neighbours of one log. ``time_us``: int64[n], each row's time.
+    ``left_out``: bool[n].
 
     >>> log, left_out = np.zeros(4, np.int64), np.array([False, True, True, False])
     >>> trailing_times(log, np.array([1, 9, 5, 7]), left_out)[1:3].tolist()
@@ -274,8 +282,10 @@ def trailing_times(log: Ints, time_us: Ints, left_out: Mask) -> Ints:
 
 
 def running_clock(log: Ints, time_us: Ints) -> Ints:
-    """Return the largest time so far in each segment of equal neighbours in ``log``: int64[n]. A
-    log that comes again after another one begins anew.
+    """Return the largest time so far, the row's own included, in each segment of equal neighbours
+    in ``log``: int64[n]. A log that comes again after another one begins anew.
+
+    ``log``, ``time_us``: int64[n], the log and the time of each row.
 
     >>> running_clock(np.array([4, 4, 4, 2]), np.array([5, 3, 6, 1])).tolist()
     [5, 5, 6, 1]
@@ -292,45 +302,51 @@ def running_clock(log: Ints, time_us: Ints) -> Ints:
 
 
 def order_by_run(origin: int, rank: Ints, ordinal: Ints) -> Ints:
-    """Return a number per record, int64[n], that orders records of equal clocks.
+    """Return an int64 per record that orders records of equal clocks: by source, then by run, then
+    by place in the run.
 
-    Most significant is ``origin``, the number of the source; then ``rank``, that of the log run,
-    below 2**24; then ``ordinal``, the place in the run, below 2**32. Larger ones are not noticed.
+    ``origin``: the index of the source, below 2**7. ``rank``: int64[n], the index of each record's
+    log run, below 2**24. ``ordinal``: int64[n], the record's index in the run, below 2**32. Larger
+    ones give a wrong order, without an error.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _RUN_SHIFT) + ordinal
     return order
 
 
 def order_before_records(hash_: Ints) -> Ints:
-    """Return numbers that order rows of equal clocks by the hash of their key, before all records:
-    int64[n], from -2**62 up to -1. ``hash_``: int64[n]. These numbers serve rows that are emitted
-    because stream time moves.
+    """Return int64s that order rows of equal clocks by the hash of their key, before all records:
+    int64[n], from -2**62 to -1. They serve rows that are emitted because stream time moves.
+
+    ``hash_``: int64[n]. Hashes that differ only in their last two bits give equal results.
     """
     order: Ints = (hash_ >> 2) - (1 << 61)
     return order
 
 
 def order_by_due_time(time_us: Ints) -> Ints:
-    """Return numbers that order rows of equal clocks by the time at which they are due, before all
-    others: int64[n]. These numbers precede those of ``order_before_records``, too. ``time_us``:
-    int64[n], from -2**61 to 2**61; others are not noticed.
+    """Return int64s that order rows of equal clocks by the time at which they are due, before all
+    records and all results of ``order_before_records``: int64[n].
+
+    ``time_us``: int64[n], from -2**61 to below 2**61; others give a wrong order, without an error.
     """
     order: Ints = time_us - 3 * (1 << 61)
     return order
 
 
 def order_by_log(origin: int, rank: Ints, position: Ints) -> Ints:
-    """Return a number per record that orders records of equal clocks: int64[n]. Most significant is
-    ``origin``, the source; then ``rank``, the log, below 2**12; then ``position`` in the log, below
-    2**44. Larger ones are not noticed.
+    """Return an int64 per record that orders records of equal clocks: by source, then by log, then
+    by position in the log.
+
+    ``origin``: the index of the source, below 2**7. ``rank``: int64[n], the index of the log, below
+    2**12. ``position``: int64[n], below 2**44. Larger ones give a wrong order, without an error.
     """
     order: Ints = (origin << _ORIGIN_SHIFT) + (rank << _LOG_SHIFT) + position
     return order
 
 
 def _equal_segments(log: Ints) -> list[tuple[int, int]]:
-    """Return the (start, exclusive end) of each segment of equal neighbours in ``log``; an empty
-    list for none.
+    """Return the (start, exclusive end) of each segment of equal neighbours in ``log``, in order;
+    an empty list for an empty array.
     """
     edges = np.flatnonzero(np.diff(log)) + 1
     bounds = [0, *edges.tolist(), len(log)] if len(log) else [0]

@@ -14,11 +14,11 @@ from dovetail.arrays.timeline import Ints, Mask
 
 
 def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us: int) -> Mask:
-    """Find the records that have a time of ``to_us`` in their group at most ``within_us`` before or
-    after their own: bool[n].
+    """Return a mask of the records with another one of their group at most ``within_us`` before or
+    after, inclusive: bool[n].
 
     ``group``, ``time_us``: int64[n], the records. ``to_group``, ``to_us``: int64[m], the group and
-    the time of others, in any order.
+    the time of the others, in any order.
 
     >>> group, time_us = np.array([0, 0, 1]), np.array([5, 9, 5])
     >>> find_near(group, time_us, np.array([0]), np.array([3]), 2).tolist()
@@ -35,9 +35,11 @@ def find_near(group: Ints, time_us: Ints, to_group: Ints, to_us: Ints, within_us
 
 
 def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Find the records that are emitted: those more than ``within_us`` away from each emitted
-    record of their group before them, bool[n]. Records lie by (group, arrival), and none is near a
-    record emitted before this call.
+    """Return a mask of the records that are emitted, those more than ``within_us`` away from each
+    emitted record of their group before them: bool[n].
+
+    ``group``, ``time_us``: int64[n], records by (group, arrival). None is near a record emitted
+    before this call.
 
     If a group's times never fall, its next emitted record is the first beyond ``within_us``. All
     these groups take log2(n) steps together. In other groups a step finds one record each, so they
@@ -71,10 +73,11 @@ def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
 #     after, step 2   7   -   -   -   -    reached: 1, 4, 7
 #     emitted         yes     yes yes
 def _find_emitted(group: Ints, time_us: Ints, within_us: int) -> Mask:
-    """Find the emitted records among records by (group, time): bool[n].
+    """Return a mask of the records that are emitted, among records by (group, time): bool[n].
 
     Each group's first record is emitted, then each first one more than ``within_us`` later than the
-    last emitted.
+    last emitted. ``group``: int64[n], non-decreasing. ``time_us``: int64[n], non-decreasing within
+    a group.
     """
     count = len(group)
     reached = np.zeros(count + 1, np.bool_)

@@ -32,28 +32,40 @@ class VersionFates:
     """The fates of n versions of rows: bool[n] each but ``due_us``."""
 
     due_us: Ints
-    """int64[n]: the first stream time at which the version has expired."""
+    """int64[n]: the first stream time at which the version has expired; of no meaning for a
+    tombstone.
+    """
     late: Mask
-    """The version is a row that had expired when it arrived."""
+    """The version is a row that had expired when it arrived, so it does not enter the table."""
     stands: Mask
-    """The version is a row that enters the table."""
+    """The version is a row that enters the table, even if another one replaces it later."""
     expires: Mask
-    """The row stands until stream time removes it."""
+    """The row enters the table, and is there until stream time removes it."""
     removes: Mask
-    """The version removes its key's row and puts none in its place."""
+    """The version is a tombstone or a late row whose key has a row just before, which it removes.
+    """
 
 
 def version_fates(
     group: Ints, time_us: Ints, present: Mask, stream_us: Ints, final_us: int, after_us: int
 ) -> VersionFates:
-    """Return the fates of versions in the order of (group, arrival), stored ones included.
+    """Return the fates of n versions of rows, which lie by (group, arrival). A version is a record
+    of a key, or the key's stored row, which comes first.
 
-    ``group``, ``time_us``: int64[n], the key and the time of each version. ``present``: bool[n],
-    the version is a row, not a tombstone. ``stream_us``: int64[n], stream time at its arrival, or
-    before the batch for a stored version.
+    - ``group``, ``time_us``: int64[n], the key and the time of each version.
+    - ``present``: bool[n], the version is a row, not a tombstone.
+    - ``stream_us``: int64[n], stream time at its arrival, or before the batch for a stored version.
+    - ``final_us``: stream time after the batch.
+    - ``after_us``: a row of time t stays up to the stream time t + ``after_us``, inclusive.
 
-    ``final_us``: stream time after the batch. ``after_us``: a row of time t stays up to the stream
-    time t + ``after_us``, inclusive.
+    Fates are ``due_us``, the first stream time at which a version has expired, and flags:
+
+    - ``late``: a row that has expired on arrival, so it does not enter the table.
+    - ``stands``: a row that enters the table, even if another one replaces it later.
+    - ``expires``: it stands, and stream time reaches ``due_us`` in the batch before another version
+      has replaced it. The next version's own record may be the one that moves stream time there.
+    - ``removes``: a tombstone or late row that arrives while its key has a row. A tombstone has
+      no other flag, and its ``due_us`` means nothing.
 
     One key, ``after`` 3; the batch ends at stream time 12:
 

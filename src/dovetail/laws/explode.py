@@ -27,7 +27,7 @@ class Elements:
     place: Ints
     """int64[n]: the index in its array."""
     number: Ints
-    """int64[n]: the identity of the element among those of its row."""
+    """int64[n]: the identity of the element, equal for equal elements of one row."""
 
     def select(self, which: Ints | Mask) -> Elements:
         """Return the elements that ``which`` selects by indices or flags, in that order."""
@@ -35,17 +35,18 @@ class Elements:
             self.change[which], self.is_new[which], self.place[which], self.number[which]
         )
 
-    def identity_numbers(self, row: Ints) -> Ints:
-        """Return a number per element, equal for equal elements of one row: int64[n]. ``row``:
-        int64[m], the row to which each change belongs.
+    def element_ids(self, row: Ints) -> Ints:
+        """Return an id per element, equal for equal elements of one row and different for all
+        others: int64[n]. ``row``: int64[m], the row to which each of the m changes belongs.
         """
         element_id: Ints = row[self.change] * (self.number.max(initial=0) + 1) + self.number
         return element_id
 
     @property
     def repeated(self) -> Mask:
-        """The mask of the elements that occur earlier in their array: bool[n]. The first of equal
-        elements is not among them. Old and new array of a change count apart.
+        """The mask of the elements that equal an earlier element of the same array: bool[n]. The
+        first of equal elements is not among them. Old and new array of a change are separate
+        arrays.
         """
         order = np.lexsort((self.place, self.number, self.is_new, self.change))
         same = [np.diff(part[order]) == 0 for part in (self.change, self.is_new, self.number)]
@@ -55,14 +56,15 @@ class Elements:
 
 
 def elements_to_emit(elements: Elements, arrival: Ints) -> Ints:
-    """Return the indices of the elements to emit, by the arrival of their change. Elements that
-    leave come before those of the new array; each kind is in the order of its array.
+    """Return the indices of the elements to emit, int64, by the arrival of their change. Within a
+    change, elements that leave come before those of the new array, each in the order of its array.
+    ``elements``: those of the arrays before and after each of m changes.
 
     All elements of the new array are emitted, even unchanged ones. An old element that is also in
-    the new array is not emitted as leaving. ``arrival``: int64[m], distinct, the order of the
+    the new array is not emitted as leaving. ``arrival``: int64[m], distinct, the order of the m
     changes.
     """
-    element_id = elements.identity_numbers(np.arange(len(arrival)))
+    element_id = elements.element_ids(np.arange(len(arrival)))
     stays = ~elements.is_new & np.isin(element_id, element_id[elements.is_new])
     changed = np.flatnonzero(~stays)
     part = elements.select(changed)

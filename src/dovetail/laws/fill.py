@@ -15,7 +15,7 @@ from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, versions_arou
 
 @dataclass(frozen=True)
 class ValueOrigins:
-    """The origin of a column's values."""
+    """The origin of the values of one column."""
 
     reference: Ints
     """int64[n]: the row that has each event's value, ABSENT for none."""
@@ -24,10 +24,13 @@ class ValueOrigins:
 
 
 def find_value_origins(events: Timeline, stored: Mask, unsent: Mask) -> ValueOrigins:
-    """Find the row that has each event's value of one column, for events of one source.
+    """Find for each event of the only source, 0, the row that has its value of one column.
+    ``reference`` is that row: below the count of groups a stored row, else ``groups + row`` for a
+    row of the batch, ABSENT for none.
 
-    ``stored``: bool[groups], true if the key has a row. ``unsent``: bool[n], the events that leave
-    the column out; of a tombstone it does not count.
+    ``stored``: bool[groups], the key has a stored row. ``unsent``: bool[n], the events that leave
+    the column out; for a tombstone it does not count. A value is ``missing`` if it is unsent and
+    the key has no row before.
 
     | event         | column | value comes from            |
     |---------------|--------|-----------------------------|

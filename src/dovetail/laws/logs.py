@@ -21,13 +21,17 @@ from dovetail.laws.arrival import running_clock
 def find_effective_rows(
     group: Ints, log: Ints, position: Ints, time_us: Ints
 ) -> tuple[Mask, Ints, Ints]:
-    """Find the rows that have an effect: (bool[n] effect, int64[n] age, int64[groups] last).
-    ``age`` is the largest time of the row's log in its group, up to the row. ``last`` is the row of
-    each group that is there in the end.
+    """Return three arrays: ``effect``, ``age`` and ``last``.
 
-    ``group``: the key of each row, ascending from 0 without gaps, rows of a group in the order of
-    arrival. ``log``, ``position``: the log of each row and its position there. A stored row is the
-    first of its group, with its age as its time and a position before all others of its log.
+    - ``effect``: bool[n], true for rows that have an effect. A row has none if one of its group
+      from another log arrived before it, and is later by age, then log, then position.
+    - ``age``: int64[n], the largest time of the row's log in its group up to the row.
+    - ``last``: int64[groups], the row of each group that is there in the end.
+
+    ``group``: int64[n], the key of each row, ascending from 0 without gaps; rows of a group lie in
+    the order of arrival. ``log``, ``position``: int64[n], the log of each row and its position
+    there. ``time_us``: int64[n], the row's time. A stored row is the first of its group, with its
+    age as its time and a position before all others of its log.
 
     In this example an old row of log 0 comes late, and then a new one:
 

@@ -29,15 +29,16 @@ from dovetail.arrays.hashing import stable_hash
 def find_net_changes(
     keys: Sequence[pa.Array], commit: Ints, removes: Mask, row: Sequence[pa.Array]
 ) -> Mask:
-    """Find the changes that stay when each commit counts as one moment, of n: bool[n].
+    """Return a mask of the changes that stay when each commit counts as one moment: bool[n]. The
+    changes may lie in any order.
 
-    ``keys``: the key columns. ``commit``: int64[n], the commit of each change. ``removes``:
-    bool[n], the change removes its row. ``row``: the columns that decide whether rows are equal;
-    null equals null.
+    ``keys``: the key columns, n rows each. ``commit``: int64[n], the id of each change's commit.
+    ``removes``: bool[n], the change removes its row; else it brings one. ``row``: the columns that
+    decide whether rows are equal; null equals null.
 
-    A removal stays if its commit brings no row of the key. A row that comes stays, unless it equals
-    the only row that its commit removes. If a commit names a key more than twice, all rows that
-    come stay.
+    A removal stays if its commit brings no row of the key. A row that comes goes only if its commit
+    removes just one row of the key, brings no other, and both are equal. If a commit names a key
+    more than twice, all rows that come stay.
     """
     stays = np.ones(len(commit), np.bool_)
     at = np.flatnonzero(np.isin(commit, np.unique(commit[removes])))

@@ -19,12 +19,12 @@ SILENT = 1
 
 @dataclass(frozen=True)
 class RetractMessages:
-    """The messages that m changes of rows send: bool[m] each."""
+    """The messages of m changes of rows to their groups: bool[m] each."""
 
     leaves: Mask
-    """A row leaves a group."""
+    """The old row leaves its group."""
     enters: Mask
-    """A row enters a group."""
+    """The new row enters its group."""
     silent: Mask
     """The result is emitted by the row that enters, not by the one that leaves."""
 
@@ -32,9 +32,12 @@ class RetractMessages:
 def retract_messages(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask
 ) -> RetractMessages:
-    """Return the messages that m changes of rows send to their groups. ``old``, ``new``: there is a
-    row before, after. ``old_null``, ``new_null``: that row is in no group. ``same``: both rows are
-    in one group. All are bool[m].
+    """Return the messages that m changes of rows send to their groups: the old row leaves, the new
+    row enters. Both happen even within one group; the leaving is then silent.
+
+    ``old``, ``new``: bool[m], there is a row before, after. ``old_null``, ``new_null``: bool[m],
+    that row is in no group, because of a null in the grouping columns; it sends nothing. ``same``:
+    bool[m], both rows are in one group.
     """
     leaves, enters = old & ~old_null, new & ~new_null
     return RetractMessages(leaves, enters, leaves & enters & same)

@@ -39,9 +39,12 @@ class BeforeAndAfterRows:
 
 
 def before_and_after_rows(old: Mask, new: Mask, same: Mask) -> BeforeAndAfterRows:
-    """Return the rows that m changes emit, and their kinds; none where both rows are equal, or
-    where there is none before and after. ``old``, ``new``: there is a row before, after. ``same``:
-    both rows have equal values. All are bool[m].
+    """Return the rows that m changes emit, and their kinds. A change emits the row before, if any,
+    then the row after, if any; it emits none if both rows are equal.
+
+    ``old``, ``new``: bool[m], there is a row before, after. ``same``: bool[m], both rows have equal
+    values; it counts only if both are there. Kinds are ``DELETE`` or ``BEFORE`` for the former row,
+    ``INSERT`` or ``AFTER`` for the present one.
     """
     changed = ~(old & new & same)
     return BeforeAndAfterRows(

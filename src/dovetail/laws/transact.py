@@ -41,9 +41,11 @@ class Steps:
     kind: Ints
     """int64[n]: ``COMES``, ``CHANGES``, ``GOES`` or ``BARE``."""
     transaction: Ints
-    """int64[n]: the number of the event's transaction, ABSENT for none. A bare event has none."""
+    """int64[n]: the index of the event's transaction, ABSENT for none, as for ``BARE``."""
     order: Ints
-    """int64[n]: the event's number in its transaction, which restarts as the connector does."""
+    """int64[n]: the ordinal of the event in its transaction, which restarts as the connector
+    does.
+    """
     place: Ints
     """int64[n]: the event's place in the database's log, 0 where it is unknown."""
 
@@ -59,11 +61,11 @@ class Tally:
     """The state of k keys. A key without a row has no other state."""
 
     rows: Ints
-    """int64[k]: the number of rows at the moment."""
+    """int64[k]: the count of rows at the moment."""
     transaction: Ints
-    """int64[k]: the number of the transaction of the last event, ABSENT for none."""
+    """int64[k]: the index of the transaction of the last event, ABSENT for none."""
     order: Ints
-    """int64[k]: the largest number of an event in that transaction."""
+    """int64[k]: the largest ordinal of an event in that transaction."""
     place: Ints
     """int64[k]: the last place in the log of an event of that transaction."""
     skipped: Mask
@@ -71,8 +73,8 @@ class Tally:
 
     @staticmethod
     def empty(keys: int) -> Tally:
-        """Return the state of ``keys`` keys without a row: no transaction (ABSENT), order and place
-        0, no skipped delete.
+        """Return the state of ``keys`` keys without a row: no rows, no transaction (ABSENT), order
+        and place 0, no skipped delete.
         """
         rows, order, place = np.zeros((3, keys), np.int64)
         return Tally(rows, np.full(keys, ABSENT), order, place, np.zeros(keys, np.bool_))
@@ -92,15 +94,17 @@ class Tally:
         return self.take(np.arange(len(self.rows)))
 
     def replace(self, which: Ints, other: Tally) -> None:
-        """Replace the state of the keys at the indices ``which`` by that of ``other``, in place.
-        ``which``: distinct indices. ``other`` has one key for each, in that order.
+        """Replace, in place, the state of the keys at the indices ``which`` by the state of the
+        keys of ``other``.
+
+        ``which``: int64, distinct indices. ``other`` has one key for each, in that order.
         """
         for name, column in vars(other).items():
             getattr(self, name)[which] = column
 
     def without_gone_keys(self) -> Tally:
-        """Return a state in which keys without a row have the state of ``empty``: no transaction,
-        order, place or skipped delete. The result may share arrays with this one.
+        """Return a state in which keys without a row have no transaction, order, place or skipped
+        delete. The result may share arrays with this one, which is not changed.
         """
         gone = self.rows == 0
         return Tally(
@@ -142,12 +146,21 @@ class EventOutcomes:
 # An event may repeat another one only if its order or its place falls within a span. The events of
 # such spans are taken one after the other, those of all spans at once.
 def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
-    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
+    """Return the outcome of n events. It marks those that leave a table's row as it is
+    (``left_out``) and those that were there before (``repeated``). It also has the state of the
+    keys afterwards.
 
-    ``start``: int64[k], the index in ``steps`` of each key's first event; each key has one at
-    least. ``steps``: the n events, key by key, those of a key in the order of arrival. ``tally``:
-    the state of these k keys before; it is not changed. The outcome is that of ``settle_stepwise``,
-    with less work for keys of many events.
+    ``start``: int64[k], the index in ``steps`` of each key's first event; each key has at least
+    one. ``steps``: the n events, key by key, those of a key in the order of arrival. Each has its
+    kind, transaction, order in the transaction, and place in the database's log. ``tally``: the
+    state of these k keys before: counts of rows, and the last transaction. It is not changed.
+
+    A delete is left out if the key has more than one row before it, which only events of one
+    transaction can cause. An event repeats another if neither its order nor its place is beyond
+    those that its transaction has brought for the key. It is left out, too. So is a record without
+    a value (``BARE``) right after a delete that was left out.
+
+    The outcome is that of ``settle_stepwise``, with less work for keys of many events.
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
@@ -166,12 +179,18 @@ def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 
 
 def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
-    """Find the events that leave the table's row as it is, and the state of the keys afterwards.
+    """Return the outcome of n events, taken one after the other, those of all keys at once. It
+    marks those that leave a table's row as it is (``left_out``) and those that were there before
+    (``repeated``). It also has the state of the keys afterwards.
 
-    Events are taken one after the other, those of all keys at once. ``start``: int64[k], the index
-    in ``steps`` of each key's first event; each key has one at least. ``steps``: the n events, key
-    by key, those of a key in the order of arrival. ``tally``: the state of these k keys before; it
-    is not changed.
+    ``start``: int64[k], the index in ``steps`` of each key's first event; each key has at least
+    one. ``steps``: the n events, key by key, those of a key in the order of arrival. ``tally``: the
+    state of these k keys before; it is not changed.
+
+    A delete is left out if the key has more than one row before it, which only events of one
+    transaction can cause. An event repeats another if neither its order nor its place is beyond
+    those that its transaction has brought for the key. It is left out, too. So is a record without
+    a value (``BARE``) right after a delete that was left out.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
@@ -196,8 +215,9 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 # | GOES | 8, 1, 97 | 1 | 0 | |
 # | CHANGES | none | 1 | 1 | |
 def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
-    """Return the outcome of k events, one of each of k keys. ``steps``: these events. ``tally``:
-    the state of the k keys before, in the order of their events; it is not changed.
+    """Return the outcome of k events, the first of each of k keys: those that are ``left_out``,
+    those that are ``repeated``, and the state of the keys afterwards. ``steps``: these events.
+    ``tally``: the state of the k keys before, in the order of their events; it is not changed.
     """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)
@@ -225,11 +245,14 @@ def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
 
 
 def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcomes:
-    """Find the events that leave the table's row as it is, and the state of all keys afterwards.
+    """Return the outcome of n events. It marks those that leave a table's row as it is
+    (``left_out``) and those that were there before (``repeated``). It also has the state of all
+    keys afterwards. Only events that may repeat others are taken one by one.
 
-    ``steps``: n events by (key, arrival), of which none is a bare one right behind a delete.
-    ``group``: int64[n], non-decreasing, the index of each event's key in ``tally``. ``tally``: the
-    state of all keys before; it is not changed. A key without an event keeps its state.
+    ``steps``: n events by (key, arrival), each with its kind, transaction, order and place. None is
+    a record without a value (``BARE``) right after a delete. ``group``: int64[n], non-decreasing,
+    the index of each event's key in ``tally``. ``tally``: the state of all keys before; it is not
+    changed. A key without an event keeps its state.
     """
     count, none = len(group), np.zeros(len(group), np.bool_)
     if not count:
@@ -284,8 +307,9 @@ def _running_changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tupl
     """Return the sum of a span's changes up to each event, and the largest ``floor - sum`` so far
     in the span: int64[n] each.
 
-    A *change* is what an event adds to the number of rows, and a *floor* the least number after it.
-    ``COMES`` adds 1, ``GOES`` takes 1 down to 0, ``CHANGES`` has the floor 1, ``BARE`` takes all.
+    A *change* is added to the count of a key's rows by an event, and a *floor* is the least count
+    after it. ``COMES`` adds 1, ``GOES`` takes 1 down to 0, ``CHANGES`` has the floor 1, ``BARE``
+    takes all.
 
     ``kind``: int64[n], the kind of each event. ``begin``: int64[spans], the index of each span's
     first event. ``span``: int64[n], the span of each event, non-decreasing. ``rows_max``: the most
@@ -304,12 +328,12 @@ def _settle_both_ways(
     steps: Steps, tally: Tally, begin: Ints, end: Ints, given: Ints
 ) -> list[EventOutcomes]:
     """Return two outcomes of some spans, event by event: first as if they began with no row, then
-    as if with one.
+    as if with one. A span is the events of one key and transaction in a row.
 
     ``steps``: all events. ``tally``: the state of the key of each span before the batch. ``begin``
-    and ``end``: the indices of the first and the last event of each span, both inclusive.
-    ``given``: the rows that a key's first span begins with in both outcomes, ABSENT for other
-    spans.
+    and ``end``: int64[spans], the indices of the first and the last event of each span, both
+    inclusive. ``given``: int64[spans], the rows that a key's first span begins with in both
+    outcomes, ABSENT for other spans.
     """
     spans = len(begin)
     which, event = expand_ranges(begin, end + 1)
@@ -341,8 +365,8 @@ def _settle_both_ways(
 # | 3, fixed | 0 | 0 | 0 | 0 |
 # | 4 | 0 | 1 | 0 | 0 |
 def _rows_at_begin(low: Ints, high: Ints) -> Ints:
-    """Return the number of rows, 0 or 1, that each span begins with: int64[spans]. The number means
-    nothing for a key's first span.
+    """Return the count of rows, 0 or 1, that each span begins with: int64[spans]. It means nothing
+    for a key's first span. A span is the events of one key and transaction in a row.
 
     ``low``, ``high``: int64[spans], the rows, 0 or 1, that a span ends with if it begins with 0 or
     with 1. Both are equal for a key's first span.

@@ -37,12 +37,15 @@ class Versions:
     """int64[n]: the place of the version's event in the order of processing."""
 
 
-def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_us: int) -> Mask:
-    """Find the events that are records of ``source`` at most ``retention_us`` older than its stream
-    time, inclusive: bool[n].
+def records_within_retention(
+    timeline: Timeline, source: int, clock_us: Ints, retention_us: int
+) -> Mask:
+    """Return a mask of the events that are records of ``source`` and at most ``retention_us`` older
+    than its stream time, inclusive: bool[n].
 
-    ``clock_us``: int64[n], the source's stream time at each event, that event included. If it is
-    ``NO_TIME``, every time counts.
+    ``timeline``: the n events of the batch. ``source``: the index of the source. ``clock_us``:
+    int64[n], the source's stream time at each event, that event included; with ``NO_TIME``, every
+    time is recent enough.
     """
     of_source: Mask = timeline.source == source
     horizon_us = np.where(clock_us == NO_TIME, NO_TIME, clock_us - retention_us)
@@ -51,11 +54,12 @@ def within_retention(timeline: Timeline, source: int, clock_us: Ints, retention_
 
 # Ranks of times are lifted by group, so one running maximum over all events serves all groups.
 def find_latest_versions(timeline: Timeline, counted: Mask, stored_time_us: Ints) -> Mask:
-    """Find the ``counted`` events that are the latest version of their key when they arrive:
-    bool[n]. An event with the same time as the latest version so far is newer.
+    """Return a mask of the ``counted`` events that are the latest version of their key when they
+    arrive: bool[n]. An event with the same time as the latest version so far is newer.
 
-    ``stored_time_us``: int64[groups], the time of the latest stored version, ``NO_TIME`` for none.
-    One key, stored version at 4:
+    ``timeline``: the n events of the batch, by key (group) and arrival. ``counted``: bool[n], the
+    events that are versions, tombstones included. ``stored_time_us``: int64[groups], the time of
+    the latest stored version, ``NO_TIME`` for none. One key, stored version at 4:
 
     | event time | latest version so far | newest |
     |------------|-----------------------|--------|
@@ -73,8 +77,9 @@ def find_latest_versions(timeline: Timeline, counted: Mask, stored_time_us: Ints
 
 
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
-    """Return a version for each event with ``counted`` true (bool[n]), tombstones included, by
-    (group, time, arrival). Of several events of one key and time, all are kept.
+    """Return a version for each event of ``counted``, tombstones included, by (group, time,
+    arrival): the index of its event, its time and its arrival. Of several events of one key and
+    time, all are kept. ``counted``: bool[n], the events that are versions, of one source.
     """
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]
@@ -87,12 +92,12 @@ def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
 
 
 def version_as_of(versions: Versions, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-    """Return for each query the version of ``group`` that stood at ``time_us``, as its event:
-    int64[queries], ABSENT for none.
+    """Return for each query the last version of its ``group`` at or before ``time_us``, as the
+    index of its event: int64[queries], ABSENT (-1) for none.
 
-    ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself stands. Only
-    versions that arrived before ``arrival`` count; of one time the last to arrive. A tombstone is
-    returned like any version.
+    ``versions``: those to search, by (group, time, arrival). ``group``, ``time_us``, ``arrival``:
+    int64[queries]. Only versions that arrived before ``arrival`` count; of one time the last to
+    arrive. A tombstone is returned like any version.
     """
     if len(versions.event) == 0:
         return np.full(len(group), ABSENT)

@@ -31,14 +31,15 @@ def rows_as_table(
 ) -> pa.Table:
     """Return rows as a table of ``schema``, in their order.
 
-    ``title``: the source in errors. ``rows``: the values of each row, in the order of the schema;
-    there may be none. ``key``: the columns that must not be null; those that the schema lacks do
-    not count.
+    ``title``: the source in errors. ``rows``: the Python values of each row, in the order of the
+    schema; there may be none. None becomes null. ``key``: the names of the columns that must not be
+    null; those that the schema lacks do not count.
 
     ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
-    and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1.
-    ``counted``: True if the store has types but may have booleans as 0 and 1. Raises ``DataError``
-    if a value does not fit its column, or if a key column has nulls.
+    and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1. A text
+    of a time must have a zone if the declared type has one, and none otherwise. ``counted``: True
+    if the store has types but may have booleans as 0 and 1; ``typeless`` includes this. Raises
+    ``DataError`` if a value does not fit its column, or if a key column has nulls.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     make = partial(_values_as_array, typeless=typeless, counted=counted or typeless)
@@ -54,9 +55,13 @@ def texts_as_table(
 ) -> pa.Table:
     """Return rows of a store that only has bytes as a table of ``schema``, in their order.
 
-    ``title``: the source in errors. ``columns``: the values of each column, in the order of the
-    schema, None for null; empty without rows. Raises ``DataError`` if a value is not the text of a
-    value of its column's type, and for nested types.
+    ``title``: the source in errors. ``columns``: for each column of the schema, in order, its
+    values in all rows, None for null. Without rows each list is empty, or ``columns`` itself is.
+    Binary columns take the bytes themselves.
+
+    Other values are texts in UTF-8. A boolean is ``true``, ``false``, ``1`` or ``0`` in any case. A
+    time is in ISO 8601, with a zone if its type has one, else without. Raises ``DataError`` if a
+    value is not the text of a value of its column's type, and for nested types.
     """
     if not columns:
         columns = [()] * len(schema)
@@ -69,11 +74,13 @@ def texts_as_table(
 
 def cast_table(title: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of ``table``, which is from a store with types, with the names and types
-    of ``schema``. Columns are taken by their position, so their number must be the same.
+    of ``schema``. Columns are taken by their position, so their count must be the same.
 
-    ``title``: the source in errors. Raises ``DataError`` if a type is of another kind, if a float
-    is wider than declared, or if a value does not fit. Whole numbers may become any numbers, and
-    decimals exact ones.
+    ``title``: the source in errors. Whole numbers may become whole numbers, decimals or floats.
+    Decimals may become decimals or whole numbers, and floats only floats at least as wide. Every
+    other type stays of its kind, such as a timestamp of any unit or a text. Raises ``DataError``
+    for another type, and for a value that does not fit without loss. Another count of columns
+    raises ``ValueError``.
     """
     arrays = [
         _convert_column(title, field, lambda c=c, t=field.type: _cast_array(c, t, narrows=False))  # type: ignore[misc]
@@ -97,9 +104,12 @@ def without_null_keys(title: str, table: pa.Table, key: Sequence[str]) -> pa.Tab
 
 
 def refuse_mixed_constants(title: str, filters: Filters) -> None:
-    """Raise ``PlanError`` for a filter whose constants are not of one type, or are whole numbers
-    beyond 64 bits. No column of a store with types has all of them. ``title``: the source in
-    errors.
+    """Raise ``PlanError`` for a filter whose constants Arrow cannot put into one column, so that no
+    column of a store with types has them all. Examples are a text beside a number, True beside 1,
+    and whole numbers beyond int64.
+
+    Whole numbers beside floats pass, and None beside anything. ``title``: the source in errors.
+    ``filters``: pairs of a column and its constants.
     """
     for name, constants in filters:
         if not _have_common_type(constants):
@@ -111,7 +121,8 @@ def refuse_mixed_constants(title: str, filters: Filters) -> None:
 
 
 def _have_common_type(constants: Sequence[Any]) -> bool:
-    """Return True if Arrow has one type for all of some constants, None left aside. Without
+    """Return True if Arrow has one type for all of some constants, None left aside: whole numbers
+    and floats have one, numbers and texts do not. Whole numbers beyond int64 give False. Without
     constants, return True.
     """
     try:
@@ -122,13 +133,16 @@ def _have_common_type(constants: Sequence[Any]) -> bool:
 
 
 def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str, pa.Array]:
-    """Return the constants of each filter as an array of the type of its column, null for None, by
-    column.
+    """Return, by column name, the constants of each filter as an array of the column's type, in
+    their order and with null for None.
 
-    ``title``: the source in errors. ``stored``: the columns of the store. Texts may be read as
-    numbers or times, but only texts are constants of a text column, and only booleans of a boolean
-    one. Raises ``DataError`` for a column that the store lacks, and for constants that are not of
-    its type.
+    ``title``: the source in errors. ``filters``: pairs of a column and its constants, each column
+    once. ``stored``: the columns of the store. A constant may be of another type than its column if
+    it can be cast without loss: 1 for a float, 2.0 for a whole number, a text for a time. But only
+    texts are constants of a text column, and only booleans of a boolean one.
+
+    Raises ``DataError`` for a column that the store lacks, and for constants that cannot be cast.
+    Among these are whole numbers for a decimal with fewer than 19 digits before the point.
     """
     arrays = {}
     for name, constants in filters:
@@ -163,9 +177,9 @@ def changed_store_error(title: str, problem: object) -> DataError:
 
 
 def _convert_column(title: str, field: pa.Field, make: Callable[[], pa.Array]) -> pa.Array:
-    """Return the column that ``make`` makes for ``field``. If the values do not fit the field,
-    ``make`` raises Arrow's error, ``TypeError``, ``ValueError`` or ``OverflowError``, which becomes
-    ``DataError``.
+    """Return the column that ``make`` returns. An Arrow exception, ``TypeError``, ``ValueError`` or
+    ``OverflowError`` of ``make`` becomes ``DataError``: the values do not fit ``field``. ``title``:
+    the source in errors.
     """
     try:
         return make()
@@ -179,11 +193,12 @@ def _convert_column(title: str, field: pa.Field, make: Callable[[], pa.Array]) -
 
 
 def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array:
-    """Return the values of the type ``declared`` that the bytes are texts of; null for None. For a
-    binary type these are the bytes themselves.
+    """Return an array of the type ``declared`` with the values that are written in ``values``, as
+    texts in UTF-8; null for None. For a binary type these are the bytes themselves.
 
-    Raises an Arrow exception for other texts, for nested types, and for a number that is too large
-    for a float.
+    A boolean is ``true``, ``false``, ``1`` or ``0`` in any case. A time is in ISO 8601, with a zone
+    if the type has one, else without. Raises an Arrow exception for other texts, for nested types,
+    and for a number that is too large for a float.
     """
     array = pa.array(values, pa.binary())
     if _is_binary(declared):
@@ -200,11 +215,12 @@ def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array
 def _values_as_array(
     values: list[Any], declared: pa.DataType, *, typeless: bool, counted: bool
 ) -> pa.Array:
-    """Return Python values as an array of the declared type; None becomes null.
+    """Return Python values as an array of the type ``declared``, in order; None becomes null.
 
     ``typeless``: True if whole numbers become timestamps by seconds since 1970, and texts become
-    timestamps, dates and decimals. ``counted``: True if 0 and 1 become booleans. Otherwise such
-    values do not fit.
+    timestamps, dates and decimals. A text of a time needs a zone exactly if the type has one.
+    ``counted``: True if 0 and 1 become booleans. Without these flags such values do not fit. Floats
+    may be rounded to a narrower type, and decimals to floats.
 
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.
@@ -228,8 +244,8 @@ def _values_as_array(
 
 
 def _with_one_number_type(values: list[Any]) -> list[Any]:
-    """Return the values with whole numbers as decimals, if there is a decimal: Arrow takes only one
-    of both. Other values, booleans among them, stay as they are.
+    """Return the values with whole numbers as decimals if there is a decimal, because Arrow takes
+    only one of both; else ``values`` itself. Booleans, None and other values stay as they are.
     """
     if not any(isinstance(value, Decimal) for value in values):
         return values
@@ -237,15 +253,17 @@ def _with_one_number_type(values: list[Any]) -> list[Any]:
 
 
 def _has_floats(type_: pa.DataType) -> bool:
-    """Return True for a float type, and for a list or struct with floats at any depth."""
+    """Return True for a float type, and for a list or struct with floats at any depth. Floats in
+    maps do not count.
+    """
     if pa.types.is_list(type_) or pa.types.is_struct(type_):
         return any(_has_floats(type_.field(index).type) for index in range(type_.num_fields))
     return bool(pa.types.is_floating(type_))
 
 
 def _with_floats(value: Any, declared: pa.DataType) -> Any:
-    """Return a value with the nearest floats in place of decimals where ``declared`` has floats, at
-    any depth of lists and structs. All else stays as it is.
+    """Return a Python value with the nearest floats in place of decimals where the type
+    ``declared`` has floats. It goes into lists and structs (dicts). All else stays as it is.
 
     Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
     """
@@ -266,11 +284,11 @@ def _with_floats(value: Any, declared: pa.DataType) -> Any:
 
 
 def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
-    """Return an array with the declared type. Raises ``pa.ArrowInvalid`` if the array is of another
-    kind, or if a value does not fit without loss.
+    """Return ``array`` cast to the type ``declared``. Raises ``pa.ArrowInvalid`` if the array is of
+    another kind, such as texts for numbers, or if a value does not fit without loss.
 
     ``narrows``: True if floats may be wider than the declared type, and decimals may become floats;
-    these are rounded.
+    these are rounded. A finite float that would become infinite raises nevertheless.
     """
     if not _is_castable(array.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {array.type}")
@@ -284,9 +302,11 @@ def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.
 
 
 def _refuse_infinite(floats: pa.Array, may_be: pa.Array) -> None:
-    """Raise ``pa.ArrowInvalid`` for an infinite float whose number in the store is finite, and so
-    too large. ``may_be``: a boolean for each float, True if the store has infinity or no number
-    there.
+    """Raise ``pa.ArrowInvalid`` for an infinite float that the store does not have as infinity: its
+    value there is finite, and too large for the type. ``floats``: the values after a cast.
+
+    ``may_be``: a boolean for each of ``floats``, True if infinity is right there: the store has
+    infinity itself, or a text without digits such as ``inf``. A null in either raises nothing.
     """
     if pc.any(pc.and_not(pc.is_inf(floats), may_be)).as_py():
         raise pa.ArrowInvalid(f"a number is too large for {floats.type}")
@@ -296,9 +316,15 @@ def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -
     """Return True if values of the type ``stored`` may have the declared type; the cast checks each
     value.
 
-    Whole numbers may become any number, decimals exact ones, and floats wider ones. All else stays
-    of its kind, and the null type fits all. A struct, list or map goes by its fields, in order.
-    ``narrows``: True if floats may become narrower ones, and decimals floats.
+    | stored | declared | and with ``narrows`` |
+    |---|---|---|
+    | whole numbers | whole numbers, decimals, floats | |
+    | decimals | decimals, whole numbers | floats |
+    | floats | floats at least as wide | any floats |
+
+    All else stays of its kind: a timestamp, with or without a zone and of any unit, a date, time,
+    duration, text or bytes. The null type fits all. A struct, list or map goes by its fields, in
+    order.
     """
     types = pa.types
     if types.is_null(stored) or stored == declared:

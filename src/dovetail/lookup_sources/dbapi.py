@@ -55,7 +55,7 @@ class DbapiLookup(DeclaredSource):
     quote: Quote = '"'
     """The character before a quoted name."""
     keys_max: int = 10_000
-    """The number of keys in a query at most; a key of several columns counts once for each."""
+    """The most values of keys in a query; a key of two columns counts twice."""
     keep_open: bool = True
     """True if the connection stays open between lookups."""
 
@@ -86,15 +86,18 @@ class DbapiReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key. Each query asks for at most ``keys_max`` keys.
+        row's key in ``keys``. Each query asks for at most ``keys_max`` values: a key of two columns
+        counts twice.
 
-        ``keys``: distinct, without nulls, perhaps none. The schema must have the columns ``by``.
-        The rows found are compared with the keys again, since the database may compare more
-        loosely. No key is unfit.
+        ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
+        checks that the table has the columns. The rows have the columns of the schema that the
+        reader was opened with, which must have all of ``by``. They are compared with the keys
+        again, since the database may compare more loosely. No key is marked as unfit.
 
-        Raises ``DataError`` for rows or keys of unsuitable types and nulls in the primary key,
-        ``ConfigurationError`` if no attempt succeeds. A missing column is either, by the class of
-        the driver's error.
+        Raises ``DataError`` for rows or keys of unsuitable types and nulls in the primary key, and
+        ``ConfigurationError`` if no attempt succeeds. A missing column is ``ConfigurationError``,
+        after all attempts, if the driver raises ``OperationalError`` or ``InterfaceError`` for it.
+        It is ``DataError`` for the driver's other errors.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
@@ -123,10 +126,12 @@ class DbapiReader:
         """Look up ``keys`` by the columns ``by`` once, connecting if need be. Return the database's
         rows, as tuples in the order of the schema.
 
-        Raises ``OSError`` if another attempt may help: the driver's ``OperationalError`` or
-        ``InterfaceError``, or any error of connecting. The driver's other errors become
-        ``DataError``. Any error of a query closes the connection. The errors raised have none of
-        the driver's in their chain, which may show connection arguments.
+        Raises ``OSError`` if another attempt may help: for the driver's ``OperationalError`` or
+        ``InterfaceError``, and for any error of connecting. The driver's other errors become
+        ``DataError``, errors that are not the driver's pass. Any error of a query closes the
+        connection. The errors raised have none of the driver's in their chain, which may show
+        connection arguments. After success the transaction is rolled back, or the connection closed
+        if it is not kept open.
         """
         try:
             if self._connection is None:
@@ -157,7 +162,8 @@ class DbapiReader:
 
     def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for ``error``, one of the driver's: ``OSError`` if another
-        attempt may help (``OperationalError``, ``InterfaceError``), else ``DataError``.
+        attempt may help (``OperationalError``, ``InterfaceError``), else ``DataError``. A
+        ``ProgrammingError`` counts as a table or column that is missing.
         """
         title, driver = self._source.title, self._driver
         # Not all drivers have InterfaceError.
@@ -176,11 +182,12 @@ class DbapiReader:
         )
 
     def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all keys in the columns ``by``, as tuples in the order of the schema.
-        There are as many queries as ``keys_max`` takes.
+        """Return the rows of all ``keys`` in the columns ``by``, with values in the order of the
+        schema. Each query has at most ``keys_max`` values of keys, and one key at least.
 
         Rows of other keys may be among them, if the database compares loosely. Without keys one
-        query still checks that the columns exist. Errors of the driver pass.
+        query still checks that the columns exist. The connection must be open; errors of the driver
+        pass.
         """
         step = max(1, self._source.keys_max // max(1, len(by)))
         rows: list[Sequence[Any]] = []
@@ -193,16 +200,16 @@ class DbapiReader:
         return rows
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
-        """Return a query for the rows that have one of the keys in the columns ``by`` and pass the
-        source's filters, and its parameters.
+        """Return an SQL query for the rows that have one of ``keys`` in the columns ``by`` and pass
+        the source's filters, and its parameters. The query selects the schema's columns in order.
 
-        The parameters are a mapping for a ``paramstyle`` with names, else a tuple. Without keys the
-        query finds no rows.
+        The parameters are a mapping (``p1``, ``p2`` …) for a ``paramstyle`` with names, else a
+        tuple. Without keys the query finds no rows.
         """
         parameters: list[Any] = []
 
         def add_parameter(value: Any) -> str:
-            """Add ``value`` to the parameters and return its placeholder."""
+            """Append ``value`` to the query's parameters and return its placeholder in SQL."""
             parameters.append(value)
             return self._mark(len(parameters))
 
@@ -221,7 +228,7 @@ class DbapiReader:
         self, by: Sequence[str], keys: pa.Table, add_parameter: Callable[[Any], str]
     ) -> str:
         """Return the SQL condition that a row has one of the keys in the columns ``by``, in a form
-        that uses indexes; ``1 = 0`` without keys.
+        that uses indexes: ``IN`` for one column, else ``OR``. Return ``1 = 0`` without keys.
 
         ``add_parameter``: adds a value and returns its placeholder. The values are added in the
         order in which the placeholders stand.
@@ -239,9 +246,9 @@ class DbapiReader:
         return f"({' OR '.join(f'({row})' for row in rows)})"
 
     def _filter_conditions(self, add_parameter: Callable[[Any], str]) -> Iterator[str]:
-        """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, or is null if None is one of them. ``add_parameter``: adds a value and returns
-        its placeholder.
+        """Yield an SQL condition for each of the source's filters, in parentheses: its column has
+        one of the constants, or is null if None is one of them. ``add_parameter``: adds a constant
+        that is not None to the query's parameters and returns its placeholder.
         """
         for column, constants in self._source.filters:
             name, not_null = self._quoted_name(column), [c for c in constants if c is not None]
@@ -251,8 +258,9 @@ class DbapiReader:
             yield f"({' OR '.join(parts)})"
 
     def _quoted_name(self, name: str) -> str:
-        """Return a name in quotes for SQL, in the source's kind of quotes. A dot in it separates
-        nothing. ``%`` is doubled if placeholders begin with it.
+        """Return a name in quotes for SQL, in the source's kind of quotes. The closing quote is
+        doubled within the name, and a dot in it separates nothing. ``%`` is doubled if placeholders
+        begin with it.
         """
         end = {"[": "]"}.get(self._source.quote, self._source.quote)
         written = f"{self._source.quote}{name.replace(end, end * 2)}{end}"
@@ -260,9 +268,12 @@ class DbapiReader:
 
 
 def _import_driver(title: str, name: str) -> Any:
-    """Return the driver's module, of the import name ``name``. ``title``: the source in errors.
-    Raises ``ConfigurationError`` if it cannot be imported or lacks a name of ``_NEEDED_NAMES``, or
-    if its ``paramstyle`` is not one of PEP 249.
+    """Import and return the driver's module, of the import name ``name``. ``title``: the source in
+    errors.
+
+    Raises ``ConfigurationError`` if it cannot be imported, or if its ``paramstyle`` is not one of
+    PEP 249. So it does if it lacks ``connect``, ``paramstyle``, ``Error``, ``OperationalError`` or
+    ``ProgrammingError``.
     """
     try:
         module = importlib.import_module(name)
@@ -327,7 +338,7 @@ def dbapi(
         The character before a name in the database's SQL. MySQL and MariaDB have the
         backtick, and SQL Server takes the bracket.
     keys_max : int, default 10000
-        The largest number of keys in a query. A key of several columns counts once for each.
+        The most values of keys in a query. A key of two columns counts twice.
         Several queries of one lookup see one moment if the database's transactions do.
         Give 2,000 for SQL Server, and 1,000 for Oracle before 23ai.
     keep_open : bool, default True

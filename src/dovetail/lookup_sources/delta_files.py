@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.base.error_text import first_line
-from dovetail.base.packages import package
+from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
 from dovetail.errors import DovetailError
 from dovetail.laws.joins.delta_join import NO_GROUP
@@ -24,7 +24,7 @@ from dovetail.lookup_sources.conversion import (
     typed_constants,
     without_null_keys,
 )
-from dovetail.lookup_sources.keys import find_too_large_keys, positions_among, refuse_other_kinds
+from dovetail.lookup_sources.keys import find_out_of_range_keys, positions_among, refuse_other_kinds
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
@@ -61,9 +61,9 @@ class DeltaFilesReader:
         scan skips files and row groups without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls: whole numbers, texts or booleans.
-        Without keys the table's log is read, but no data file. The schema must have the columns
-        ``by``.
+        columns cannot have: whole numbers outside the column's range. ``keys``: one column for each
+        of ``by``, distinct, without nulls: whole numbers, texts or booleans. Without keys the
+        table's log is read, but no data file. The schema must have the columns ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds or without deltalake. Raises
         ``DataError`` for a missing column, a type, value or constant that does not fit, or a null
@@ -75,7 +75,7 @@ class DeltaFilesReader:
         return Found(
             rows.filter(pa.array(asked)),
             key[asked],
-            find_too_large_keys(by, keys, _arrow_columns(self._table)),
+            find_out_of_range_keys(by, keys, _arrow_columns(self._table)),
         )
 
     def close(self) -> None:
@@ -83,13 +83,18 @@ class DeltaFilesReader:
         self._table = None
 
     def _scan_rows(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Return the rows of the latest version that have one of the keys in the columns ``by``,
-        possibly with other rows. They have the declared columns and types.
+        """Return the rows of the latest version that have one of the keys in the columns ``by`` and
+        pass the source's filters. They have the schema's columns and types.
 
-        ``keys``: one column for each of ``by``, without nulls. Raises ``OSError`` if another
-        attempt may help, which is for any error of the package deltalake or of a data file. Raises
-        ``DataError`` for a missing column, another type, a constant of another type, or a null in a
-        primary key. Raises ``ConfigurationError`` without deltalake.
+        With several columns in ``by`` other rows may be among them. The table is opened at the
+        first call, and later brought up to date. ``keys``: one column for each of ``by``, without
+        nulls: whole numbers, texts or booleans, of the same kind as the column in the store. Whole
+        numbers outside the column's range may be among them.
+
+        Raises ``OSError`` if another attempt may help: for any error of the package deltalake or of
+        a data file, after which the table is forgotten. Raises ``DataError`` for a missing column,
+        another type, a constant of another type, or a null in a primary key. Raises
+        ``ConfigurationError`` without deltalake.
         """
         title = self._source.title
         deltalake = _import_deltalake(title)
@@ -136,7 +141,8 @@ class DeltaFilesReader:
 
     def _value_condition(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that the column ``name`` has one of the values, or is null if
-        None is one of them. There must be a value.
+        None is one of them. ``values``: texts, finite numbers, booleans and None, at least one;
+        None alone will do.
         """
         literals = [_sql_literal(v) for v in values if v is not None]
         parts = [f"{_quoted_name(name)} IS NULL"] if None in values else []
@@ -161,10 +167,10 @@ def _sql_literal(value: Any) -> str:
 
 
 def _import_deltalake(title: str) -> Any:
-    """Return the package ``deltalake``. Raises ``ConfigurationError`` if it is not installed.
-    ``title``: the source in errors.
+    """Return the module ``deltalake``, with ``deltalake.exceptions`` imported. Raises
+    ``ConfigurationError`` if it is not installed. ``title``: the source in errors.
     """
-    return package(title, "deltalake", "deltalake", "deltalake.exceptions")
+    return import_package(title, "deltalake", "deltalake", "deltalake.exceptions")
 
 
 @validated
@@ -184,7 +190,8 @@ def delta_files(
     Parameters
     ----------
     path : str or Path
-        The table's folder, which all workers can read.
+        The table's folder, which all workers can read. The package deltalake also reads an
+        address such as ``"s3://bucket/orders"``, with credentials from the environment.
     key : str or list of str
         The columns of its primary key, which are never null.
     indexes : list of Index, default ()

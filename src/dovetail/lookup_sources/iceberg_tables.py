@@ -24,7 +24,7 @@ from dovetail.lookup_sources.conversion import (
     typed_constants,
     without_null_keys,
 )
-from dovetail.lookup_sources.keys import find_too_large_keys, positions_among, refuse_other_kinds
+from dovetail.lookup_sources.keys import find_out_of_range_keys, positions_among, refuse_other_kinds
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
@@ -65,9 +65,9 @@ class IcebergReader:
         scan that skips files without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls: whole numbers, texts or booleans.
-        Without keys the table's metadata is read, but no file. The schema must have the columns
-        ``by``.
+        columns cannot have: whole numbers outside the column's range. ``keys``: one column for each
+        of ``by``, distinct, without nulls: whole numbers, texts or booleans. Without keys the
+        table's metadata is read, but no file. The schema must have the columns ``by``.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing
         column, a type, value or constant that does not fit, or a null in the primary key. Raises
@@ -84,10 +84,10 @@ class IcebergReader:
 
     def _scan_rows(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Mask]:
         """Return the rows of the latest snapshot that have one of the keys in the columns ``by``.
-        They satisfy the source's filters and have the declared columns and types.
+        They pass the source's filters and have the schema's columns and types.
 
-        Also return the keys that these columns cannot have, and that are not sought: bool[keys].
-        ``keys``: one column for each of ``by``, without nulls.
+        Also return a mask of the keys that these columns cannot have, and that are not sought:
+        bool[keys]. ``keys``: one column for each of ``by``, without nulls.
 
         Raises ``OSError`` if another attempt may help. Raises ``DataError`` for a missing column,
         another type, a constant of another type, or a null in the primary key. Raises ``PlanError``
@@ -107,7 +107,7 @@ class IcebergReader:
         stored = arrow_schema(title, fields.values())
         refuse_other_kinds(title, by, keys, stored)
         constants = typed_constants(title, filters, stored)
-        unfit = find_too_large_keys(by, keys, stored)
+        unfit = find_out_of_range_keys(by, keys, stored)
         fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
         try:
             files = list(rows_of_keys(table, fit))
@@ -134,11 +134,12 @@ class IcebergReader:
         return self._table
 
     def _rows_with_constants(self, rows: pa.Table, constants: Mapping[str, pa.Array]) -> pa.Table:
-        """Return the rows whose columns have one of their ``constants``, in the declared columns
-        and types. A null in a column equals a null among its constants.
+        """Return the rows in which each column of ``constants`` has one of its constants, with the
+        schema's columns and types. A null in a column equals a null among its constants.
 
-        ``rows``: all columns of the table. ``constants``: those of the source's filters by column,
-        in the types of their columns. Raises ``DataError`` for a type or value that does not fit.
+        ``rows``: rows with the schema's columns and those of the filters, in the types of the
+        table. ``constants``: those of the source's filters by column, in the types of their
+        columns; empty without filters. Raises ``DataError`` for a type or value that does not fit.
         """
         for name, values in constants.items():
             rows = rows.filter(pc.is_in(rows[name].cast(values.type), values))

@@ -23,18 +23,20 @@ _FIRST_DAY, _LAST_DAY = pa.array([date.min, date.max]).cast(pa.int32()).to_pylis
 """The first and the last day that Python's dates have, in days since 1970."""
 
 
-def number_keys(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
-    """Number the distinct keys of some tables with the same columns, at least one of both.
+def index_distinct_keys(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Array]]:
+    """Index the distinct keys of some tables with the same columns, at least one of both. A key is
+    a whole row.
 
-    Returns three things: for each table the number of each row's key, int64[rows]; the count of
-    distinct keys; and the columns of these keys. A key with nulls has the number ``NO_GROUP``, -1,
-    and does not count. -0.0 is 0.0, and a NaN equals a NaN. Example, for tables of one column:
+    Return three things: for each table the index of each row's key, int64[rows]; the count of
+    distinct keys; and an array of these keys for each column. A key with nulls has the index
+    ``NO_GROUP``, -1, and does not count. -0.0 is 0.0, and a NaN equals a NaN. Example, for tables
+    of one column:
 
-        keys                            numbers                       count   distinct keys
+        keys                            indices                       count   distinct keys
         [a, b, a], [c, null, b]         [0, 1, 0], [2, NO_GROUP, 1]   3       [a, b, c]
 
-    Numbers follow the distinct keys, which are in an arbitrary order. Columns are taken by
-    position, and must have the same types in all tables.
+    An index is a position among the distinct keys, from 0. These are in an arbitrary order. Columns
+    are taken by position, and must have the same types in all tables.
     """
     lengths = [table.num_rows for table in keys]
     columns = [
@@ -52,13 +54,13 @@ def number_keys(keys: Sequence[pa.Table]) -> tuple[list[Ints], int, list[pa.Arra
 
 
 def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
-    """Return the position of each of ``keys`` among ``distinct``, int64[keys]; ``NO_GROUP`` if it
-    is not there or has a null.
+    """Return the position of each row of ``keys`` among the rows of ``distinct``, int64[keys] from
+    0; ``NO_GROUP``, -1, if it is not there or has a null.
 
     ``distinct``: distinct keys without nulls. Both tables have the same columns, in order and type;
     names do not count. -0.0 is 0.0, and a NaN equals a NaN.
     """
-    (first, second), count, _ = number_keys([distinct, keys])
+    (first, second), count, _ = index_distinct_keys([distinct, keys])
     position_by_group = np.full(count + 1, NO_GROUP)
     position_by_group[first] = np.arange(len(first))
     position_by_group[-1] = NO_GROUP
@@ -66,8 +68,9 @@ def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
 
 
 def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
-    """Find the keys that are whole and from ``low`` to ``high``, both included: bool[n]. ``keys``:
-    whole numbers or decimals, without nulls. Whole numbers must fit int64.
+    """Return a mask of the n ``keys`` that are whole and from ``low`` to ``high``, both included:
+    bool[n]. ``keys``: one column of whole numbers or decimals, without nulls. Whole numbers must
+    fit int64.
     """
     if pa.types.is_decimal(keys.type):
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
@@ -82,8 +85,9 @@ def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
 
 
 def find_calendar_keys(keys: pa.Array) -> Mask:
-    """Find the keys within the years 1 to 9999, both included, which Python's dates have: bool[n].
-    ``keys``: date32 or timestamps in microseconds, without nulls.
+    """Return a mask of the n ``keys`` within the years 1 to 9999, both included, which Python's
+    dates have: bool[n]. ``keys``: one column of date32 or of timestamps in microseconds, without
+    nulls.
     """
     if pa.types.is_timestamp(keys.type):
         return find_whole_keys(
@@ -92,20 +96,20 @@ def find_calendar_keys(keys: pa.Array) -> Mask:
     return find_whole_keys(keys.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
 
 
-def find_too_large_keys(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
-    """Find the keys with a whole number outside the range of its column in the store: bool[n]. Keys
-    of other types all fit.
+def find_out_of_range_keys(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
+    """Return a mask of the n rows of ``keys`` with a whole number outside the range of its column
+    in the store, above or below: bool[n]. Columns of other types are never outside.
 
     ``by``: the columns of ``keys`` in order, by their names in ``stored``. ``stored``: the store's
     columns. A key of whole numbers must have a column of signed whole numbers there, as
     ``refuse_other_kinds`` checks.
     """
-    large = np.zeros(keys.num_rows, np.bool_)
+    outside = np.zeros(keys.num_rows, np.bool_)
     for name, column in zip(by, keys.columns, strict=True):
         if pa.types.is_integer(column.type):
             bound = 2 ** (stored.field(name).type.bit_width - 1)
-            large |= ~find_whole_keys(column, -bound, bound - 1)
-    return large
+            outside |= ~find_whole_keys(column, -bound, bound - 1)
+    return outside
 
 
 def refuse_types(
@@ -149,22 +153,24 @@ def refuse_other_kinds(title: str, by: Sequence[str], keys: pa.Table, stored: pa
 
 
 def find_all_true(*conditions: pa.Array | pa.ChunkedArray) -> Mask:
-    """Find the rows in which all of some boolean Arrow columns are true: bool[n]. There must be a
-    column, and none may have nulls.
+    """Return a mask of the n rows in which all of some boolean Arrow columns are true: bool[n].
+    There must be a column; all have the same length and no nulls.
     """
     mask: Mask = np.logical_and.reduce([c.to_numpy(zero_copy_only=False) for c in conditions])
     return mask
 
 
-def refuse_twice(title: str, what: str, numbers: Ints) -> None:
-    """Raise ``DataError`` if a number occurs twice: a lookup found two rows with one key.
+def refuse_repeated_keys(title: str, key_in_words: str, key_indices: Ints) -> None:
+    """Raise ``DataError`` if a value occurs twice in ``key_indices``: a lookup found two rows with
+    one key.
 
-    ``title``: the source in errors. ``what``: the key in words, such as ``its primary key``.
-    ``numbers``: the number of each row's key, int64[rows].
+    ``title``: the source in errors. ``key_in_words``: such as ``its primary key``.
+    ``key_indices``: for each row found the index of its key, int64[rows], equal for equal keys.
+    ``NO_GROUP`` (-1) is a value like any other, so rows without a key must be left out.
     """
-    if len(np.unique(numbers)) < len(numbers):
+    if len(np.unique(key_indices)) < len(key_indices):
         raise DataError(
             title,
-            f"a lookup found two rows that are one by {what}",
+            f"a lookup found two rows that are one by {key_in_words}",
             "Declare as key= and index(unique=True) only what the store enforces",
         )

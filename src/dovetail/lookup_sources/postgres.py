@@ -74,7 +74,9 @@ class PostgresReader:
         keys as arrays.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
-        columns cannot have. ``keys``: distinct, without nulls, perhaps none.
+        columns cannot have. Such keys are not sent. ``keys``: one column for each of ``by``,
+        distinct, without nulls. Without keys the query runs, too, so a missing table or column is
+        noticed.
 
         Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a missing
         table or column, a type or value that does not fit, a null in the primary key, or missing
@@ -91,11 +93,13 @@ class PostgresReader:
             connection.close()
 
     def _look_up_once(self, keys: pa.Table) -> Found:
-        """Look up ``keys`` once, in a transaction of its own, connecting if need be. ``keys``:
-        columns by their names in the store.
+        """Look up ``keys`` once, in a transaction of its own, connecting if need be. Return the
+        rows found, the positions of their keys and the unfit keys. ``keys``: columns by their names
+        in the store.
 
-        Raises ``OSError`` if another attempt may help, else ``DataError``. Any error closes the
-        connection. The errors raised have none of psycopg's in their chain, which may show the DSN.
+        Raises ``OSError`` if another attempt may help, else ``DataError``; errors that are not
+        psycopg's pass. Any error closes the connection. The errors raised have none of psycopg's in
+        their chain, which may show the DSN.
         """
         try:
             self._connect()
@@ -155,11 +159,12 @@ class PostgresReader:
         return "UTF8" if encoding in (None, "SQL_ASCII") else encoding
 
     def _find_rows(self, keys: pa.Table) -> Found:
-        """Return the rows found by one query, which runs without keys, too. Keys that the store's
-        columns cannot have are not sent, but marked as unfit. ``keys``: columns by their names in
-        the store.
+        """Return the rows found by one query, which runs without keys, too, with the position of
+        each row's key in ``keys``. Keys that the store's columns cannot have are not sent, but
+        marked as unfit. ``keys``: columns by their names in the store.
 
-        Raises ``DataError`` for columns that are missing or do not fit; errors of psycopg pass.
+        Must run in the transaction that ``_begin_transaction`` begins. Raises ``DataError`` for
+        columns or values that are missing or do not fit; errors of psycopg pass.
         """
         columns = self._store_columns(keys.schema)
         encoding = self._connection.info.encoding
@@ -181,11 +186,13 @@ class PostgresReader:
         return Found(table, np.flatnonzero(fine)[key_index], ~fine)
 
     def _store_columns(self, keys: pa.Schema) -> dict[str, StoreColumn]:
-        """Return all present columns of the store by name, checked against the columns ``keys`` and
-        the schema. Columns of ``keys`` and of the primary key must be comparable, too.
+        """Return all columns that the table has now, by name, read from PostgreSQL's catalog.
+        Columns of ``keys``, the keys' names and types, and of the schema are checked.
 
-        Raises ``DataError`` for a column that is missing, or that ``refuse_column`` refuses. A
-        missing table raises psycopg's ``UndefinedTable``.
+        Raises ``DataError`` for one that is missing, and for a ``double precision`` that is
+        declared a single float. So it does for a column of ``keys`` or of the primary key whose
+        type is not compared exactly with the declared one. A missing table raises psycopg's
+        ``UndefinedTable``.
         """
         title, name = self._source.title, self._table_identifier().as_string(self._connection)
         catalog_rows = self._connection.execute(COLUMNS_QUERY, [name]).fetchall()
@@ -206,8 +213,8 @@ class PostgresReader:
         """Return psycopg's query for the rows that equal a key in the columns ``by`` and pass the
         filters. The keys are sent as one array for each of ``by``; empty arrays give no rows.
 
-        Each row begins with the number of its key, from 1; then come the schema's columns in order.
-        ``columns``: as ``_store_columns`` returns them.
+        Each row begins with the ordinal of its key, from 1; then come the schema's columns in
+        order. ``columns``: the store's columns by name.
         """
         sql = self._psycopg.sql
         join, identifier = sql.SQL(", ").join, sql.Identifier
@@ -241,8 +248,8 @@ class PostgresReader:
         """Return the parameters of the query: a list of values for each key column, then one for
         each filter with constants that are not null.
 
-        ``keys``: columns by their names in the store, all of which must fit. ``columns``: as
-        ``_store_columns`` returns them.
+        ``keys``: columns by their names in the store, only keys that these can have. ``columns``:
+        the store's columns by name.
         """
         travelling = (
             column.cast(key_column_type(columns[name]).arrow or column.type)
@@ -253,10 +260,11 @@ class PostgresReader:
 
 
 def _constants_condition(sql: Any, column: str, constants: Sequence[Any]) -> Any:
-    """Return psycopg's condition that a column has one of the constants, or is null if None is one
-    of them. There must be one.
+    """Return psycopg's SQL condition that the column ``t.<column>`` has one of the constants, or is
+    null if None is one of them. There must be a constant.
 
-    Constants that are not null are one parameter, a list. ``sql``: the module ``psycopg.sql``.
+    Constants that are not None are one parameter, a list, which the caller sends. ``sql``: the
+    module ``psycopg.sql``.
     """
     name = sql.Identifier(column)
     parts = [sql.SQL("t.{} IS NULL").format(name)] if None in constants else []

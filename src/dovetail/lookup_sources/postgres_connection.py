@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dovetail.base.packages import package
+from dovetail.base.packages import import_package
 from dovetail.errors import PlanError
 
 _GRACE_S = 1.0
@@ -18,10 +18,10 @@ _GRACE_S = 1.0
 
 
 def psycopg_for(title: str) -> Any:
-    """Return the package ``psycopg``, with ``psycopg.sql`` imported. Raises ``ConfigurationError``
+    """Return the module ``psycopg``, with ``psycopg.sql`` imported. Raises ``ConfigurationError``
     if it is not installed. ``title``: the source's or sink's name in errors.
     """
-    return package(title, "postgres", "psycopg", "psycopg.sql")
+    return import_package(title, "postgres", "psycopg", "psycopg.sql")
 
 
 def refuse_names(title: str, dsn: str, table: str) -> None:
@@ -42,7 +42,7 @@ def refuse_names(title: str, dsn: str, table: str) -> None:
 
 def connection_parameters(dsn: str) -> dict[str, Any] | None:
     """Return the parameters of the connection string or URL ``dsn`` by name, or None if it cannot
-    be parsed. An empty string has none. Needs psycopg.
+    be parsed. An empty string gives an empty dict. Needs psycopg, else ``ImportError`` is raised.
     """
     import psycopg
 
@@ -52,13 +52,13 @@ def connection_parameters(dsn: str) -> dict[str, Any] | None:
 
 
 def connect(dsn: str, timeout_s: float, name: str = "dovetail lookup") -> Any:
-    """Return a new connection to ``dsn``, which ``refuse_names`` has accepted. Each statement is a
-    transaction, unless one is begun.
+    """Return a new psycopg connection to ``dsn``, a valid connection string or URL. Each statement
+    is a transaction, unless one is begun. The caller closes the connection.
 
-    Connecting may take ``timeout_s`` in whole seconds, and never less than 2. A lost connection is
-    noticed after about that time; settings of keep-alives in ``dsn`` override this. ``name``: the
-    application's name on the server. Raises psycopg's error, which may show ``dsn``, if no
-    connection is made.
+    Connecting may take ``timeout_s``, rounded to whole seconds, but never less than 2. A lost
+    connection is noticed after about that time; settings of keep-alives in ``dsn`` override this.
+    ``name``: the application's name on the server. Raises psycopg's error, which may show ``dsn``,
+    if no connection is made.
     """
     import psycopg
 
@@ -93,7 +93,9 @@ def deadline(connection: Any, timeout_s: float) -> Iterator[None]:
     late = threading.Event()
 
     def cut_connection() -> None:
-        """Cancel the query if psycopg can, and shut the connection's socket down."""
+        """Set ``late``, cancel the query if psycopg can, and shut the connection's socket down.
+        Errors are ignored. Runs in the timer's thread.
+        """
         late.set()
         with suppress(Exception):
             if psycopg.capabilities.has_cancel_safe():
@@ -121,7 +123,8 @@ def without_secrets(dsn: str, message: str) -> str:
     """Return ``message`` with ``…`` in place of texts in double quotes, and of the values of the
     connection string ``dsn`` where they are whole words.
 
-    A password that was not escaped may be parsed as the host, so an error may show it.
+    All values are replaced: a password that was not escaped may be parsed as the host, so an error
+    may show it. If ``dsn`` cannot be parsed, only texts in quotes are. Needs psycopg.
     """
     dsn_values = {str(value) for value in (connection_parameters(dsn) or {}).values()} - {""}
     words = (re.escape(value) for value in sorted(dsn_values, key=len, reverse=True))

@@ -86,19 +86,23 @@ _KEY_COLUMN_TYPES = {
 
 
 def key_column_type(column: StoreColumn) -> KeyColumnType:
-    """Return the type in which the keys of a column are sent to PostgreSQL. Raises ``KeyError`` for
-    a column that ``refuse_column`` refuses with ``key=True``, whatever the declared type is.
+    """Return the type in which the keys of a column are sent to PostgreSQL: its SQL name, and the
+    Arrow type to which keys are cast first (None: as they are).
+
+    Integers are sent as ``int8``, floats as ``float8``, and all kinds of text as ``text``. Others
+    are sent as their own type, ``numeric`` without a precision. Raises ``KeyError`` for a column of
+    a type by which nothing is looked up, such as ``json``.
     """
     return _KEY_COLUMN_TYPES[column.type]
 
 
 def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key: bool) -> None:
     """Raise ``DataError`` for a ``double precision`` column that is declared a single float. Other
-    types that do not fit are found in their values, by ``rows_as_table``.
+    types that do not fit pass; they are found when the values are read.
 
     ``title``: the source in errors. ``declared``: the Arrow type of the column in the schema, or of
     its keys. ``key``: True to refuse also columns whose values are not compared exactly with keys
-    of that type.
+    of that type, such as texts with whole numbers.
     """
     if key and column.type not in _comparable_types(declared):
         raise DataError(
@@ -117,8 +121,9 @@ def refuse_column(title: str, column: StoreColumn, declared: pa.DataType, *, key
 
 
 def _comparable_types(declared: pa.DataType) -> Sequence[str]:
-    """Return the names of PostgreSQL's types whose values are compared exactly with keys of the
-    declared Arrow type. Empty for types that are no keys, such as lists.
+    """Return the names of PostgreSQL's types, as in ``pg_type``, whose values are compared exactly
+    with keys of the Arrow type ``declared``. ``enum`` stands for all enums. Empty for types that
+    are no keys, such as lists.
     """
     types = pa.types
     if types.is_integer(declared) or types.is_decimal(declared):
@@ -134,9 +139,9 @@ def _comparable_types(declared: pa.DataType) -> Sequence[str]:
 
 
 def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
-    """Return the SQL that reads a column as the declared type, with ``{}`` for the column. Text
-    types declared as strings and single floats declared as doubles are cast; else the SQL is ``{}``
-    alone.
+    """Return the SQL that reads a column as the Arrow type ``declared``, a format with ``{}`` for
+    the column. Kinds of text declared as strings and single floats declared as doubles are cast;
+    else the SQL is ``{}`` alone.
     """
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
@@ -149,8 +154,9 @@ def equality_condition(column: StoreColumn) -> str:
     """Return the SQL condition that a column ``{0}`` equals a key ``{1}`` to the letter, in a form
     that uses the column's index.
 
-    The key has the type of ``key_column_type``. The result is a format for ``psycopg.sql``, so
-    braces and ``%`` in names of types are doubled.
+    ``column``: one whose type can be looked up by. The key has the type that ``key_column_type``
+    returns for it. The result is a format for ``psycopg.sql``, so braces and ``%`` in names of
+    types are doubled.
     """
     if column.type not in _TEXTS:
         return "{0} = {1}"
@@ -160,10 +166,12 @@ def equality_condition(column: StoreColumn) -> str:
 
 
 def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the keys that the column could have: bool[n]. ``keys``: without nulls.
+    """Return a mask of the n ``keys`` that the column could have: bool[n]. ``keys``: values of one
+    key column, without nulls.
 
-    ``column``: one that ``refuse_column`` accepts as a key of the type of ``keys``. ``encoding``:
-    the connection's encoding, by Python's name. Floats, booleans and bytes all fit.
+    ``column``: of a type that is compared exactly with that of ``keys`` (``refuse_column`` with
+    ``key=True``). ``encoding``: the connection's encoding, by Python's name; texts that it cannot
+    encode do not fit. Floats, booleans and bytes all fit.
     """
     if column.type in _INTEGERS:
         bound = 2 ** (_INTEGERS[column.type] - 1)
@@ -178,16 +186,17 @@ def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Ma
 
 
 def digits_of(column: StoreColumn) -> tuple[int, int]:
-    """Return the precision and the scale of a ``numeric`` column that declares them, so its
-    ``modifier`` is not -1. The scale may be negative.
+    """Return the precision and the scale of a ``numeric`` column, in decimal digits. The scale may
+    be negative. The column must declare them: its ``modifier`` is not -1.
     """
     coded = column.modifier - _HEADER
     return coded >> 16, (coded & 0x7FF ^ 0x400) - 0x400
 
 
 def _find_possible_numbers(column: StoreColumn, keys: pa.Array) -> Mask:
-    """Find the keys that fit a ``numeric`` column's precision and scale: bool[n]. A column without
-    these fits all. ``keys``: whole numbers or decimals, without nulls.
+    """Return a mask of the n ``keys`` that fit a ``numeric`` column's precision and scale, without
+    rounding: bool[n]. A column without these fits all. ``keys``: whole numbers or decimals, without
+    nulls.
     """
     if column.modifier < 0:
         return np.ones(len(keys), np.bool_)
@@ -203,11 +212,12 @@ def _find_possible_numbers(column: StoreColumn, keys: pa.Array) -> Mask:
 
 
 def _find_possible_texts(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
-    """Find the keys that a column could have by its type, length and encoding: bool[n]. ``keys``:
-    texts without nulls. ``encoding``: Python's name of it.
+    """Return a mask of the n ``keys`` that a text, UUID or enum column could have: bool[n].
+    ``keys``: texts without nulls. ``encoding``: the connection's, by Python's name.
 
     A UUID or the label of an enum must be written as PostgreSQL writes it. Other texts must have no
-    NUL, and for ``bpchar`` no blank at the end.
+    NUL, no more characters than the column, and for ``bpchar`` no blank at the end. They must be
+    encodable.
     """
     if column.type == "uuid":
         return find_all_true(pc.match_substring_regex(keys, _UUID))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints
 from dovetail.laws.joins.delta_join import NO_GROUP, Form, SideRows, delta_join, key_rows
 from dovetail.laws.joins.table_join import How
-from dovetail.lookup_sources.keys import number_keys, positions_among
+from dovetail.lookup_sources.keys import index_distinct_keys, positions_among
 from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found, Index, LookupSource, Reader, index_for
 
@@ -54,12 +54,13 @@ class ChainLookup:
 
     @property
     def title(self) -> str:
-        """The titles of both sides, joined by ``⋈``."""
+        """The titles of both sides' sources, joined by ``⋈``, for errors and ``explain``."""
         return f"{self.sides[0].title} ⋈ {self.sides[1].title}"
 
     def open(self, schema: pa.Schema) -> Reader:
         """Return a reader whose rows have the columns of ``schema``, which are columns of the
-        result. The reader uses this process's readers of both sides, and opens them as needed.
+        result. Nothing is opened yet. Lookups use this process's readers of both sides, and open
+        them as needed.
         """
         return ChainReader(self, schema)
 
@@ -76,17 +77,18 @@ class ChainReader:
         """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, with the
         position of each row's key. The sides are read one after the other, not at one moment.
 
-        ``keys``: distinct, without nulls; without keys each side is asked for no key, so it must be
-        reachable. A key is unfit if the side that is read first cannot have it. An index of one
-        side must cover its columns among ``by``, and the schema must have all of ``by``. Raises
-        what the sides' readers raise.
+        ``by``: columns of the result. ``keys``: one column for each, distinct, without nulls.
+        Without keys each side is asked for no key, so it must be reachable. A key is unfit if the
+        side that is read first cannot have it. All columns of an index of one side must be among
+        ``by``, else ``AssertionError`` is raised. The schema must have all of ``by``. Raises
+        ``DataError`` and ``ConfigurationError`` of the sides' readers.
         """
         source, checks = self._source, keys.num_rows == 0
         side, asked = self._first_side(by)
-        distinct_index, distinct = _number_distinct_keys(keys.select(asked))
+        distinct_index, distinct = _index_keys_of_table(keys.select(asked))
         names = [self._held[name][1] for name in asked]
         first = self._look_up_side(side, names, distinct, checks=checks)
-        _, join_keys = _number_distinct_keys(first.rows.select(list(source.on[side])))
+        _, join_keys = _index_keys_of_table(first.rows.select(list(source.on[side])))
         second = self._look_up_side(1 - side, source.on[1 - side], join_keys, checks=checks)
         sides = (first, second) if side == 0 else (second, first)
         rows = self._join_rows((sides[0].rows, sides[1].rows))
@@ -98,11 +100,12 @@ class ChainReader:
         """Do nothing: the readers of both sides stay open for all lookups of this process."""
 
     def _first_side(self, by: Sequence[str]) -> tuple[int, list[str]]:
-        """Return the number of the side to look up first, and the columns of ``by`` that belong to
-        that side, under the result's names.
+        """Return the side to look up first, 0 (left) or 1 (right), and the columns of ``by`` for
+        the lookup there, under the result's names.
 
-        The side is 0, the left one, if both can be first. Raises ``AssertionError`` if no index of
-        a side covers its columns among ``by``.
+        These are the side's columns by which a lookup can start (``ChainLookup.leading``). All
+        columns of an index of the side must be among them. The left side is first if both can be.
+        Raises ``AssertionError`` if neither can.
         """
         source = self._source
         for side in (0, 1):
@@ -116,8 +119,9 @@ class ChainReader:
         that the join and the result need.
 
         ``side``: 0 left, 1 right. ``by``: columns of the side, under its own names. ``keys``:
-        distinct, in the order of ``by``. ``checks``: True to ask the store even without keys, to
-        see that it can be read. Raises what the side's reader raises.
+        distinct, one column for each of ``by``; the positions found are rows of it. ``checks``:
+        True to ask the store even without keys, to see that it can be read; else no keys give no
+        rows. Raises ``DataError`` and ``ConfigurationError`` of the side's reader.
         """
         source = self._source
         types = {column: type_ for s, column, type_ in source.types if s == side}
@@ -130,14 +134,16 @@ class ChainReader:
         return open_reader(source.sides[side], schema).rows(by, keys.rename_columns(list(by)))
 
     def _join_rows(self, sides: tuple[pa.Table, pa.Table]) -> pa.Table:
-        """Return the join of both sides' rows, left and right, in the columns of the reader's
-        schema. A side without a row is null if the join keeps the other one.
+        """Return the join of both sides' rows in the columns of the reader's schema, in no
+        particular order. ``sides``: the left rows and the right rows, under the sides' own column
+        names, with their primary keys, join keys and the columns selected.
 
-        Each side must have its rows of the keys that were asked for. Results of other keys may be
-        incomplete, so the caller drops them.
+        A side without a row is null if the kind of join lets the other side's row appear alone.
+        Results are right for the keys that were looked up, since both sides have all rows of these.
+        Results of other keys may be among them, perhaps wrong ones, and the caller drops them.
         """
         source = self._source
-        groups, count, keys = number_keys(
+        groups, count, keys = index_distinct_keys(
             [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
         )
         rows = [_as_new_rows(group) for group in groups]
@@ -156,17 +162,19 @@ class ChainReader:
         return pa.table(arrays, schema=self._schema)
 
 
-def _number_distinct_keys(keys: pa.Table) -> tuple[Ints, pa.Table]:
-    """Return each row's number among the distinct keys, int64[rows], and these keys in the order of
-    the numbers, from 0. A key with a null has the number ``NO_GROUP`` and is not among them.
+def _index_keys_of_table(keys: pa.Table) -> tuple[Ints, pa.Table]:
+    """Return the position of each row of ``keys`` among the distinct rows, int64[rows] from 0. Also
+    return a table of the distinct rows in that order, with the same columns. A row with a null has
+    the position ``NO_GROUP``, -1, and is not among them.
     """
-    (group,), _, columns = number_keys([keys])
+    (group,), _, columns = index_distinct_keys([keys])
     return group, pa.table(columns, names=keys.schema.names)
 
 
 def _as_new_rows(group: Ints) -> SideRows:
-    """Return the rows of the keys numbered in ``group``, int64[rows], as ``delta_join`` takes them:
-    all new, without tombstones and times.
+    """Return rows as the function ``delta_join`` takes them: all new, none of them a tombstone,
+    without event times. ``group``: the index of each row's join key, int64[rows], or ``NO_GROUP``
+    for a key with a null.
     """
     fresh = np.ones(len(group), np.bool_)
     return SideRows(group, fresh, ~fresh, np.full(len(group), NO_TIME))

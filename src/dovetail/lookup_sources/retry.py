@@ -36,21 +36,21 @@ class RetriedStore(Protocol):
 def call_with_retries(
     store: RetriedStore,
     action: Callable[[], T],
-    passing: tuple[type[Exception], ...] = (OSError,),
+    retried_errors: tuple[type[Exception], ...] = (OSError,),
 ) -> T:
-    """Return the result of ``action``, which is called again after errors of the types ``passing``.
+    """Return the result of ``action``, which is called again after errors of ``retried_errors``.
 
-    ``store``: its name, the number of further attempts, and the wait before each, which doubles up
-    to 5 s. Raises ``ConfigurationError`` if the last of 1 + ``retries`` attempts fails with such an
-    error. All other errors are raised at once.
+    ``store``: gives its name for the error, the count of further attempts, and the wait before
+    each, in which the thread sleeps; it doubles up to 5 s. Raises ``ConfigurationError`` if the
+    last of 1 + ``retries`` attempts fails with such an error. All other errors are raised at once.
     """
     for tried in range(store.retries):
-        with suppress(*passing):
+        with suppress(*retried_errors):
             return action()
         time.sleep(min(store.wait_s * 2**tried, _WAIT_MAX_S))
     try:
         return action()
-    except passing as error:
+    except retried_errors as error:
         raise ConfigurationError(
             store.title,
             f"no answer after {store.retries + 1} attempts: {first_line(error)}",

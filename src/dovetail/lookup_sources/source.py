@@ -159,12 +159,13 @@ class Reader(Protocol):
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, as the store has them at one
-        moment.
+        moment. Each comes with the position of its key, the index of a row of ``keys``.
 
         ``keys``: one column for each of ``by``, in this order, with distinct rows without nulls;
         names do not count. Without keys the store is only asked whether it can be read, and no row
-        is returned. The rows found have the columns of the schema that the reader was opened with,
-        in any order.
+        is returned. The rows found, in any order, have the columns of the schema that the reader
+        was opened with. A key without rows has none in the result. A key that the store's columns
+        cannot have is marked in ``unfit``.
 
         A row has a key if the changelog would give it that key, to the letter. A store that
         compares more loosely, for instance without case, must not return rows of other keys.
@@ -175,7 +176,9 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Close all connections and files that the reader has open, if any."""
+        """Close all connections and files that the reader has open, if any. A later lookup opens
+        them again.
+        """
 
 
 class LookupSource(Protocol):
@@ -363,13 +366,12 @@ def declared_fields(
     timeout_s: float,
     retries: int,
 ) -> dict[str, Any]:
-    """Return the fields of ``DeclaredSource`` by name, from the arguments of a source, without
-    ``wait_s``.
+    """Return the fields of ``DeclaredSource`` by name, from the arguments of a source: ``key``,
+    ``indexes`` and ``filters`` as tuples, ``timeout_s`` in seconds, and ``retries``.
 
     ``operator``: the source's title in errors. ``key``: one column or several. ``where``: for each
-    column one constant or a list of them, which become filters; None for none. The others are the
-    fields of the same name. Raises ``PlanError`` without a key column, and for an empty list of
-    constants; nothing else is checked.
+    column one constant or a list of them, which become filters; None for none. Raises ``PlanError``
+    without a key column, and for an empty list of constants; nothing else is checked.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
@@ -392,8 +394,8 @@ def declared_fields(
 
 
 def _constants_of(value: Constant | Sequence[Constant]) -> tuple[Constant, ...]:
-    """Return the constants of a filter as a tuple: a single one (None too) as one element, those of
-    a list in its order. An empty list gives an empty tuple.
+    """Return the constants of a filter as a tuple: a single one (None or a text too) as one
+    element, those of a list in its order. An empty list gives an empty tuple.
     """
     if value is None or isinstance(value, (str, int, float)):
         return (value,)
@@ -413,8 +415,8 @@ def index_for(source: LookupSource, columns: Sequence[str]) -> Index | None:
 
 
 def summary_of_source(source: LookupSource) -> str:
-    """Return a lookup source in words for ``explain``: its title, its key, its indexes, its
-    filters. Constants of filters are shown.
+    """Return a lookup source in one line for ``explain``: its title, its key, its indexes, and its
+    filters with their constants. The address and secrets of its connection are not shown.
     """
     parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
     parts += [item.summary for item in source.indexes]

@@ -59,10 +59,12 @@ class SqliteReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key, in one transaction. A key with a NaN is unfit.
+        row's key in ``keys``, in one transaction. Also mark the keys with a NaN as unfit, since
+        SQLite cannot store one.
 
-        ``keys``: distinct, without nulls; without keys a query checks that the file has the table
-        with its columns. Each query has as many keys as SQLite takes parameters.
+        ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
+        checks that the file has the table with its columns. A query has at most 30,000 values of
+        keys. The rows have the columns of the schema that the reader was opened with.
 
         Raises ``DataError`` for keys that are no whole numbers, texts, floats or bytes. Also for
         rows that do not fit the schema, nulls in the primary key, and a missing table or column.
@@ -89,7 +91,7 @@ class SqliteReader:
 
     def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[tuple[Any, ...]]:
         """Return all rows found for ``keys`` in the columns ``by``, in one transaction. Each row
-        has the number of its key, from 0, in front, then the schema's columns.
+        has the index of its key in ``keys``, from 0, in front, then the schema's columns.
 
         Raises ``sqlite3.OperationalError`` if another attempt may help, and ``OSError`` for a file
         that is no database or a damaged one. Raises ``DataError`` for a missing table or column.
@@ -116,12 +118,13 @@ class SqliteReader:
     def _query_chunk(
         self, connection: sqlite3.Connection, by: Sequence[str], keys: pa.Table, start: int
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of some keys, each as a tuple with the number of its key in front, in no
-        particular order. ``start``: the number of the first key.
+        """Return the rows of some of a lookup's keys, in no particular order. Each is a tuple with
+        the index of its key in front, then the schema's columns.
 
-        A key without rows is not in the result; one with several rows is there several times.
-        ``keys``: without nulls, at most as many as SQLite takes parameters. SQLite raises
-        ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
+        ``keys``: one column for each of ``by``, without nulls, few enough for SQLite's limit on
+        parameters. ``start``: the index of the first of them among all keys of the lookup. A key
+        without rows is not in the result; one with several rows is there several times. SQLite
+        raises ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
@@ -131,9 +134,9 @@ class SqliteReader:
         return connection.execute(self._statement(by, keys.num_rows, start), parameters).fetchall()
 
     def _connect(self) -> sqlite3.Connection:
-        """Return the open connection to the file, read only, opening it on first use. If another
-        file has replaced the one at the path, open that one. A missing file raises SQLite's
-        ``OperationalError``.
+        """Return the connection to the file, read only, opening it on first use. If another file
+        has replaced the one at the path, close the connection and open that file. A missing file
+        raises SQLite's ``OperationalError``.
         """
         path = pathlib.Path(self._source.path)
         file = (path.stat().st_dev, path.stat().st_ino) if path.exists() else None
@@ -152,11 +155,11 @@ class SqliteReader:
         return self._connection
 
     def _statement(self, by: Sequence[str], count: int, start: int = 0) -> str:
-        """Return a query for the rows of ``count`` keys in the columns ``by``. Its rows have the
-        key's number, then the schema's columns. Without keys it finds no rows.
+        """Return an SQL query for the rows of ``count`` keys in the columns ``by`` that pass the
+        source's filters. Its rows have the key's index, then the schema's columns.
 
-        ``start``: the number of the first key. The parameters are the keys, row by row, then the
-        filters' constants that are not None.
+        ``count`` may be 0; the query finds no rows then. ``start``: the index of the first key. The
+        query's parameters are the keys, row by row, then the filters' constants that are not None.
         """
         names = [f"k{position}" for position in range(len(by))]
         marks = ", ".join("?" * len(by))
@@ -176,8 +179,9 @@ class SqliteReader:
         )
 
     def _filter_conditions(self) -> Iterator[str]:
-        """Yield an SQL condition for each of the source's filters: its column has one of the
-        constants, or is null if None is one of them. Each constant that is not None is a parameter.
+        """Yield an SQL condition for each of the source's filters, in parentheses: its column has
+        one of the constants, or is null if None is one of them. Each constant that is not None is a
+        parameter, ``?``, in the order of the filters.
         """
         for column, constants in self._source.filters:
             name = f"t.{_quoted_name(column)}"
@@ -194,7 +198,9 @@ def _quoted_name(name: str) -> str:
 
 
 def _find_nan_keys(keys: pa.Table) -> Mask:
-    """Find the keys with a NaN, which SQLite takes for a null: bool[n]."""
+    """Return a mask of the n rows of ``keys`` with a NaN, which SQLite takes for a null: bool[n].
+    Only float columns count; they must have no nulls.
+    """
     nan = np.zeros(keys.num_rows, np.bool_)
     for column in keys.columns:
         if pa.types.is_floating(column.type):
@@ -233,7 +239,8 @@ def sqlite(
         of these. Only rows with these constants belong to the table. By default all rows
         do.
     timeout_s : float, default 10.0
-        The limit in seconds for each query, and for the wait for a writer's lock.
+        The limit in seconds for each query of each attempt, and for the wait for a writer's
+        lock.
     retries : int, default 5
         The number of further attempts after a failure. The wait before the first one is 0.1
         s. Waits double, up to 5 s.
@@ -265,7 +272,7 @@ def sqlite(
     SQLite only has numbers, texts and bytes, so other types are read by rule:
 
     - A timestamp is a text (``2024-05-01T10:00:00Z``), or a whole number of seconds since
-      1970.
+      1970. A text without a zone only fits a declared type without one.
     - A date is a text (``2024-05-01``). A decimal is a text or a whole number.
     - A boolean is 0 or 1.
 

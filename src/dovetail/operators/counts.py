@@ -18,49 +18,53 @@ _SHOWN_MAX = 80
 
 @dataclass
 class Counts:
-    """The numbers of rows without use by metric, each with an example, and of records with a
+    """Counts of rows without use by metric, each with an example, and of records with and without a
     match.
     """
 
     number: Counter[str] = field(default_factory=Counter)
-    """The number of unused rows, by metric."""
+    """The count of unused rows, by metric."""
     examples: dict[str, str] = field(default_factory=dict)
     """One row of each metric in words: its key and its time. A metric may have none."""
     pairs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The number of records that found rows on all other sides of a join, and of those that did
-    not, by input."""
+    """By input name, the count of records that found rows on all other sides of a join, then that
+    of records that did not.
+    """
 
     def add(self, metric: str, count: int, example: str | None = None) -> None:
-        """Add ``count``, perhaps 0, to the number of rows of a metric, and remember ``example`` if
-        the metric has no example yet. ``metric``: a name (``plan.metrics.metric_name``).
+        """Add ``count`` rows, perhaps 0, to ``metric``, a name by ``plan.metrics.metric_name``.
+        Remember ``example``, a row in words, if the metric has none yet.
         """
         self.number[metric] += count
         if example is not None:
             self.examples.setdefault(metric, example)
 
     def add_rows(self, metric: str, source: SourceSpec, rows: pa.Table, row: Ints) -> None:
-        """Add to a metric the rows of ``rows`` at the indices ``row``, each as often as it is
-        listed. The example is the row with the smallest index; without indices there is none.
-        ``source``: the input of the rows.
+        """Add the rows of ``rows`` at the indices ``row`` to ``metric``; an index listed twice
+        counts twice.
+
+        ``source``: the input of the rows, which names their key columns. The row with the smallest
+        index becomes the example, unless the metric has one. Without indices the count stays, and
+        there is no example.
         """
         first = rows.slice(int(row.min()), 1) if len(row) else None
         self.add(metric, len(row), None if first is None else example_of(first, source))
 
     def add_matches(self, source: SourceSpec, matched: Mask) -> None:
-        """Add records of the input ``source``, by its name. ``matched``: bool[records], each found
-        rows on all other sides of the join.
+        """Count records of the input ``source``, under its name, by whether they found rows on all
+        other sides of a join. ``matched``: bool[records].
         """
         pairs = int(np.count_nonzero(matched))
         self._add_pairs(source.name, pairs, len(matched) - pairs)
 
     def _add_pairs(self, name: str, matched: int, unmatched: int) -> None:
-        """Add the numbers of matched and unmatched records to those of the input ``name``."""
+        """Add ``matched`` and ``unmatched``, counts of records, to those of the input ``name``."""
         matched_before, unmatched_before = self.pairs.get(name, (0, 0))
         self.pairs[name] = matched_before + matched, unmatched_before + unmatched
 
     def update(self, other: Counts) -> None:
-        """Add the counts of ``other`` to these. Where both have an example of a metric, that of
-        ``self`` remains.
+        """Add all counts of ``other`` to these; ``other`` stays. If both have an example of a
+        metric, that of ``self`` remains.
         """
         self.number.update(other.number)
         for name, (matched, unmatched) in other.pairs.items():
@@ -68,7 +72,7 @@ class Counts:
         self.examples = {**other.examples, **self.examples}
 
     def copy(self) -> Counts:
-        """Return a copy that can be changed independently."""
+        """Return a copy of all counts, examples and pairs that can be changed independently."""
         return Counts(self.number.copy(), {**self.examples}, {**self.pairs})
 
 

@@ -28,9 +28,12 @@ from dovetail.state.history import HistoryState
 
 def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
-    record is late if it is more than ``law.within_us`` behind stream time. A record with a null in
-    its key repeats none and is never late. It is emitted and not stored. Count the late and the
-    repeated records. Without rows in the batch, emit nothing.
+    record repeats another of its key if their times are at most ``law.within_us`` apart.
+
+    A record more than ``law.within_us`` behind stream time is late. One with a null in its key
+    repeats none and is never late; it is emitted and not stored. Keys and times of other emitted
+    records are stored. Late and repeated records are counted. Without rows in the batch, emit and
+    store nothing. Return the changes as ``output``, with the store and the counts.
     """
     (name,) = job.operator.names
     store = _open_store(job, name, law)
@@ -69,9 +72,9 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
 
 
 def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
-    """Open the store ``name`` of emitted records, as it was before the batch: ``_hash``,
-    ``_event_time``, then the key columns. Its horizon lies twice ``law.within_us`` behind the final
-    stream time.
+    """Open the store named ``name`` of emitted records, as it was before the batch: ``_hash``,
+    ``_event_time``, then the key columns. Records more than twice ``law.within_us`` behind the
+    final stream time are of no use.
     """
     source = job.sources[0]
     system_fields = [(column, pa.int64()) for column in (HASH, EVENT_TIME)]
@@ -92,12 +95,13 @@ def _open_store(job: Job, name: str, law: DeduplicateLaw) -> HistoryState:
 def _nearby_records(
     store: HistoryState, events: Timeline, asked: Ints, within_us: int
 ) -> tuple[Ints, Ints]:
-    """Return the group and the time of each record in ``store`` that lies near the ``asked``
-    events.
+    """Return the group and the time in microseconds of stored records that lie near the ``asked``
+    events: int64[m] each, in no particular order.
 
-    ``asked``: event numbers, ascending. Per group, stored records from ``within_us`` before its
-    first time to ``within_us`` after its last one are returned, both ends included. Both results
-    have an element per such record.
+    ``store``: the emitted records. ``events``: the batch's records by key (group) and arrival.
+    ``asked``: int64, ascending indices of events. For each of their groups, stored records are
+    returned from ``within_us`` before its first asked time to ``within_us`` after its last. Both
+    ends are included.
     """
     group, time_us = events.group[asked], events.event_time_us[asked]
     start = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
@@ -112,9 +116,9 @@ def _nearby_records(
 
 
 def _store_records(store: HistoryState, events: Timeline, event: Ints) -> None:
-    """Put hash, time and key of the events with the numbers ``event`` into ``store``, as emitted
-    records; no events store nothing. Drop runs whose records are all older than the store's
-    horizon.
+    """Put hash, time and key of the events with the indices ``event`` into ``store``, as emitted
+    records. Drop sorted runs whose records are all older than the store's horizon, also without
+    events.
     """
     hash_, time_us = events.hash[events.group[event]], events.event_time_us[event]
     order = by_group_and_time(hash_, time_us)

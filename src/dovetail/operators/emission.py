@@ -20,10 +20,12 @@ from dovetail.operators.job import Job, output_table
 def event_output_table(
     job: Job, events: Timeline, changes: Changes, leaves: Sequence[Sequence[pa.Array]]
 ) -> pa.Table | None:
-    """Return ``changes`` as a table of ``Operator.output_schema``, or None if there are none. Their
-    keys are those of their events. They keep their order; positions go on from the manifest's.
+    """Return ``changes`` in their order as a table of ``Operator.output_schema``, or None if there
+    are none.
 
-    ``leaves``: per leaf of the operator, its value columns, one row per change.
+    ``events``: the batch's records by key and arrival. A change has the key of its event, and the
+    event's record as cause. Positions go on from the manifest's. ``leaves``: for each leaf of the
+    operator (a side whose values show) its value columns, one element per change, null for none.
     """
     if not len(changes.event):
         return None
@@ -41,9 +43,12 @@ def event_output_table(
 
 
 def changes_at_events(events: Timeline, event: Ints) -> Changes:
-    """Return a change for each of the events ``event`` of a single table, in that order: the event
-    puts its row in place, or deletes the key's row. The reference is the event's number, ABSENT for
-    a tombstone.
+    """Return one change for each of some events of a single table, in that order: the event puts
+    its row in place, or deletes the key's row.
+
+    ``events``: the batch's records by key and arrival. ``event``: int64[m], indices of events. A
+    change's reference is the index of its event, ABSENT (-1) for a tombstone. Its time is the
+    event's.
     """
     deleted = events.deleted[event]
     reference = np.where(deleted, ABSENT, event)

@@ -51,10 +51,14 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
-    """Emit each record's change, and the tombstone of each expired row before the record whose time
+    """Emit each record's change, and a tombstone for each expired row before the record whose time
     expires it. With ``emit="batch"``, emit each key's last change, if it differs from the stored
-    row. Count as late the rows that had expired when they arrived. Without rows in the batch, rows
-    expire all the same.
+    row.
+
+    Rows and a queue of their keys are stored. Rows that had expired when they arrived are counted
+    as late. Such a row is not emitted, but if its key has a row, that is removed by a tombstone.
+    Without rows in the batch, rows expire all the same as stream time goes on. Return the changes
+    as ``output``, with both stores and the counts.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)
@@ -78,8 +82,9 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
 
 
 def _read_us(job: Job) -> int:
-    """Return stream time after the micro-batch in microseconds, ``NO_TIME`` before any record. The
-    end of the input counts as no time, so it expires no rows.
+    """Return the largest time of the source's records after the micro-batch in microseconds,
+    ``NO_TIME`` before any record. If the input has ended, that is still the time of its records,
+    not ``END_OF_TIME``, so the end expires no rows.
     """
     final_us = job.final_us[0]
     known_us = job.initial_us[0] if final_us == END_OF_TIME else final_us
@@ -87,8 +92,8 @@ def _read_us(job: Job) -> int:
 
 
 def _stream_time_stairs(job: Job) -> Stairs:
-    """Return the steps of the only source's stream time in the whole batch. Pack always sends them
-    for this operator, so they are never None.
+    """Return the steps of the only source's stream time in the whole batch, rows of other buckets
+    included. Pack always sends them for this operator, so None raises ``AssertionError``.
     """
     stairs = job.batches[0].stairs
     assert stairs is not None
@@ -96,11 +101,12 @@ def _stream_time_stairs(job: Job) -> Stairs:
 
 
 def _open_stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
-    """Open the store of rows ``name`` and the queue of its keys, as they were before the batch.
+    """Open the store of rows named ``name``, and the queue of its keys, as they were before the
+    batch.
 
-    The store drops rows whose ``_due`` is at or before ``final_us``. ``final_us``: the stream time
-    with which the next batch begins. Keys due by the stream time before this batch have already
-    left the queue.
+    ``final_us``: the stream time with which the next batch begins. The store drops rows whose
+    ``_due``, the time at which they expire, is at or before it. Keys due by the stream time before
+    this batch have already left the queue.
     """
     shape = job.sources[0].shape
     store = TableState(
@@ -123,7 +129,7 @@ class _Changes:
     """Some changes that records or the passing of time make, in order."""
 
     version: Ints
-    """The version that each change is about."""
+    """int64: the index of the version that each change is about."""
     expires: Mask
     """bool[changes]: the change comes because stream time passes."""
     moves: Ints
@@ -155,7 +161,7 @@ class _Versions:
     time_us: Ints
     """The event time of each version, in microseconds."""
     lives: VersionFates
-    """The fate of each version: whether it stands, and when it expires."""
+    """The fate of each version: whether it enters the table, and when it expires."""
     first: Ints
     """Per group, its first version."""
     waited: Mask
@@ -176,10 +182,11 @@ class _Versions:
         final_us: int,
     ) -> _Versions:
         """Build the versions of a batch's keys from its rows, the rows in ``store`` and the
-        ``waiting`` keys, taken from the queue.
+        ``waiting`` keys, those taken from the queue. A version is a key's stored row or one record
+        of the key. Nothing is written.
 
         ``until_us``: stream time after the last records of these keys, up to which rows expire.
-        ``final_us``: stream time with which the next batch begins.
+        ``final_us``: stream time with which the next batch begins. Both are in microseconds.
         """
         records, batch = job.source_rows(0), job.batches[0]
         order = np.append(arrival_order([records]), len(records) + np.arange(len(waiting)))
@@ -190,7 +197,9 @@ class _Versions:
         arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
 
         def in_version_order(of_stored: Ints, of_records: Ints) -> Ints:
-            """Return values of groups and of records as one array, by (key, arrival)."""
+            """Return values of groups (stored versions) and of records as one array, by (key,
+            arrival).
+            """
             merged: Ints = np.concatenate((of_stored, of_records))[arranged]
             return merged
 
@@ -225,14 +234,16 @@ class _Versions:
 
     @property
     def late_rows(self) -> Ints:
-        """The indices of the batch's rows that had expired when they arrived: int64."""
+        """The indices of the batch's rows that had expired when they arrived: int64, by (key,
+        arrival).
+        """
         late: Ints = self.row[self.lives.late & (self.row != ABSENT)]
         return late
 
     def all_changes(self) -> _Changes:
-        """Return all changes in order. A row expires before the record that moves stream time to
-        its due time, even a record of another bucket. Of several, the one due first expires first;
-        ties go by key.
+        """Return the changes of all records that count and all expiries, in order. A row expires
+        before the record that moves stream time to its due time, even a record of another bucket.
+        Of several, the one due first expires first; ties go by key.
 
         Rows stay 3 behind stream time. A record has the slot ``2 * arrival + 1``, so expiries fit
         between:
@@ -265,8 +276,8 @@ class _Versions:
 
     def net_changes(self) -> _Changes:
         """Return each key's last change, without those that leave the row as it was before the
-        batch. Changes keep the order of ``all_changes()``. A row differs if a value differs; times
-        do not count.
+        batch. Changes keep the order of arrival, expiries included. A row differs if a value
+        differs; times do not count.
         """
         changes = self.all_changes()
         group = self.group[changes.version]
@@ -284,15 +295,16 @@ class _Versions:
         return changes.select(~same)
 
     def _row_references(self, changes: _Changes) -> Ints:
-        """Return the reference to the row that each change puts in place, ABSENT for a tombstone,
-        an expiry or a late row: int64[changes].
+        """Return the reference to the row that each change puts in place: int64[changes], ABSENT
+        for a tombstone, an expiry or a late row. A reference below the count of groups is a stored
+        row, any other a row of the batch.
         """
         stands = self.lives.stands[changes.version] & ~changes.expires
         return np.where(stands, self.reference[changes.version], ABSENT)
 
     def output_table(self, changes: _Changes) -> pa.Table | None:
-        """Return the changes as the operator's output table, one row each in their order; None if
-        there are none.
+        """Return the changes as a table of ``Operator.output_schema``, one row each in their order;
+        None if there are none.
 
         A row has its record's event time. A tombstone of an expired or late row has the time at
         which that row expires.
@@ -316,8 +328,8 @@ class _Versions:
         )
 
     def _change_causes(self, changes: _Changes) -> Cause:
-        """Return the cause of each change, the columns ``Operator.feeds``. A record's change has
-        its record as the cause.
+        """Return the cause of each change: the columns ``Operator.feeds``, int64[changes] each. A
+        record's change has its record as the cause.
 
         An expiry is ordered before the record that moves stream time to its due time. If that is
         the expired row's own record, the expiry comes right after it.
@@ -347,7 +359,7 @@ class _Versions:
 
     def store_rows(self, store: TableState, queue: QueueState) -> None:
         """Put each key's row after the batch into ``store``. Put into ``queue`` the keys that have
-        a row, unless the queue holds an entry that is due before.
+        a row, unless the queue already holds the key with an earlier or equal time.
 
         A key without a row gets a tombstone only if a stored row that it must hide is not yet due.
         Rows that are due by ``final_us`` are not stored.
@@ -373,8 +385,9 @@ class _Versions:
 
 
 def _due_us(located: Located) -> Ints:
-    """Return the stored ``_due`` of each query in ``located``, in microseconds, stored tombstones
-    included: int64[queries]. ``NO_TIME`` for a query without a stored row.
+    """Return the stored ``_due`` (the time of expiry) of each key that ``located`` was asked for,
+    in microseconds, stored tombstones included: int64[keys]. ``NO_TIME`` for a key without a stored
+    row.
     """
     due_us = np.full(len(located.segment), NO_TIME)
     stored_query = np.flatnonzero(located.segment >= 0)

@@ -23,12 +23,13 @@ from dovetail.plan.metrics import MetricKind, metric_name
 
 
 def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
-    """Emit the elements that leave and enter with each change of a row, in the order of the
-    records. With ``emit="batch"``, emit each element's last change, if its row differs from the one
-    before the batch.
+    """Emit the elements that leave and enter the array with each change of a row, in the order of
+    the records. With ``emit="batch"``, emit each element's last change, if its row differs from the
+    one before the batch.
 
-    Unless ``law.position``, null elements and elements that an array repeats are left out; those of
-    new arrays are counted. Without rows in the batch, leave the store as it is.
+    Each key's last row is stored. Unless ``law.position``, null elements and elements that an array
+    repeats are left out; those of new arrays are counted. Without rows in the batch, emit nothing
+    and leave the store as it is. Return the changes as ``output``, with the store and the counts.
     """
     store = job.table_store(0)
     if not job.any_rows:
@@ -79,9 +80,9 @@ def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements
     """Return the elements of all arrays and their values, those of the arrays before the changes
     first. A null array has no elements.
 
-    ``lists``: the array column before and after, one row per change each. With ``law.position`` an
-    element is known by its position in the array, from 0. Else equal elements share a number, and
-    values are canonical.
+    ``lists``: the array column before, then after, one row per change each. With ``law.position``
+    an element is identified by its position in the array, from 0. Else equal elements have one
+    identity, a null element has identity 0, and values are canonical.
     """
     joined, half = pa.concat_arrays(lists), len(lists[0])
     row, value = list_elements(joined)
@@ -99,8 +100,8 @@ def _list_elements(lists: Sequence[pa.Array], law: ExplodeLaw) -> tuple[Elements
 def _select_elements(
     element_changes: Elements, value: pa.Array, which: Ints
 ) -> tuple[Elements, pa.Array]:
-    """Return the elements of ``element_changes`` with the indices ``which`` and their values, in
-    that order. ``value``: the value of each element.
+    """Return some of ``element_changes`` and their values, in the order of ``which``, indices of
+    elements. ``value``: the value of each element.
     """
     return element_changes.select(which), value.take(pa.array(which))
 
@@ -113,14 +114,14 @@ def _last_differing(
     rows: Sequence[Sequence[pa.Array]],
 ) -> Ints:
     """Return the last emitted change of each element, without those that leave its row as it was
-    before the batch: indices into ``which``.
+    before the batch: int64, indices into ``which``, ascending.
 
     ``element_changes``: all elements that leave or enter with ``changes``; ``value``: their values.
-    ``which``: the indices of the emitted ones, in order. ``rows``: the other value columns before
-    and after, one row per change each.
+    ``which``: int64, the indices of the emitted ones, in order. ``rows``: the other value columns
+    before and after, one row per change each.
     """
     group = changes.events.group[changes.event]
-    element_id = element_changes.identity_numbers(group)
+    element_id = element_changes.element_ids(group)
     last = last_of_each(np.unique(element_id[which], return_inverse=True)[1])
     ends = which[last]
     first = np.append(True, np.diff(group) != 0)[: len(group)]

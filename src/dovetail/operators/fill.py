@@ -34,9 +34,11 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
     """Emit the records in their order, with unsent values completed from the key's former row. With
     ``emit="batch"``, emit each key's last row, if it differs from the stored one.
 
-    Store each key's last completed row. A tombstone for a key without a row is emitted unless the
-    source is loose. Count the values that stay missing, if a column lists the unsent names. Raises
-    ``DataError`` for a missing value if ``law.fails``.
+    Each key's last completed row is stored. A tombstone for a key without a row is emitted unless
+    the source may have spurious ones (``loose``). Values that stay missing are counted as
+    ``unsent`` if a column lists the unsent names. Without rows in the batch, emit and store
+    nothing. Return the changes as ``output``, with the store and the counts. Raises ``DataError``
+    for a missing value if ``law.fails``.
     """
     store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:
@@ -82,13 +84,15 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
 def _fill_columns(
     job: Job, law: FillLaw, events: Timeline, pool: Pool, stored: Mask
 ) -> tuple[list[pa.Array], int]:
-    """Return the value columns of all ``events``, completed from former rows, and the number of
+    """Return the value columns of all ``events``, completed from former rows, and the count of
     values that stay missing.
 
-    Each column has a row per event, null for a tombstone. The column ``law.column``, which lists
-    the unsent names, is all null. ``pool``: the stored rows of all groups, then the batch's.
-    ``stored``: bool[groups], true if the group has a stored row. Raises ``DataError`` for a missing
-    value if ``law.fails``.
+    Each column has an element per event, null for a tombstone. The column with index
+    ``law.column``, which lists the unsent names, becomes all null; if that is negative, nulls are
+    unsent. ``pool``: the stored rows of all groups, then the batch's. ``stored``: bool[groups], the
+    group has a stored row.
+
+    Raises ``DataError`` for a missing value if ``law.fails``.
     """
     columns = job.sources[0].shape.value_columns
     event_ref = np.where(events.deleted, ABSENT, events.groups + events.row)
@@ -108,11 +112,12 @@ def _fill_columns(
 
 
 def _named_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
-    """Return the events that name a column as unsent: bool[events] by the number of the column, for
-    named columns only.
+    """Return the events that name a column as unsent: a dict from the index of a value column to
+    bool[events], for named columns only.
 
-    ``values``: the value columns, one row per event. ``law.column`` must be the number of the
-    column with the lists of names. Null lists and unknown names name nothing.
+    ``values``: the value columns, one element per event. ``law.column``: the index of the column
+    with the lists of names, which itself is never unsent. Null lists and unknown names name
+    nothing.
     """
     row, name = list_elements(values[law.column])
     events: dict[int, Mask] = {}
@@ -126,8 +131,9 @@ def _named_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
 
 
 def _null_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
-    """Return the events with a null in a column, bool[events], by the number of each column of
-    ``law.nulls`` that has any. ``values``: the value columns, one row per event.
+    """Return the events with a null in a column: a dict from the index of a value column to
+    bool[events]. Only columns of ``law.nulls`` with any null are there. ``values``: the value
+    columns, one element per event.
     """
     return {
         column_index: values[column_index].is_null().to_numpy(zero_copy_only=False)
@@ -137,7 +143,7 @@ def _null_events(values: Sequence[pa.Array], law: FillLaw) -> dict[int, Mask]:
 
 
 def _refuse_missing(job: Job, law: FillLaw, column: str, events: Timeline, event: int) -> None:
-    """Raise ``DataError`` for the event with the number ``event``, which does not bring the column
+    """Raise ``DataError`` for the event with the index ``event``, which does not bring the column
     named ``column`` and has no former value. The error names the event's key.
     """
     group = int(events.group[event])

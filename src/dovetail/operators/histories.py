@@ -26,9 +26,12 @@ from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 
 def with_times_in_order(job: Job) -> Job:
-    """Return the job with event times raised in sources that are ``in_order``: each row's to the
-    latest time of its key so far, stored rows included. Other sources, and sources without rows,
-    stay as they are.
+    """Return the job with event times raised in its sources that are ``in_order``: each row's to
+    the latest time of its key so far. Deletes count, and so do stored rows and stored deletes. Rows
+    keep their order.
+
+    Stores are only read, and ``job`` is not changed. Other sources, and sources without rows, stay
+    as they are.
     """
     batches = [
         _batch_in_order(job, source) if spec.meaning.in_order and len(batch.rows) else batch
@@ -38,8 +41,12 @@ def with_times_in_order(job: Job) -> Job:
 
 
 def _batch_in_order(job: Job, source: int) -> Batch:
-    """Return the batch of the source with index ``source`` with raised event times: each row's
-    becomes the latest time of its key so far, stored rows included. The batch must have a row.
+    """Return the batch of the source with index ``source`` with event times raised: each row's
+    becomes the latest time of its key so far. Deletes count, and so do stored rows and stored
+    deletes. Rows keep their order. The batch must have a row.
+
+    The store of the source's table is only read; in a join by foreign key it is that of the right
+    side. ``job`` is not changed.
     """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)

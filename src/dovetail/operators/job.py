@@ -67,15 +67,20 @@ class Batch:
 
     @classmethod
     def in_sequence(cls, rows: pa.Table, stream_us: Ints) -> Batch:
-        """Return a batch of rows that lie in the order of their position in a shared log.
-        ``stream_us``: int64[n], the stream time when each row has arrived. This time serves as each
-        row's clock, too.
+        """Return a batch of ``rows``, which lie in the order of their position in a log that all
+        sources share.
+
+        ``stream_us``: int64[rows], the stream time in microseconds when each row has arrived. It
+        serves as each row's clock, too. The batch has no order, tie or stairs.
         """
         return cls(rows, stream_us, stream_us)
 
     def take(self, which: Ints, rows: pa.Table) -> Batch:
-        """Return a batch of the rows with the indices ``which``, in that order. ``rows``: these
-        rows of the table, already taken. The stairs stay those of the whole batch.
+        """Return a batch of the rows with the indices ``which``, in that order.
+
+        ``which``: int64[m], indices of this batch's rows. ``rows``: the m rows of the table,
+        already taken by the caller. Clocks and the other arrays are taken here. The stairs (steps
+        of stream time) stay those of the whole batch.
         """
         return Batch(
             rows,
@@ -106,19 +111,23 @@ class BucketBatch:
 
     @property
     def initial_us(self) -> Sequence[int]:
-        """The stream time of each source before the batch in microseconds, ``NO_TIME`` before its
-        first record.
+        """The stream time of each source before the batch, in microseconds: one int per source,
+        ``NO_TIME`` before the source's first record.
         """
         return [NO_TIME if t is None else t for t in self.manifest.stream_time_us]
 
     @property
     def any_rows(self) -> bool:
-        """True if a source has a row in the batch."""
+        """True if any source has a row in the batch."""
         return any(batch.rows.num_rows for batch in self.batches)
 
     def source_rows(self, source: int, *, keyed: bool = True) -> SourceRows:
-        """Return the rows of the source with index ``source`` as the laws read them, in the order
-        read. Without ``keyed``, the result has no key columns.
+        """Return the keys, hashes, times and tombstone flags of a source's rows for the laws, in
+        the order read; no values.
+
+        ``source``: the index of the source. ``keyed``: False to leave the key columns out; the
+        result's ``keys`` is then empty. Positions (``sequence``) are set only if all inputs share a
+        log.
         """
         spec, batch = self.sources[source], self.batches[source]
         table = batch.rows
@@ -134,28 +143,32 @@ class BucketBatch:
         )
 
     def shared_log_positions(self, source: int) -> Ints:
-        """Return the positions of a source's rows in the log that all inputs share: int64[rows].
-        Only for a source with that column (``RowArrival.by_shared_log``); others raise
-        ``KeyError``.
+        """Return ``_sequence`` of each row of the source with index ``source``, its position in the
+        log that all inputs share: int64[rows].
+
+        A source without that column (not ``RowArrival.by_shared_log``) raises ``KeyError``; one
+        with logs of its own has other positions there.
         """
         sequence: Ints = self.batches[source].rows.column(SEQUENCE).to_numpy()
         return sequence
 
     def arrival_positions(self, source: int) -> Ints:
-        """Return the numbers that order a source's rows among those of all sources: int64[rows].
-
-        They are positions in the shared log, or clocks in microseconds if there is none.
+        """Return an int64 per row of the source with index ``source`` that orders the row among
+        those of all sources. These are positions in the shared log or, if there is none, clocks in
+        microseconds.
         """
         batch = self.batches[source]
         by_log = self.sources[source].arrival.by_shared_log
         return self.shared_log_positions(source) if by_log else batch.clock_us
 
     def clock_at_rows(self, source: int, asking: int) -> Ints:
-        """Return the stream time of ``source`` when each row of the source ``asking`` arrives, that
-        row included: int64[rows of ``asking``]. Both are indices of sources.
+        """Return the stream time of ``source`` when each row of ``asking`` arrives, in
+        microseconds: int64[rows of ``asking``]. ``source``, ``asking``: indices of sources, perhaps
+        the same.
 
-        A time is at least that before the batch, so ``NO_TIME`` only before the first record of
-        ``source``. It counts records of all buckets.
+        The asking row itself counts, and so do records of other buckets. At equal positions, rows
+        of an earlier source precede those of a later one. A time is at least that before the batch,
+        so ``NO_TIME`` only before the first record of ``source``.
         """
         batch = self.batches[source]
         if source == asking:
@@ -170,9 +183,12 @@ class BucketBatch:
         return np.maximum(clock_us, self.initial_us[source])
 
     def cause_column(self, name: str, source: int) -> Ints:
-        """Return the column ``name`` of ``Fragment.feeds`` for each row of a source: int64[rows].
-        ``name`` is ``_sequence``, ``_tie``, ``_clock`` or ``_order``. An order that rows lack is 0;
-        only those in a shared log may lack it.
+        """Return the column ``name`` for each row of the source with index ``source``, to tell
+        later stages which record caused a change: int64[rows].
+
+        ``name``: ``_sequence``, ``_tie`` (the key's hash), ``_clock`` (microseconds) or ``_order``,
+        which any other name gives, too. Rows without an order have 0; they must be in a log that
+        all sources share, else ``AssertionError`` is raised.
         """
         batch = self.batches[source]
         if name == SEQUENCE:
@@ -202,16 +218,21 @@ class Job(BucketBatch):
     stores: Mapping[str, Runs]
     """The runs of each store of the operator, by name."""
     clock_us: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Stream time at each record of the batch, by its number, if the operator is one of several."""
+    """Stream time at each record of the batch, by the record's index, if the operator is one of
+    several.
+    """
 
     def stored_runs(self, store: str) -> Runs:
-        """Return the sorted runs of the store named ``store``; no runs before its first batch."""
+        """Return the sorted runs of the operator's store named ``store``, as they were before the
+        batch; empty ``Runs`` before the store's first batch.
+        """
         return self.stores.get(store, Runs())
 
     def clock_at_events(self, source: int, events: Timeline) -> Ints:
-        """Return the stream time of the source with index ``source`` when each of ``events``, of
-        any source, arrives, that event included: int64[events]. It is ``NO_TIME`` before the
-        source's first record.
+        """Return the stream time of a source when each of ``events`` arrives, that event included:
+        int64[events], microseconds. It is ``NO_TIME`` before the source's first record.
+
+        ``source``: the index of the source. ``events``: events of any source of this batch.
         """
         clock_us = np.empty(len(events.row), np.int64)
         for asking in range(len(self.batches)):
@@ -221,8 +242,8 @@ class Job(BucketBatch):
 
     def highest_clock_at_events(self, events: Timeline) -> Ints:
         """Return the largest timestamp of all streams when each of ``events`` arrives, that event
-        included: int64[events]. If no source is a stream, all sources count. It is ``NO_TIME``
-        before the first record.
+        included: int64[events], microseconds. If no source is a stream, all sources count. It is
+        ``NO_TIME`` before the first record.
         """
         streams = [n for n, source in enumerate(self.sources) if source.meaning.stream]
         clocks = [self.clock_at_events(n, events) for n in streams or range(len(self.sources))]
@@ -230,8 +251,14 @@ class Job(BucketBatch):
         return highest
 
     def event_causes(self, events: Timeline) -> Cause:
-        """Return for each of ``events`` the columns ``Operator.feeds`` of the record that it is; no
-        columns if there are no feeds. Stream time is reduced by the law's ``holds_us``.
+        """Return the columns named by ``Operator.feeds`` for the record behind each of ``events``:
+        int64[events] each; no columns if nothing is fed. They tell later stages which record caused
+        a change.
+
+        Names are among ``_sequence``, ``_clock``, ``_order``, ``_tie`` and ``_stream_time``.
+        ``_order`` is 0 for rows in a shared log that have no order. ``_stream_time`` is the largest
+        stream time of all streams at the event, minus the law's ``holds_us``. Without streams it is
+        that of all sources. It is ``NO_TIME`` before their first record.
         """
         columns: dict[str, Ints] = {}
         for name in self.operator.feeds:
@@ -248,8 +275,12 @@ class Job(BucketBatch):
         return Cause(columns)
 
     def causes_of_rows(self, row: Ints) -> Cause:
-        """Return the columns ``Operator.feeds`` of the records with the indices ``row`` in the only
-        source, in that order. Stream time is reduced by the law's ``holds_us``.
+        """Return the columns named by ``Operator.feeds`` for rows of source 0: int64[m] each; no
+        columns if nothing is fed. They tell later stages which record caused a change.
+
+        ``row``: int64[m], indices of the rows in the batch, in any order, perhaps repeated.
+        ``_stream_time`` is that of source 0 at the row, minus the law's ``holds_us``. ``_order`` is
+        0 for rows in a shared log that have no order.
         """
         columns = {}
         for name in self.operator.feeds:
@@ -262,11 +293,12 @@ class Job(BucketBatch):
         return Cause(columns)
 
     def horizon_us(self, source: int) -> int:
-        """Return the window time before which rows of the source with index ``source`` are no
-        longer needed, in microseconds.
+        """Return the time in microseconds before which stored rows of a windowed source are no
+        longer needed: its stream time after the batch, minus its retention. A row's time is that in
+        ``expiry_column``; a row exactly at the horizon is kept.
 
-        The time is the source's retention behind its stream time after the batch. It is ``NO_TIME``
-        for a source without windows, and before its first record.
+        ``source``: the index of the source. The time is ``NO_TIME`` for a source without windows,
+        and before its first record.
         """
         retention_us = self.sources[source].meaning.retention_us
         return (
@@ -274,8 +306,9 @@ class Job(BucketBatch):
         )
 
     def expiry_column(self, source: int) -> str:
-        """Return the name of the column by whose time the stored rows of the source with index
-        ``source`` expire: ``_event_time`` or, for a windowed source, a column of its window.
+        """Return the name of the column by whose time stored rows of the source with index
+        ``source`` expire. It is ``_event_time`` for a source without windows, ``window_end`` for
+        session windows, and ``window_start`` for other windows.
 
         The event time of a window's row may be older than the window.
         """
@@ -285,14 +318,15 @@ class Job(BucketBatch):
     def table_store(
         self, source: int, name: str | None = None, *, schema: pa.Schema | None = None
     ) -> TableState | HistoryState:
-        """Open the store of a table as it was before the batch: its last row per key or, if the
-        source is versioned, its history. Of a windowed source, rows behind the retention may be
-        gone.
+        """Open the store of a table source as it was before the batch. It has the last row per key
+        or, if the source is versioned, all versions within the history retention.
 
-        ``name``: the store, by default the source's. ``schema``: the stored columns, by default all
-        of the source's. They must be the first of these: ``ROW_COLUMNS``, the key and perhaps more.
-        Each call opens the store anew. Rows that are stored count once its ``runs`` are in
-        ``OperatorOutcome.stores``.
+        ``source``: the index of the source. ``name``: the store, by default that named after the
+        source. ``schema``: the stored columns, by default all of the source's; they begin with
+        ``ROW_COLUMNS``, then the key.
+
+        Of a windowed source, rows behind the retention may be gone. Each call opens the store anew.
+        Rows added to it are kept only if its ``runs`` are returned in ``OperatorOutcome.stores``.
         """
         spec, runs = self.sources[source], self.stored_runs(name or self.operator.names[source])
         schema = schema or spec.shape.schema
@@ -325,29 +359,32 @@ class Cause:
 
     @property
     def arrays(self) -> dict[str, pa.Array]:
-        """The columns as Arrow arrays of int64, by name."""
+        """The columns as Arrow arrays of int64, by name, in the order of ``columns``."""
         return {name: pa.array(column) for name, column in self.columns.items()}
 
     def with_tie(self, tie: Ints) -> Cause:
-        """Return the causes with the column ``_tie`` replaced by ``tie``, int64[n]: the order of
-        results of one record. Causes without that column stay the same.
+        """Return the causes with the column ``_tie`` replaced by ``tie``: int64[n], the order of
+        results of one record. If they have no such column, return equal causes.
         """
         return Cause({n: tie if n == TIE else column for n, column in self.columns.items()})
 
     def take(self, which: Ints) -> Cause:
-        """Return the causes of the results with the indices ``which``, in that order. An index may
-        come several times.
+        """Return the causes of the results with the indices ``which``, in that order. ``which``:
+        int64[m]; an index may be repeated. The columns of the new ``Cause`` have m elements.
         """
         return Cause({name: column[which] for name, column in self.columns.items()})
 
     def with_due_moments(self, which: Mask, due_us: Ints, hash_: Ints, holds_us: int) -> Cause:
-        """Return the causes, with a moment in place of the record where ``which`` is true: the
-        moment at which stream time reaches ``due_us``.
+        """Return the causes with some records replaced by a moment: the moment at which stream time
+        reaches ``due_us``.
 
-        Results of such a moment precede all records of that clock, in the order of their keys'
-        hashes. Only ``_clock``, ``_order``, ``_tie`` and ``_stream_time`` are replaced. ``which``:
-        bool[n]; ``due_us`` and ``hash_``: int64[n]. ``holds_us``: the span in microseconds by which
-        their stream time lies behind ``due_us``.
+        ``which``: bool[n], true for the results to change. ``due_us``: int64[n], microseconds.
+        ``hash_``: int64[n], the hashes of the results' keys. ``holds_us``: the span by which the
+        stream time of the replaced results lies behind ``due_us``.
+
+        Results of a moment precede all records of that clock, in the order of hashes. Only
+        ``_clock``, ``_order``, ``_tie`` and ``_stream_time`` are replaced, as far as there are such
+        columns.
         """
         early = {
             CLOCK: due_us,
@@ -374,28 +411,26 @@ class OperatorOutcome:
     named are gone.
     """
     rows: int = 0
-    """The number of stream rows that the bucket has numbered so far. It replaces that of the
+    """The count of stream rows that the bucket has numbered so far. It replaces that of the
     manifest, unless the operator is one of a chain, which numbers all rows itself.
     """
     chunks: Iterable[pa.Table] = ()
     """More changes, built on demand, so they need not all be in memory."""
     later: int = 0
-    """The number of changes in ``chunks`` that have positions, which follow those of
-    ``output_table``.
-    """
+    """The count of changes in ``chunks`` that have positions, which follow those of ``output``."""
     counts: Counts = field(default_factory=Counts)
     """Counts of unused rows, by metric, complete before ``chunks`` are read."""
 
 
 def subtract_span_each(time_us: Ints, span_us: int) -> Ints:
-    """Return ``time_us - span_us`` for each time, in microseconds: int64[n]. ``NO_TIME`` stays
+    """Return ``time_us - span_us`` for each time, int64[n], all in microseconds. ``NO_TIME`` stays
     ``NO_TIME``.
     """
     return np.where(time_us == NO_TIME, NO_TIME, time_us - span_us)
 
 
 def subtract_span(time_us: int, span_us: int) -> int:
-    """Return ``time_us - span_us``, in microseconds. ``NO_TIME`` stays ``NO_TIME``."""
+    """Return ``time_us - span_us``, both in microseconds. ``NO_TIME`` stays ``NO_TIME``."""
     return time_us if time_us == NO_TIME else time_us - span_us
 
 
@@ -410,16 +445,18 @@ def output_table(
     position: int,
     cause: Cause,
 ) -> pa.Table:
-    """Return n changes as one table of ``operator.output_schema``, in the order given. No changes
-    give an empty table.
+    """Return n changes as a table of ``operator.output_schema``, in the order given. Without
+    changes, the table is empty.
 
-    - ``keys``: the key columns. ``leaves``: the value columns of each leaf, a side whose values
-      changes show (``Law.leaves``). All columns have n rows.
-    - ``references``: per leaf, int64[n]: the row that each change shows, ABSENT for none. They
-      count only if the operator is ``visible``.
-    - ``deleted``: bool[n]; ``event_time_us``: int64[n].
-    - ``position``: the position of the first change; the others follow it without gaps.
-    - ``cause``: the record that causes each change. It must have all of ``operator.feeds``.
+    - ``keys``: the key columns, n rows each.
+    - ``leaves``: for each leaf (a side of the operator whose values changes show) its value
+      columns, n rows each, null where there is no value.
+    - ``references``: for each leaf int64[n], the index of the row that a change shows, ``ABSENT``
+      (-1) for none. Only if the operator is ``visible``, they become bits of ``_visible``.
+    - ``deleted``: bool[n], true for a tombstone. ``event_time_us``: int64[n], microseconds.
+    - ``position``: the position of the first change; each other one is larger by 1.
+    - ``cause``: the record that causes each change. A column of ``operator.feeds`` that it lacks
+      raises ``KeyError``.
     """
     count = len(event_time_us)
     columns = [*keys, *(column for values in leaves for column in values)]
@@ -438,8 +475,10 @@ def output_table(
 
 
 def take_rows(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
-    """Return the columns at the row indices ``refs``: one row per reference, null for ABSENT. If
-    ``refs`` are all rows in their order, return the columns themselves.
+    """Return each column at the row indices ``refs``: arrays of one element per reference, null for
+    ``ABSENT`` (-1).
+
+    If ``refs`` are all rows in order, the columns themselves are returned, each as one chunk.
     """
     if all(len(refs) == len(column) for column in columns) and _is_range(refs):
         return [combine_chunks(column) for column in columns]
@@ -449,14 +488,16 @@ def take_rows(columns: Sequence[Column], refs: Ints) -> list[pa.Array]:
 
 
 def _is_range(refs: Ints) -> bool:
-    """Return True if ``refs`` are 0, 1, 2 and so on without a gap. No numbers are such a range."""
+    """Return True if ``refs`` are 0, 1, 2 and so on without a gap, or empty."""
     return len(refs) == 0 or (
         refs[0] == 0 and refs[-1] == len(refs) - 1 and bool(np.all(refs[1:] - refs[:-1] == 1))
     )
 
 
 def combine_chunks(column: Column) -> pa.Array:
-    """Return a column of any number of chunks as one array; an array is returned as it is."""
+    """Return a column of any chunk count as one array. An array is returned as it is, and a single
+    chunk without a copy.
+    """
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -42,8 +42,8 @@ from dovetail.physical.specs.star import StarJoinLaw, StarLookupLaw, StarSubscri
 
 
 def _run_aggregation(job: Job, law: AggregationLaw) -> OperatorOutcome:
-    """Run an aggregation by the operator for its kind of windows: none, fixed, sliding or
-    sessions.
+    """Run an aggregation by the operator for its kind of windows, and return the outcome. There is
+    one for sessions, one for sliding windows, and one for fixed windows or none.
     """
     kind = None if law.windows is None else law.windows.kind
     if kind == "session":
@@ -77,11 +77,15 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], OperatorOutcome]]] = {
 
 
 def run_job(job: Job) -> OperatorOutcome:
-    """Run a job's operator on the rows of one bucket, and return its outcome. The operator follows
-    from the class of the job's law. Rows of sources that are ``in_order`` first get the times at
-    which they take effect (``operators.histories``).
+    """Run a job's operator on the rows of one bucket, and return its outcome. The class of the
+    job's law decides which function runs; one that is not in ``OPERATORS`` raises ``KeyError``.
 
-    Raises ``DataError`` for a row that the operator cannot take. That may be only as
+    Rows of sources that are ``in_order`` first get the times at which they take effect
+    (``operators.histories``). A batch without rows may still emit rows that have become due, as
+    when they expire or their window closes. New segments are written to ``job.blobs``. Stores that
+    the outcome does not name are gone.
+
+    Raises ``DataError`` for a row that the operator cannot take, perhaps only as
     ``OperatorOutcome.chunks`` are read.
     """
     law = job.operator.law

@@ -33,7 +33,7 @@ class RowChanges:
     events: Timeline
     """The records of the only source, by key and then by arrival."""
     event: Ints
-    """The event of each change."""
+    """int64[changes]: the index in ``events`` of each change's event."""
     old: Ints
     """The row before each change, a reference into ``pool``; ABSENT for none."""
     new: Ints
@@ -49,10 +49,12 @@ class RowChanges:
 
     @classmethod
     def read_batch(cls, job: Job, store: TableStore) -> RowChanges:
-        """Return a change per record of the only source or, if it is versioned, per record that is
-        the latest version of its key. Changes are ordered by (key, arrival). Nothing is stored.
+        """Return one change per record of the only source, by (key, arrival). For a versioned
+        source, only records that are the latest version of their key are changes. Nothing is
+        stored.
 
-        ``store``: the rows before the batch.
+        ``store``: the rows before the batch, from which the old row of each key is read. A
+        tombstone for a key without a row is a change, too, ABSENT before and after.
         """
         events = timeline([job.source_rows(0)])
         located = locate_last_rows(store, events)
@@ -66,13 +68,13 @@ class RowChanges:
         return cls(events, event, before[event], after[event], pool, counted, current)
 
     def rows_in_order(self, of_old: Mask, of_new: Mask) -> tuple[Ints, Mask]:
-        """Order the old rows that ``of_old`` marks and the new rows that ``of_new`` marks by
-        record, a record's old row first. Return the number of each row's change, and whether the
-        row is the change's new one.
+        """Put the old rows that ``of_old`` marks and the new rows that ``of_new`` marks in the
+        order of the records. A record's old row comes before its new one. Return the index of each
+        row's change, int64, and a mask, true if the row is the change's new one.
 
-        The masks are bool[changes], or bool[k * changes] with all changes k times over. Then rows
-        come in this order within each repetition, and the numbers of changes go on from one to the
-        next.
+        The masks are bool[changes], or bool[k * changes] with the flags of all changes for one
+        reader after another. Then rows come reader by reader, those of each in this order. The
+        index of a change is then ``reader * changes + change``, with readers from 0.
         """
         change = np.concatenate((np.flatnonzero(of_old), np.flatnonzero(of_new)))
         is_new = np.arange(len(change)) >= np.count_nonzero(of_old)
@@ -83,9 +85,9 @@ class RowChanges:
         return change[order], is_new[order]
 
     def store_rows(self, job: Job, store: TableStore) -> Counts:
-        """Store the row of each key, or the versions of a versioned table, in ``store``, the one
-        given to ``read_batch``. Return the counts of records that change nothing; only a versioned
-        table has any.
+        """Store the last row of each key or, for a versioned table, each version in ``store``, the
+        one given to ``read_batch``. Return the counts of records that change nothing, too old or
+        late; only a versioned table has any.
         """
         store_rows(job, 0, store, self.events, self.counted)
         ignored = Counts()
@@ -96,11 +98,11 @@ class RowChanges:
 def take_old_or_new(
     old: Sequence[pa.Array], new: Sequence[pa.Array], change: Ints, is_new: Mask
 ) -> list[pa.Array]:
-    """Return for each element of ``change`` the new value where ``is_new``, else the old one,
+    """Return for each element of ``change`` the new value if ``is_new`` is true, else the old one,
     column by column.
 
-    ``old`` and ``new``: at least one column each, with a row per change of the batch. ``change``:
-    indices into these rows.
+    ``old``, ``new``: at least one column each, equally many, one element per change of the batch.
+    ``change``: int64[m], indices of changes. ``is_new``: bool[m].
     """
     index = pa.array(change + np.where(is_new, len(old[0]), 0))
     return [pa.concat_arrays([was, is_]).take(index) for was, is_ in zip(old, new, strict=True)]

@@ -28,7 +28,7 @@ from dovetail.arrays.timeline import (
     last_of_source,
 )
 from dovetail.base.columns import HASH
-from dovetail.laws.versioning import LATEST, batch_versions, within_retention
+from dovetail.laws.versioning import LATEST, batch_versions, records_within_retention
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, combine_chunks, take_rows
 from dovetail.plan.metrics import metric_name
@@ -40,15 +40,21 @@ TableStore = TableState | HistoryState
 
 
 def locate_last_rows(store: TableStore, events: Timeline) -> Located:
-    """Return the stored last row of each group of ``events``, not present for a group without a
-    stored row, or with a tombstone. Rows of the batch do not count.
+    """Return the last stored row of the key of each group of ``events``: one element per group, not
+    present without a stored row or for a stored tombstone.
+
+    ``store``: the table's rows, which are read. ``events``: the batch's records by key (group) and
+    arrival; rows of the batch do not count.
     """
     return locate_last_rows_of_keys(store, events.hash, events.keys)
 
 
 def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-    """Return the last row in ``store`` of each key, not present for a key without a stored row, or
-    with a tombstone. ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys.
+    """Return the last row in ``store`` of each key: one element per key, not present without a
+    stored row or for a stored tombstone.
+
+    ``hash_``: int64[n], the hashes of the keys, non-decreasing. ``keys``: the key columns, n
+    distinct keys.
     """
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
@@ -57,10 +63,11 @@ def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.A
 
 def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
     """Return the keys that were taken from a queue as rows without values, all with time and clock
-    0. ``waiting``: rows of the queue, with ``_due``, ``_event_time`` and ``_hash`` first, then the
-    key; none give no rows.
+    0 and not deleted.
 
-    ``numbered``: True if the batch's own rows have a sequence. Then these rows have the sequence 0.
+    ``waiting``: rows of the queue, perhaps none, with ``_due``, ``_event_time`` and ``_hash``
+    first, then the key columns. ``numbered``: True if the batch's own rows have a ``sequence``;
+    these rows then have the sequence 0.
     """
     zeros = np.zeros(len(waiting), np.int64)
     return SourceRows(
@@ -74,41 +81,41 @@ def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
 
 
 def located_times(located: Located) -> Ints:
-    """Return the event time of each row in ``located``, a stored tombstone included:
-    int64[queries]; ``NO_TIME`` for a query without a stored row.
+    """Return the event time in microseconds of each row in ``located``, stored tombstones included:
+    int64[keys]. It is ``NO_TIME`` for a key without a stored row.
     """
     return np.where(located.segment >= 0, located.event_time_us, NO_TIME)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The rows that a source's references name: below ``base`` the located row of that query, from
-    ``base`` on the rows of the batch.
+    """The rows that a source's references name: below ``base`` the stored row of the key with that
+    index, from ``base`` on the rows of the batch.
     """
 
     rows: pa.Table
     """The source's rows of the batch."""
     located: Located
-    """The stored rows, one query per reference below ``base``."""
+    """The stored rows, one key per reference below ``base``."""
     base: int
     """The reference to the first row of the batch."""
 
     def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return the columns with the indices ``columns`` at the references ``refs``: one row per
-        reference, null for ABSENT.
+        """Return the columns with the indices ``columns`` at the references ``refs``, int64[m]: m
+        elements each, null for ABSENT (-1).
 
-        Three queries, of which 0 and 2 have stored rows "y1" and "x0", and two rows of the batch:
+        Three keys, of which 0 and 2 have stored rows "y1" and "x0", and two rows of the batch:
 
-        | reference | row                       | value |
-        |-----------|---------------------------|-------|
-        | 4         | row 1 of the batch        | n1    |
-        | 0         | the stored one of query 0 | y1    |
-        | ABSENT    | none                      | null  |
-        | 2         | the stored one of query 2 | x0    |
-        | 3         | row 0 of the batch        | n0    |
+        | reference | row                     | value |
+        |-----------|-------------------------|-------|
+        | 4         | row 1 of the batch      | n1    |
+        | 0         | the stored one of key 0 | y1    |
+        | ABSENT    | none                    | null  |
+        | 2         | the stored one of key 2 | x0    |
+        | 3         | row 0 of the batch      | n0    |
 
         A stored row is read once, however often it is named. The indices are the same in the store
-        and in the batch. A query that is named must have a row.
+        and in the batch. A key that is named must have a stored row.
         """
         old = refs < self.base
         used = np.zeros(self.base + 1, dtype=np.bool_)
@@ -126,14 +133,19 @@ class Pool:
 
 
 def find_accepted_events(job: Job, events: Timeline, source: int) -> Mask:
-    """Find the events of the source with index ``source`` that its table takes: bool[events]. Only
-    a versioned table refuses any: those older than its history, unless it is in order. A record
-    exactly as old as the retention is taken.
+    """Return a mask of the events of the source with index ``source`` that its table takes:
+    bool[events]. ``events``: the batch's records of all sources, by key and arrival.
+
+    Only a versioned table refuses any: records older than its history retention. A source that is
+    ``in_order``, whose times never go back, refuses none. A record exactly as old as the retention
+    is taken.
     """
     retention_us = job.sources[source].meaning.versioned_us
     if retention_us is None or job.sources[source].meaning.in_order:
         return events.source == source  # type: ignore[no-any-return]
-    return within_retention(events, source, job.clock_at_events(source, events), retention_us)
+    return records_within_retention(
+        events, source, job.clock_at_events(source, events), retention_us
+    )
 
 
 def count_ignored(
@@ -144,15 +156,16 @@ def count_ignored(
     taken: Mask,
     current: Mask | None = None,
 ) -> None:
-    """Add to ``counts`` the records of a versioned table that change nothing; do nothing for
-    another table.
+    """Add to ``counts`` the records of the source with index ``source`` that change nothing. Do
+    nothing unless it is a versioned table. ``events``: the batch's records of all sources, by key
+    and arrival.
 
-    - As too old: records that are not ``taken``, bool[events], since they are older than the
+    - As ``too_old``: records that are not ``taken``, bool[events], since they are older than the
       history.
-    - As late: taken records that are not ``current``, bool[events]. None counts none of these.
+    - As ``late``: taken records that are not ``current``, bool[events], so not the latest version.
+      None counts none of these.
 
-    Rows that a condition leaves out travel as tombstones, so tombstones of such a view are not
-    counted.
+    If the source may have spurious tombstones (``loose``), its tombstones are not counted.
     """
     spec, rows = job.sources[source], job.batches[source].rows
     if spec.meaning.versioned_us is None:
@@ -168,11 +181,13 @@ def count_ignored(
 
 
 def store_rows(job: Job, source: int, store: TableStore, events: Timeline, counted: Mask) -> None:
-    """Write the rows of the table with index ``source`` to its ``store``, once a batch: the last
-    event per key or, if it is versioned, each version.
+    """Write the batch's rows of the source with index ``source`` to its ``store``: the last event
+    per key, tombstones included, or each version if the table is versioned. Call it once a batch,
+    after all reads.
 
-    ``store``: its columns are the first of the source's. ``counted``: bool[events], the events that
-    are versions; it counts for a versioned table only.
+    ``store``: its columns are the first of the source's. ``events``: the batch's records of all
+    sources, by key and arrival. ``counted``: bool[events], the events that become versions; it is
+    used for a versioned table only.
     """
     rows = job.batches[source].rows
     if isinstance(store, TableState):

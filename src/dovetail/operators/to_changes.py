@@ -16,10 +16,12 @@ from dovetail.physical.specs.by_key import ToChangesLaw
 
 
 def run(job: Job, law: ToChangesLaw) -> OperatorOutcome:
-    """Emit the rows before and after each change that makes a difference, in the order of the
-    records. A last column has the kind of each as text (``law.kinds``). Store each key's last row.
+    """Emit the row before and the row after each change that makes a difference, in the order of
+    the records; neither is a tombstone. A last column has the kind of each as text (``law.kinds``).
 
-    A change to an equal row emits nothing. Without rows in the batch, leave the store as it is.
+    Each key's last row is stored. A change to an equal row, or a tombstone for a key without a row,
+    emits nothing. Without rows in the batch, emit nothing and leave the store as it is. Return the
+    emitted rows as ``output``, with the store and the counts.
     """
     store = job.table_store(0)
     if not job.any_rows:

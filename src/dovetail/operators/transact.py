@@ -33,12 +33,18 @@ _STATE: Final = (
 
 
 def run(job: Job, law: TransactLaw) -> OperatorOutcome:
-    """Emit the events that change a table's row, in their order. With ``emit="batch"``, emit each
-    key's last one; a delete of a key without a stored row emits nothing. Count as repeated the
-    events that their transaction has brought before.
+    """Emit the events that change a table's row, in their order, without the column of the
+    transaction. With ``emit="batch"``, emit each key's last one; a delete of a key without a stored
+    row then emits nothing. Return the changes as ``output``, with the store and the counts.
 
-    Store what has come of each key's transaction. Without rows in the batch, leave the store as it
-    is.
+    Rows of a key are counted within a transaction. A delete of one of several rows is left out, and
+    so is a record without a value right after it. An event that its transaction has brought before
+    is counted as repeated, and left out, too. Neither its order nor its place in the log is beyond
+    those that the transaction has brought for the key. An event without a transaction or order
+    never repeats.
+
+    Each key's last transaction and count of rows are stored. Without rows in the batch, emit
+    nothing and leave the store as it is.
     """
     (name,), source, rows = job.operator.names, job.sources[0], job.batches[0].rows
     shape = source.shape
@@ -68,12 +74,13 @@ def run(job: Job, law: TransactLaw) -> OperatorOutcome:
 def _read_events(
     events: Timeline, given: pa.StructArray, store: TableState, located: Located
 ) -> tuple[pa.Array, Steps, Tally]:
-    """Return the ids of all transactions, by number; a step per event; and the state of each group
-    before the batch.
+    """Return the ids of all transactions, a step per event, and the state of each group before the
+    batch. Steps and states name a transaction by its index in the ids, ABSENT for none.
 
     ``given``: per event, a struct of its operation, transaction, order and place
-    (``laws.transact.Steps``), null for a record without a value. ``located``: the stored row of
-    each group. A group that is not stored has the state ``Tally.empty``.
+    (``laws.transact.Steps``), null for a record without a value. ``store``, ``located``: the store,
+    and the stored row of each group in it. A group that is not stored has the state
+    ``Tally.empty``. An event without an order counts as one without a transaction.
     """
     op, id_, order, place = given.flatten()
     known = np.flatnonzero(located.present)
@@ -98,8 +105,8 @@ def _read_events(
 
 
 def _has_operation(op: pa.Array, kind: str) -> Mask:
-    """Return for each event whether its operation ``op``, a text, is ``kind``: bool[n], false for
-    null.
+    """Return a mask of the events whose operation ``op``, a string array, is ``kind``: bool[n],
+    false for null.
     """
     return pc.equal(op, kind).fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
@@ -107,8 +114,8 @@ def _has_operation(op: pa.Array, kind: str) -> Mask:
 def _store_tallies(store: TableState, events: Timeline, tally: Tally, ids: pa.Array) -> None:
     """Put the state of each key in ``events`` into ``store``, a tombstone for a key without rows.
 
-    ``tally``: the state after the batch, one per key. ``ids``: the transactions' ids by number; a
-    state whose number is ABSENT has none.
+    ``tally``: the state after the batch, one per group of ``events``. ``ids``: the transactions'
+    ids; a state names one by its index, ABSENT for none.
     """
     last = last_of_source(events, 0)
     number = pa.array(tally.transaction, mask=tally.transaction == ABSENT)

@@ -20,7 +20,7 @@ from dovetail.physical.specs.by_key import UnionLaw
 
 def run(job: Job, _: UnionLaw) -> OperatorOutcome:
     """Emit each row of all sources, in the order of arrival; a tombstone stays one. Columns are
-    matched by position. Nothing is stored, and without rows nothing is emitted.
+    matched by position. Nothing is stored. Return the changes as ``output``, None without rows.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)

@@ -33,16 +33,19 @@ _ANSWERS_MAX = 2
 
 
 def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlette:
-    """Return the application that answers requests for the page ``shown``: its HTML, its events and
-    its searches.
+    """Return the web application that answers requests for the page ``shown``: its HTML at ``/``,
+    its figures at ``/events``, and its searches at ``/tables``, ``/rows``, ``/why`` and
+    ``/letters``. All but the first two answer with JSON.
 
-    ``stopping``: once it is set, streams of events end. ``token``: the secret that each request
-    must have, else the answer is 403; None allows all.
+    ``shown``: the HTML text, the figures, the searches and the folder of dead letters that are
+    shown. ``stopping``: once it is set, streams of events end. ``token``: the secret that each
+    request must have as its parameter ``token``, else the answer is 403; None allows all. At most
+    two searches run at a time, and further ones wait for them. Nothing is served yet.
     """
     searching = anyio.CapacityLimiter(_ANSWERS_MAX)
 
     async def page(_request: Request) -> Response:
-        """Answer with the page's HTML."""
+        """Answer a request for ``/`` with the page's HTML."""
         return HTMLResponse(shown.html)
 
     async def events(request: Request) -> Response:
@@ -52,8 +55,9 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
     async def answer(read: Callable[..., dict[str, Any]], *arguments: Any) -> Response:
-        """Answer with what ``read`` returns for the arguments, as JSON, read in a thread. An
-        exception becomes the JSON field ``error``.
+        """Answer with the result of ``read`` for the arguments, as JSON, read in a thread. An
+        exception becomes the JSON field ``error``, a line of text, and is not raised. The status is
+        200 in both cases.
         """
         try:
             content = await anyio.to_thread.run_sync(read, *arguments, limiter=searching)
@@ -63,19 +67,26 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
     async def tables(_request: Request) -> Response:
-        """Answer with the tables that can be searched."""
+        """Answer with the tables that can be searched, as JSON: under ``tables`` a list with
+        ``name``, ``key`` (names of columns) and ``holds`` (content in words) of each. An error
+        becomes the JSON field ``error``.
+        """
         return await answer(shown.search.tables)
 
     async def rows(request: Request) -> Response:
-        """Answer with the rows of the parameter ``table`` for one key, a text in ``key`` for each
-        of its columns.
+        """Answer with the rows of one key, as JSON: ``header``, ``rows``, ``count`` and ``batch``
+        (``StateSearch.rows``). The request's parameter ``table`` is a table's name; ``key`` comes
+        once for each key column, in order, each a text. A missing or unknown table, and a key of
+        another length, give the JSON field ``error``.
         """
         asked = request.query_params
         return await answer(shown.search.rows, asked.get("table", ""), asked.getlist("key"))
 
     async def why(request: Request) -> Response:
-        """Answer with the explanation of the row of ``result`` with the key ``key``; with an error
-        if the topology is not known.
+        """Answer with the explanation of one row, as JSON: the tree of ``RowReasons.why``. Its
+        ``presence`` tells if the key has a row. The request's parameter ``result`` is a result's
+        name; ``key`` comes once for each key column, in order, each a text. If the topology or the
+        result is not known, the answer has the JSON field ``error`` instead.
         """
         if shown.reasons is None:
             return JSONResponse({"error": "A reason needs the topology."})
@@ -83,7 +94,10 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         return await answer(shown.reasons.why, asked.get("result", ""), asked.getlist("key"))
 
     async def letters(_request: Request) -> Response:
-        """Answer with the latest dead letters; with none if the query has no folder of them."""
+        """Answer with the latest dead letters, at most 20, as JSON: ``header`` and ``rows``, each a
+        list of texts. Both are empty if the query has no folder of dead letters. An error becomes
+        the JSON field ``error``.
+        """
         return await answer(latest_letters, shown.letters or "")
 
     routes = {
@@ -104,12 +118,14 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
 def _with_token_check(
     endpoint: Callable[[Request], Awaitable[Response]], token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that answers as ``endpoint`` if a request has ``token`` as its parameter
-    ``token``, else with 403. If ``token`` is None, all requests are answered.
+    """Return an endpoint that answers as ``endpoint`` if a request has ``token`` as its query
+    parameter ``token``, else with status 403. If ``token`` is None, all requests are answered.
     """
 
     async def answer_with_token(request: Request) -> Response:
-        """Answer as ``endpoint`` for the right token, else with 403."""
+        """Answer as ``endpoint`` if the request has the right token, else with status 403. The time
+        of the comparison tells nothing about the token.
+        """
         token_given = request.query_params.get("token", "")
         if token is None or secrets.compare_digest(token_given.encode(), token.encode()):
             return await endpoint(request)
@@ -119,11 +135,11 @@ def _with_token_check(
 
 
 async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncIterator[str]:
-    """Yield server-sent events: the figures of all micro-batches and the query's state, then each
-    change, looked for once a second.
+    """Yield server-sent events as texts: the figures of all micro-batches that ``figures`` has and
+    the query's state, then new figures and changes of the state, looked for once a second.
 
-    A micro-batch is an event ``batch``, a state an event ``state``. The events end when
-    ``stopping`` is set or the browser has gone.
+    A micro-batch is an event ``batch``, a state an event ``state``, each with JSON as data. Figures
+    are read in a thread. The events end when ``stopping`` is set or the browser has gone.
     """
     last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():

@@ -41,14 +41,14 @@ def page_html(
     letters: bool = False,
     sinks: Mapping[Node, Sequence[str]] = MappingProxyType({}),
 ) -> str:
-    """Return the page of a query as HTML. ``name``: the query's name. ``results``: the nodes of its
-    results; empty if the topology is not known.
+    """Return the page of a query as HTML, with its style sheet, script and picture in it. ``name``:
+    the query's name. ``results``: the nodes of its results; empty if the topology is not known.
 
     ``stages``: the titles of its stages, which stand in place of the picture if there are no
     results. ``figures``: True if there are figures of its micro-batches. ``letters``: True if its
-    dead letters can be shown. ``sinks``: the titles of each result's sinks. Raises
+    dead letters can be shown. ``sinks``: by each result, the titles of its sinks. Raises
     ``ConfigurationError`` for results if grandalf, which places the picture's boxes, is not
-    installed.
+    installed, and ``PlanError`` if they cannot be planned together.
     """
     graph = topology_graph(*results, sinks=sinks) if results else _EMPTY
     picture = svg(graph, rates=figures) if results else _stage_list(stages)
@@ -75,8 +75,8 @@ def page_html(
 
 
 def _stage_list(stages: Sequence[str]) -> str:
-    """Return the titles of stages as an HTML list, followed by a sentence on why there is no
-    picture.
+    """Return the titles of stages, escaped, as an HTML list, followed by a sentence on why there is
+    no picture.
     """
     lines = "".join(f"<li>{escape(title)}</li>" for title in stages)
     return (
@@ -87,16 +87,23 @@ def _stage_list(stages: Sequence[str]) -> str:
 
 
 def _page_file(name: str) -> str:
-    """Return the text of the package's file ``name``, such as ``style.css``."""
+    """Return the text of a file of the folder ``dovetail/page``, by its name: ``style.css``."""
     return files("dovetail.page").joinpath(name).read_text("utf-8")
 
 
 def _flows(graph: TopologyGraph) -> list[dict[str, Any]]:
-    """Return JSON data for each edge of the graph that has a figure: the figure's stage and input,
-    and the names of both ends in words.
+    """Return JSON data for each edge of the graph whose rows a figure counts, in the order of
+    ``graph.flows``. ``stage``, an index from 1, and ``input``, a name, say which figure it is:
 
-    ``source`` is the input at the edge's start, None if no input is there. ``before`` is the number
-    of the stage there, None if there is none.
+    | ``stage`` | ``input`` | the figure counts |
+    |---|---|---|
+    | None | given | rows that the query reads from the input |
+    | given | given | rows of the input that come to the stage |
+    | given | None | changes that the stage emits |
+
+    ``source`` is the name of the input at the edge's start, None if no input is there. ``before``
+    is the index, from 1, of the stage at the start, None outside of all stages. ``words`` names
+    both ends.
     """
     nodes = {node.id: node for node in graph.nodes}
     return [

@@ -21,18 +21,19 @@ class Figures(Protocol):
     """The figures of a query's micro-batches, shared by all who look at the page."""
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of those after
+        """Return the ordinal of the latest micro-batch, and the figures of those after
         ``batch_number`` as JSON texts, in order.
 
-        ``batch_number``: exclusive; a number that a former call has returned, 0 for all. Without
-        new micro-batches the list is empty. Of more than 500, only the latest are returned.
+        Ordinals count micro-batches from 1, and are not Spark's batch ids. ``batch_number``:
+        exclusive, an ordinal that a former call has returned; 0 for all. Without new micro-batches
+        the list is empty. Of more than 500, only the latest are returned.
         """
 
     def state(self) -> str:
-        """Return JSON with ``words`` (the query's state), ``active`` and ``failure``.
+        """Return a JSON text with ``words`` (the query's state), ``active`` and ``failure``.
 
-        ``active`` is null if it is not known whether the query runs. ``failure`` is the first line
-        of its error, null without one.
+        ``active`` is true if the query runs, and null if that is not known. ``failure`` is the
+        first line of its error, null without one.
         """
 
 
@@ -45,12 +46,13 @@ class LiveFigures:
         self._count = 0
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of those after
+        """Return the ordinal of the latest micro-batch, and the figures of those after
         ``batch_number`` as JSON texts, in order.
 
-        ``batch_number``: exclusive; 0 for all. Numbers count from 1, from the first micro-batch
-        that Spark still had at the first call. The list is empty without new ones, and has at most
-        the latest 500.
+        Ordinals count from 1, the first micro-batch that Spark still had at the first call; 0 is
+        returned before any. ``batch_number``: exclusive; 0 for all. The list is empty without new
+        micro-batches, and has at most the latest 500. New figures are taken from the query and
+        kept; several threads may call.
         """
         with self._lock:
             for progress in self._follower.new_batches():
@@ -59,9 +61,9 @@ class LiveFigures:
             return self._count, [text for at, text in self._batches if at > batch_number]
 
     def state(self) -> str:
-        """Return JSON with ``words`` (``running``, ``ended`` or ``failed``), ``active`` and
-        ``failure``. The failure is the first line of the query's error, or the error's class if it
-        has no message; null without an error.
+        """Return a JSON text with ``words`` (``running``, ``ended`` or ``failed``), ``active``
+        (true or false) and ``failure``. The failure is the first line of the query's error, or the
+        error's class if it has no message; null without an error.
         """
         failure, active = self._query.exception(), bool(self._query.isActive)
         first = None if failure is None else first_line(failure)
@@ -73,19 +75,20 @@ class RecordedFigures:
     """The figures in a file of ``dt.metrics.record`` beside the commits of a checkpoint.
 
     The query may run elsewhere, or have ended. ``path``: the file, None for none. ``last_batch``:
-    returns the number of the last committed micro-batch, None for none.
+    returns Spark's id of the last committed micro-batch, None for none.
     """
 
     def __init__(self, path: str | None, last_batch: Callable[[], int | None]) -> None:
         self._path, self._last_batch = path, last_batch
 
     def batches_after(self, batch_number: int) -> tuple[int, list[str]]:
-        """Return the number of the latest micro-batch, and the figures of those after
+        """Return the ordinal of the latest micro-batch in the file, and the figures of those after
         ``batch_number`` as JSON texts, in order. Of more than 500, only the latest are returned.
-        Numbers are those of the file.
 
-        Without new micro-batches, or without a file, return ``batch_number`` and an empty list.
-        Raises ``ConfigurationError`` for a file that is gone or another one.
+        ``batch_number``: exclusive, a micro-batch's ordinal in the file, from 1; 0 for all. Return
+        ``batch_number`` and an empty list without new micro-batches, and always if ``path`` is
+        None. Raises ``ConfigurationError`` if ``path`` is given and there is no file now, or one
+        that is no such record.
         """
         if self._path is None:
             return batch_number, []
@@ -93,9 +96,9 @@ class RecordedFigures:
         return batches[-1][0] if batches else batch_number, [text for _, text in batches]
 
     def state(self) -> str:
-        """Return JSON with ``words``: the last micro-batch that the checkpoint has committed, or
-        that there is none. ``active`` and ``failure`` are null, since they are not known. Errors of
-        ``last_batch`` pass.
+        """Return a JSON text with ``words``: the last micro-batch that the checkpoint has
+        committed, or that there is none. ``active`` and ``failure`` are null, since they are not
+        known. Errors of ``last_batch`` pass.
         """
         batch = self._last_batch()
         words = "no micro-batch is committed" if batch is None else f"after micro-batch {batch}"

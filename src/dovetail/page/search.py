@@ -36,11 +36,13 @@ class StateSearch:
     """The session that reads what is not on a local disk; None for the active one."""
 
     def tables(self) -> dict[str, Any]:
-        """Return the tables that can be searched as JSON data: name, key columns and content of
-        each. These are the stored tables with a key of their own; the list may be empty.
+        """Return the tables that can be searched as JSON data: under ``tables`` a list with
+        ``name``, ``key`` (names of its columns) and ``holds`` (its content in words) of each.
 
-        Raises ``CheckpointError`` if the folder is no checkpoint, and ``ConfigurationError`` if
-        Spark cannot read it.
+        These are the inputs and stores whose stored rows have key columns, after the last committed
+        micro-batch. Stores without key columns are left out. The list may be empty. Raises
+        ``CheckpointError`` if the folder is no checkpoint, and ``ConfigurationError`` if Spark
+        cannot read it.
         """
         stored = with_latest_state(
             "search", self.checkpoint, lambda _, stored: stored, self.session
@@ -53,20 +55,26 @@ class StateSearch:
         return {"tables": list(with_key)}
 
     def rows(self, table: str, key: Sequence[str]) -> dict[str, Any]:
-        """Return the rows of a key as JSON data: a header, at most ``_ROWS_MAX`` rows of cells as
-        text, the number of all rows, and the last committed micro-batch. A key without a row has an
-        empty list of rows.
+        """Return the stored rows of a key as JSON data: ``header``, ``rows``, ``count`` and
+        ``batch``. A key without a row has an empty list of rows.
+
+        ``header`` has the names of columns: ``time``, the event time, if rows have one, then those
+        of key and values. ``rows`` has at most 200 lists of cells as text, in no particular order.
+        A null is an empty text, and a cell of more than 100 characters is cut. ``count`` is that of
+        all rows. ``batch`` is the id of the last committed micro-batch, None for none.
 
         ``table``: a name that ``tables`` returns. ``key``: a text for each of the key's columns, in
         order. Raises ``PlanError`` for texts that are no key. Raises ``ConfigurationError`` for a
-        table that is not stored or has no rows by key, and the errors of ``tables``.
+        table that is not stored or has no rows by key, and if Spark cannot read the checkpoint.
+        Raises ``CheckpointError`` if the folder is none.
         """
 
         def find_rows(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
-            """Return the rows of the key, and the number of the last committed micro-batch, None
-            for none.
+            """Return the rows of the key in ``table``, and the id of the last committed
+            micro-batch, None for none. ``lookups``: reads the rows of keys from the checkpoint.
+            ``stored``: the checkpoint's stores at that micro-batch.
             """
-            asked = key_of_column_texts("search", stored.named(table).store, key)
+            asked = key_of_column_texts("search", stored.store_of(table).store, key)
             return lookups.rows(stored, table, [asked], None), stored.batch
 
         rows, batch = with_latest_state("search", self.checkpoint, find_rows, self.session)
@@ -86,12 +94,18 @@ class RowReasons:
     """The nodes of the query's results."""
 
     def why(self, result: str, key: Sequence[str]) -> dict[str, Any]:
-        """Return the explanation of a row as JSON data: the tree of the rows that make it.
+        """Return the explanation of a row as JSON data: the tree of the rows that make it, with
+        values as text.
 
-        ``result``: the name of one of ``results``; of several, the first counts. ``key``: a text
-        for each of its columns, in order. Raises ``ConfigurationError`` for an unknown result.
-        Raises ``PlanError`` for texts of another number or another type than the key's columns.
-        Further errors are those of ``explain_stored_row``.
+        Each row of the tree has ``name``, ``step`` (in words), ``key``, ``presence``, ``values``,
+        ``time`` and ``reason``. It also has ``is_input``, ``inputs`` and ``cause``. ``presence`` is
+        ``row``, ``none`` if the key has no row, or ``unknown`` if the state does not tell.
+        ``inputs`` are the rows that make it, in the same form; ``cause`` is null.
+
+        ``result``: the name of one of ``results``; of several with one name, the first counts.
+        ``key``: a text for each of its key columns, in order. Raises ``ConfigurationError`` for an
+        unknown result. Raises ``PlanError`` for more or fewer texts than key columns, and for texts
+        of another type. Errors of ``explain_stored_row``, which reads the checkpoint, pass.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:
@@ -109,12 +123,12 @@ class RowReasons:
 
 
 def latest_letters(folder: str) -> dict[str, Any]:
-    """Return at most ``_LETTERS_MAX`` dead letters in a local folder of Parquet files, as JSON
-    data: a header and cells as text. Both are empty if there are none, or no such folder.
+    """Return at most 20 dead letters in a local folder of Parquet files, as JSON data: ``header``
+    and ``rows``, each a list of cells. Both are empty if there are none, or no such folder.
 
-    ``folder``: its path, with or without ``file:``. Folders of micro-batches in it
-    (``_batch=<number>``) are read from the last one on. Their letters are in the order of files
-    and, in each file, the latest first.
+    The header is time, operator, problem and row. ``folder``: its path, with or without ``file:``.
+    Folders of micro-batches in it (``_batch=<id>``) are read from the last one back, until there
+    are enough. Letters of one are in the order of file names and, in each file, the latest first.
     """
     directory = Path(folder.removeprefix("file:"))
     batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
@@ -140,8 +154,8 @@ def latest_letters(folder: str) -> dict[str, Any]:
 
 
 def error_in_words(error: Exception) -> str:
-    """Return an error as one line for people who look at the page: problem and remedy of an error
-    of this library, else the error's type and first line as ``line_of`` gives them.
+    """Return an error as a text for people who look at the page: problem and remedy, as two
+    sentences, of an error of this library; else the error's class and the first line of its text.
     """
     if isinstance(error, DovetailError):
         return f"{error.problem}. {error.remedy}."

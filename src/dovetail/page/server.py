@@ -164,20 +164,21 @@ def serve_checkpoint(
     token: str | None,
 ) -> Page:
     """Serve the page of a query that runs elsewhere or has ended, from its checkpoint, at ``host``
-    and ``port``.
+    and ``port`` (0 for any free one). Return the page, whose server runs in a thread of its own.
 
     ``results``: those of its topology; empty if it is not known. ``record``: a file that
     ``dt.metrics.record`` wrote of its figures, None for none. ``session``: the session that reads a
     checkpoint on another file system and evaluates the topology's expressions; without one no
     reasons are shown. ``token``: the secret of each request, None for a random one where others
-    reach the page.
+    than this machine reach the page, else none.
 
-    Raises ``CheckpointError`` for another folder, and for results of another query. Raises
-    ``ConfigurationError`` for a file that is no record, and as ``page_of`` does.
+    Raises ``CheckpointError`` if the folder is no checkpoint, and for results of another query.
+    Raises ``ConfigurationError`` for a file that is no record, if a package is not installed, or if
+    the address cannot be bound.
     """
 
     def latest_stores() -> CheckpointStores:
-        """Return the checkpoint's stores at its last committed micro-batch."""
+        """Read the checkpoint anew, and return its stores at its last committed micro-batch."""
         return with_latest_state("serve", checkpoint, lambda _, stored: stored, session)
 
     stored = latest_stores()
@@ -200,11 +201,12 @@ def serve_checkpoint(
 
 
 def page_of(shown: Shown, host: str, port: int, token: str | None) -> Page:
-    """Start the server of the page ``shown`` at ``host`` and ``port``, and return it.
+    """Start the server of the page ``shown`` at ``host`` and ``port``, in a thread of its own, and
+    return the page. The port 0 takes any free one. Its ``url`` has the port and the token.
 
     ``token``: the secret of each request. None gives a random one if others than this machine reach
-    ``host``, else none. Raises ``ConfigurationError`` if a package is not installed, or if the
-    address cannot be bound.
+    ``host``, else none. Raises ``ConfigurationError`` if starlette or uvicorn is not installed, or
+    if the address cannot be bound.
     """
     if token is None and not _is_loopback(host):
         token = secrets.token_urlsafe(16)

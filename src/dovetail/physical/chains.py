@@ -25,21 +25,24 @@ from dovetail.plan.transforms.aggregation import Aggregation
 
 
 def subscription_source(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """Return the output of ``SubscribeLaw`` as an input: by foreign key, with the primary key and
-    the values as its values.
+    """Return the layout of the output of ``SubscribeLaw``, as an input by foreign key. The foreign
+    key is its key. The primary key and the value columns are its values, in this order. Then come
+    ``_place`` (the primary key's hash), ``_epoch`` (the count of the change) and ``_instruction``.
 
-    ``left``: the input of ``SubscribeLaw``, which has a foreign key. ``carries``: the arrival
-    columns that the rows bring.
+    ``left``: the layout that ``SubscribeLaw`` reads, which has a foreign key. ``carries``: the
+    names of the arrival columns that the rows bring.
     """
     values = [*left.shape.key_fields, *left.shape.value_fields]
     return _source_by_foreign_key(left, values, carries, instruction=(PLACE, EPOCH, INSTRUCTION))
 
 
 def retraction_source(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
-    """Return the output of ``RetractLaw`` as an input: by group, with the columns to be aggregated.
+    """Return the layout of the output of ``RetractLaw``, as an input by group. The group is its
+    key, the columns to be aggregated are its values. The column ``_instruction`` follows. A
+    tombstone is a row that leaves its group.
 
-    ``read``: the input of ``RetractLaw``, whose foreign key is the group. ``carries``: the arrival
-    columns that the rows bring.
+    ``read``: the layout that ``RetractLaw`` reads, whose foreign key is the group. ``carries``: the
+    names of the arrival columns that the rows bring.
     """
     return _source_by_foreign_key(
         read, read.shape.value_fields, carries, instruction=(INSTRUCTION,)
@@ -53,10 +56,11 @@ def _source_by_foreign_key(
     *,
     instruction: tuple[str, ...],
 ) -> SourceSpec:
-    """Return an input with the rows of ``source`` under its foreign key, which becomes the key.
+    """Return the layout of the rows of ``source`` under its foreign key, which becomes the key.
+    Rows are upserts or tombstones of a table without a history. The retention of windows stays.
 
-    ``values``: the value columns. ``carries``: the arrival columns that the rows bring.
-    ``instruction``: the columns that tell what a row does.
+    ``values``: the value columns. ``carries``: the names of the arrival columns that the rows
+    bring. ``instruction``: the names of the int64 columns that tell what a row does.
     """
     row_fields = [source.shape.schema.field(name) for name in ROW_COLUMNS]
     key = source.shape.foreign_fields[1:]
@@ -75,10 +79,12 @@ def _source_by_foreign_key(
 def arrival_between_stages(
     source: SourceSpec, carries: tuple[str, ...], instruction: tuple[str, ...]
 ) -> RowArrival:
-    """Return the arrival of rows that one stage of a node sends to the next.
+    """Return the arrival of rows that one stage of a node sends to the next: the columns
+    ``instruction`` and ``carries``, and a shared log if ``source`` has one.
 
-    ``source``: the input of the first stage. ``carries``: the columns on arrival that rows bring,
-    of which ``_sequence`` is left out. ``instruction``: the columns that tell what a row does.
+    ``source``: the input of the first stage. ``carries``: the names of the columns on arrival that
+    rows bring, of which ``_sequence`` is left out, as a shared log has it already. ``instruction``:
+    the names of the columns that tell what a row does.
     """
     return RowArrival(
         origin=source.arrival.origin,
@@ -100,13 +106,15 @@ def foreign_key_operator(
     visible: bool = False,
     buckets: int = 1,
 ) -> Operator:
-    """Return the operator that joins subscriptions with the table that they refer to.
+    """Return the operator that joins subscriptions (left rows by foreign key) with the table that
+    they refer to.
 
-    ``left``: the input of ``SubscribeLaw``, whose output the operator reads. ``carries``: the
-    arrival columns that this output brings. ``right``: the table. ``how``: the kind of join.
-    ``emit``: the emission. ``feeds``: the columns that tell a reader which record caused a change.
-    ``visible``: True if changes say which sides have a row. ``buckets``: the number of buckets of
-    its output.
+    ``left``: the layout that ``SubscribeLaw`` reads; the operator reads the output of that law.
+    ``carries``: the names of the arrival columns that this output brings. ``right``: the layout of
+    the table. ``how``: the kind of join. ``emit``: ``"change"`` or ``"batch"``. ``feeds``: the
+    names of the columns that tell a reader which record caused a change. ``visible``: True if
+    changes say in ``_visible`` which sides have a row. ``buckets``: the count of buckets of its
+    output.
     """
     return Operator(
         law=ForeignKeyJoinLaw(left.shape.keys, how),
@@ -120,10 +128,12 @@ def foreign_key_operator(
 
 def in_order_operator(answering: Operator, name: str) -> Operator:
     """Return the operator that puts the results of a foreign-key join in order: those of each
-    primary key by the change that caused them.
+    primary key by the change that caused them. Emission, ``_visible`` and ``feeds`` are those of
+    the join.
 
-    ``answering``: the join's operator. ``name``: the name of the returned operator's input in
-    errors.
+    ``answering``: the join's operator. The new operator reads its output columns, then ``_place``
+    (the key's hash) and ``_epoch`` (the count of the change), both int64. ``name``: the name of
+    that input in errors.
     """
     numbers = [pa.field(column, pa.int64()) for column in (PLACE, EPOCH)]
     results = SourceSpec(name, RowShape(pa.schema([*answering.output_schema, *numbers]), keys=0))
@@ -138,9 +148,9 @@ def in_order_operator(answering: Operator, name: str) -> Operator:
 
 
 def aggregation_law(node: Aggregation) -> groups.AggregationLaw:
-    """Return the law of an aggregation node, with a column for each result. Value columns are
-    numbered by their position in ``node.used``. Unless the input is a stream, the law takes rows
-    back that leave their group.
+    """Return the law of an aggregation node, with a column for each result. Its value columns are
+    given by their indices in ``node.used``, from 0. Unless the input is a stream, the law takes
+    rows back that leave their group.
     """
     return groups.AggregationLaw(
         node.name,
@@ -156,8 +166,8 @@ def aggregation_law(node: Aggregation) -> groups.AggregationLaw:
 
 
 def refuse_batch(node: Node) -> NoReturn:
-    """Raise ``PlanError``, in any case, for ``emit="batch"`` on a node of which no row is the
-    current one, such as a stream.
+    """Raise ``PlanError``, in any case: ``emit="batch"`` does not suit ``node``, such as a stream,
+    because no row of it is the current one of its key.
     """
     raise PlanError(
         node.name,

@@ -19,9 +19,11 @@ def explain(
 
     For each stage: what is shuffled and by which key, what is stored under which name, and what is
     looked up. With several results, a stage that computes one also names it. With ``reasons``, why
-    rows are shuffled and stored. Then come the limitations that were checked for each delta join,
-    and at the end the ``sinks``: the targets of each result, or none. Raises ``PlanError`` for
-    nodes that cannot be planned together.
+    rows are shuffled and stored. Then come the limitations that were checked for each delta join.
+
+    ``sinks``: for each result the titles of its targets, which make the last lines. Without targets
+    these are left out. Without nodes and targets the text is empty. Raises ``PlanError`` for nodes
+    that cannot be planned together.
 
     A tree of joins on one key is one stage: each input is shuffled once and stored once. A join by
     foreign key is three stages. Parts that several results share are described once.
@@ -42,8 +44,9 @@ def explain(
 
 
 def _stage_lines(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
-    """Yield the lines of one stage: its number, then what it shuffles, stores and looks up, and its
-    result. ``reasons``: True to add why rows are shuffled and stored.
+    """Yield the lines of one stage: its index from 1, then what it shuffles, stores and looks up,
+    and its result. Stages without stores have ``none`` as their state; other empty parts have no
+    line. ``reasons``: True to add why rows are shuffled and stored.
     """
     yield f"Stage {stage.number}"
     yield f"  shuffle  {', '.join(stage.reads)} by {stage.by}"
@@ -59,11 +62,12 @@ def _stage_lines(stage: GraphStage, *, reasons: bool) -> Iterator[str]:
 
 
 def _tree_lines(node: Node, first: str, indent: str, shown: set[Node] | None) -> Iterator[str]:
-    """Yield the lines of a node and of its inputs, as a tree.
+    """Yield the lines of a node and of its inputs, as a tree. The result of another stage is drawn
+    as the node that the stage computes.
 
     ``first``: the text before the node's own line. ``indent``: the text before the lines of its
-    inputs. ``shown``: the nodes whose inputs are not repeated, to which this adds; None to repeat
-    all.
+    inputs. ``shown``: the nodes drawn so far, to which this adds; one of them gets the line ``… as
+    above``, without its inputs. None draws all anew.
     """
     if isinstance(node, Derived):
         yield from _tree_lines(node.node, first, indent, shown)
@@ -82,8 +86,9 @@ def _tree_lines(node: Node, first: str, indent: str, shown: set[Node] | None) ->
 
 
 def _verdict_lines(join: Node) -> Iterator[str]:
-    """Yield a line with the outcome, whether a delta join was chosen, then a line for each
-    limitation: met and by what, or broken and why. ``join``: a node with verdicts.
+    """Yield a line with the outcome, ``chosen`` or ``not chosen``. Then yield a line for each
+    limitation of delta joins: ``met`` and by what, or ``BROKEN`` and why. ``join``: a node with
+    verdicts.
     """
     yield f"Delta join: {'chosen' if join.eventual else 'not chosen'} for {join.name}"
     for verdict in join.verdicts:

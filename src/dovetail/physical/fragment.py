@@ -32,7 +32,9 @@ class Feed:
     """The route of rows to an operator's source within a fragment."""
 
     number: int
-    """The number of the fragment's input, or of the earlier operator, that the rows come from."""
+    """The index (from 0) of the fragment's input, or of the earlier operator, that the rows come
+    from.
+    """
     operator: bool
     """True if the rows come from an operator."""
     columns: tuple[tuple[str, int], ...] | None
@@ -65,7 +67,7 @@ class Operator:
     feeds: tuple[str, ...] = ()
     """The columns on the record that caused a change, as in ``Fragment``."""
     buckets: int = 1
-    """The number of buckets of its output."""
+    """The count of buckets of its output."""
     reads: tuple[Feed, ...] = ()
     """For each source the route of its rows. Empty if the operator is alone in its fragment.
 
@@ -79,8 +81,8 @@ class Operator:
 
     @property
     def keys(self) -> int:
-        """The number of key columns of the first source. All sources have the same number, except
-        those of a ``StarLookupLaw``.
+        """The count of key columns of the first source. All sources have as many, except those of a
+        ``StarLookupLaw``.
         """
         return self.sources[0].shape.keys
 
@@ -93,27 +95,33 @@ class Operator:
 
     @property
     def key(self) -> list[pa.Field]:
-        """The key columns of a change with their types, under the names that the law gives them."""
+        """The key columns of a change with their types, in order, under the names that the law
+        gives them.
+        """
         return self.law.key_fields(self.sources)
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the sources, under which their rows are stored; repeated names are
-        numbered.
+        """The names of the sources, in order, under which their rows are stored. Repeated names get
+        ``#2``, ``#3`` and so on.
         """
         return number_repeated_names([source.name for source in self.sources])
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """The stores of a bucket, by the names that the operator gives them."""
+        """The descriptions of a bucket's stores, by the names that the operator gives them. Their
+        ``clocks`` are indices of the operator's sources.
+        """
         return self.law.stores(self.sources)
 
     def time_inputs_of(self, sources: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the numbers of the fragment's inputs by whose stream time these ``sources`` go.
+        """Return the indices of the fragment's inputs by whose stream time the rows of these
+        ``sources`` expire, in the order of ``sources``, perhaps repeated.
 
-        ``sources``: indices of the operator's sources. A source that an earlier operator feeds goes
-        by all inputs in this operator's ``clocks``. The numbers are in the order of ``sources``,
-        perhaps repeated. For an operator alone in its fragment they are ``sources`` themselves.
+        ``sources``: indices of the operator's sources. A source that an input feeds gives the index
+        of that input. One that an earlier operator feeds gives all of this operator's ``clocks``,
+        which are indices of the fragment's inputs, perhaps several. For an operator alone in its
+        fragment the result is ``sources`` themselves.
         """
         if not self.reads:
             return sources
@@ -123,15 +131,18 @@ class Operator:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """The columns of a change.
+        """The Arrow schema of a change, with internal names. Indices count from 0; a leaf is one
+        group of value columns (``Law.leaves``).
 
         | columns | content |
         |---|---|
-        | ``_k<number>`` | the key |
-        | ``_<leaf>_<number>`` | the values of each leaf |
-        | ``_deleted``, ``_event_time``, ``_position`` | the change itself |
-        | ``_visible``, if asked for | a bit for each leaf that contributes a row |
-        | ``feeds`` | the record that caused the change |
+        | ``_k<index>`` | the key |
+        | ``_<leaf>_<index>`` | the values of each leaf |
+        | ``_deleted`` | bool: the change is a tombstone |
+        | ``_event_time`` | int64: microseconds |
+        | ``_position`` | int64: it orders the changes of a key |
+        | ``_visible``, only if ``visible`` | int64: bit n is set if leaf n contributes a row |
+        | ``feeds`` | the record that caused the change, int64 each |
         """
         fields = [field.with_name(key_name(n)) for n, field in enumerate(self.key)]
         for leaf in range(len(self.law.leaves)):
@@ -158,7 +169,7 @@ class Fragment:
     topology: str
     """The fingerprint of the plan that its state belongs to."""
     buckets: int
-    """The number of buckets of the key space."""
+    """The count of buckets of the key space."""
     sources: tuple[SourceSpec, ...]
     operators: tuple[Operator, ...]
     align_us: int | None = None
@@ -197,13 +208,17 @@ class Fragment:
 
     @property
     def stateful(self) -> bool:
-        """True if each bucket keeps a state: a manifest, and the stores if there are any."""
+        """True if each bucket keeps a state: a manifest, and the stores if there are any. False if
+        no operator's law is stateful.
+        """
         return any(law.stateful for law in self.laws)
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of the metrics of rows that had no use, each once: those of each operator in
-        order, then ``<input>.replaced`` of inputs whose rows may come from several logs.
+        """The names of the metrics of rows without use, each once. First come those of each
+        operator's law, and ``<input>.no_window`` of its inputs that look in windows, operator by
+        operator. Then comes ``<input>.replaced`` of each input whose rows may come from several
+        logs, unless another fragment counts its rows.
         """
         names: dict[str, None] = {}
         for operator in self.operators:
@@ -226,8 +241,9 @@ class Fragment:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """The stores with rows that wait for a time, operator by operator, then those of
-        ``align=``; empty if nothing waits.
+        """The stores with rows that wait for a time, under their names in the manifest. Those of
+        each operator come first, then those of ``align=``; empty if nothing waits. Their ``clocks``
+        are indices of the fragment's inputs.
         """
         waits = [
             Wait(
@@ -248,8 +264,8 @@ class Fragment:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """The columns of the fragment's changes: those of its last operator. If that reads another
-        operator, the fragment's ``feeds`` replace its own.
+        """The Arrow schema of the fragment's changes: that of its last operator. If that reads
+        another operator, the fragment's ``feeds`` replace its own.
         """
         schema = self.last.output_schema
         if not self.last.reads:
@@ -260,8 +276,12 @@ class Fragment:
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """The stores of a bucket, by their names in the manifest; empty for a fragment without
-        state, and perhaps for a union. Their ``clocks`` are inputs of the fragment.
+        """The descriptions of a bucket's stores, by their names in the manifest. Their ``clocks``
+        are indices of the fragment's inputs. Empty for a fragment without state, and perhaps for a
+        union.
+
+        Those of the operators come first, then those of ``align=`` and of logs. Stores of
+        accumulators have the users' key names if the operator is alone.
         """
         alone = len(self.operators) == 1
         stores = {
@@ -282,7 +302,9 @@ class Fragment:
 
     @property
     def _alignment_stores(self) -> Mapping[str, Store]:
-        """The stores of rows that wait for another input, by name; empty without ``align_us``."""
+        """The stores of rows that wait for another input, by name (``<input>: ahead``), one for
+        each input. Empty without ``align_us``.
+        """
         if self.align_us is None:
             return {}
         holds = f"what is ahead of another input, for up to {span_as_text(self.align_us)}"
@@ -297,8 +319,9 @@ class Fragment:
 
     @property
     def _log_stores(self) -> Mapping[str, Store]:
-        """The stores that know from which log each row comes, by name. Empty unless logs may bring
-        older rows.
+        """The stores that know from which log each row comes, by name (``<input>: partitions``).
+        There is one for each input whose logs may bring older rows, because a micro-batch may leave
+        some unread. Empty if none does.
         """
         names = number_repeated_names([source.name for source in self.sources])
         holds = "per key, from which partition its row is"
@@ -309,36 +332,36 @@ class Fragment:
         }
 
     def manifest_name(self, operator: int, store: str) -> str:
-        """Return the manifest's name for the store ``store`` of the operator with index
-        ``operator``: ``"2. left"`` for the second operator's ``"left"``. The name of a lone
-        operator's store stays as it is.
+        """Return the manifest's name for the store that the operator with index ``operator``, from
+        0, calls ``store``. It is ``"2. left"`` for the second operator's ``"left"``. The name of a
+        lone operator's store stays as it is.
         """
         return store if len(self.operators) == 1 else f"{operator + 1}. {store}"
 
 
 def alignment_store_name(name: str) -> str:
     """Return the name of the store of an input's rows that are ahead and wait for another input
-    (``align=``). ``name``: the input's name.
+    (``align=``): ``<name>: ahead``. ``name``: the input's name.
     """
     return f"{name}: ahead"
 
 
 def log_store_name(name: str) -> str:
-    """Return the name of the store that knows from which log each row of the input ``name``
-    comes.
+    """Return the name of the store that knows from which log each row of an input comes: ``<name>:
+    partitions``. ``name``: the input's name.
     """
     return f"{name}: partitions"
 
 
 def replaced_metric(source: SourceSpec) -> str:
-    """Return the name of the metric of an input's rows that are older than their key's row from
-    another log: ``<input>.replaced``.
+    """Return the name of the metric of rows that are older than their key's row from another log:
+    ``<input>.replaced``. ``source``: the input whose name it has.
     """
     return metric_name(source.name, "replaced")
 
 
 def no_window_metric(source: SourceSpec) -> str:
-    """Return the name of the metric of an input's rows that look in no window, or in one that is no
-    longer kept: ``<input>.no_window``.
+    """Return the name of the metric of rows that look in no window, or in one that is no longer
+    kept: ``<input>.no_window``. ``source``: the input whose name it has.
     """
     return metric_name(source.name, "no_window")

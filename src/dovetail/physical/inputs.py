@@ -63,7 +63,9 @@ class Input:
 
     @property
     def key_fields(self) -> list[StructField]:
-        """The columns by which the stage finds rows, with their types, in order."""
+        """The columns by which the stage finds rows, with the source's names and types, in the
+        order of ``key``.
+        """
         return [self.source.fields[name] for name in self.key]
 
     @property
@@ -76,8 +78,8 @@ class Input:
 
     @property
     def foreign_fields(self) -> list[StructField]:
-        """The foreign key's hash, then its columns, under internal names; empty without a foreign
-        key.
+        """The foreign key under internal names: its hash ``_foreign``, a long, then its columns
+        ``_f0``, ``_f1`` and so on. Empty without a foreign key.
         """
         if not self.foreign:
             return []
@@ -89,11 +91,15 @@ class Input:
 
     @property
     def value_fields(self) -> list[StructField]:
-        """The columns that travel as values, under the source's names: those in ``used``, else all
-        columns of the source that are not in ``key``.
+        """The columns that travel as values, in order.
 
-        ``only`` restricts the source's value columns among them, not its key columns. With
-        ``references`` (for a star), the columns are the foreign keys alone, under internal names.
+        | input | columns |
+        |---|---|
+        | with ``references`` (for a star) | the foreign keys alone, each behind its hash |
+        | with ``used`` (for an aggregation) | those in ``used``, under the source's names |
+        | else | all columns of the source that are not in ``key``, its own key columns first |
+
+        In the last case ``only`` restricts the source's value columns, but not its key columns.
         """
         if self.references:
             return [
@@ -107,8 +113,9 @@ class Input:
         return [f for f in (*self.source.key, *values) if f.name not in self.key]
 
     def star_key_fields(self, number: int) -> list[StructField]:
-        """Return the columns of foreign key ``number`` of a star, counted from 0: its hash, then
-        each column of the key.
+        """Return the columns of one foreign key of a star, under internal names: its hash, a long,
+        then each column of the key. ``number``: the index of the foreign key in ``references``,
+        from 0.
         """
         key = (
             StructField(value_name(number, part_index), type_)
@@ -118,8 +125,8 @@ class Input:
 
     @property
     def aggregated_fields(self) -> list[StructField]:
-        """The columns that travel as values of an aggregation, with their types, under internal
-        names: ``_v0``, ``_v1`` and so on.
+        """The columns ``value_fields``, in order and with their types, under the internal names in
+        which an aggregation reads them: ``_v0``, ``_v1`` and so on.
         """
         return [
             StructField(aggregated_name(value_index), f.dataType)
@@ -147,9 +154,10 @@ class Arrival:
     @classmethod
     def of(cls, *nodes: Node, one_log: bool = False) -> Arrival:
         """Return the arrival of a topology with the results ``nodes``. ``one_log``: True if one log
-        orders all its inputs.
+        orders all its inputs, whatever the sources say.
 
-        If results have the sources in different orders, the order of first use counts.
+        The sources are those of all results, each once, in an order that agrees with each result's
+        own order. If these contradict each other, the order of first use counts.
         """
         timed = any(node.timed for node in nodes)
         computed = [part for node in nodes for part in node.walk() if not isinstance(part, Source)]
@@ -163,15 +171,22 @@ class Arrival:
         )
 
     def has_shared_log(self, source: Entry) -> bool:
-        """Return True if the rows of ``source`` have a place in a log that all inputs share."""
+        """Return True if the rows of the input ``source`` have a place in one log that all inputs
+        share. This is so for every input with ``one_log``.
+        """
         return self.one_log or source.ordered
 
     def carried_columns(self, source: Entry) -> tuple[str, ...]:
-        """Return the names of the arrival columns that rows of another stage bring, without
-        ``_sequence``. ``source``: the input through which they are read.
+        """Return the names of the columns on order that rows of another stage bring, without
+        ``_sequence``. ``source``: the input through which they are read. Empty if it reads a source
+        of the topology or a delta join, whose results are put in order anew.
 
-        Empty if a source of the topology is read, and for delta joins, whose results are put in
-        order anew.
+        | column | the record that caused the row | if |
+        |---|---|---|
+        | ``_clock`` | the largest timestamp of its log so far | inputs share no log |
+        | ``_order`` | its place among records of one clock | inputs share no log, or rows expire |
+        | ``_tie`` | the hash of the changed key, for changes of one record | always |
+        | ``_stream_time`` | the stream time of the stage that made it | the topology needs it |
         """
         base = source.base
         if isinstance(base, Source) or base.node.eventual:
@@ -180,8 +195,8 @@ class Arrival:
 
     @property
     def _time_columns(self) -> tuple[str, ...]:
-        """The column with the stream time of a stage's rows (``_stream_time``), as the only
-        element; empty if nothing in the topology needs it.
+        """The column ``_stream_time`` (the stream time of the stage that made a row), as the only
+        element. Empty if nothing in the topology needs it.
         """
         needed = self.expires or self.streams or (self.timed and self.left_out)
         return (STREAM_TIME,) if needed else ()
@@ -191,7 +206,7 @@ class Arrival:
         ``_clock`` and ``_order``, or none in a shared log.
 
         In a shared log with expiring rows it is ``_order``: a row that expires comes before the
-        record that makes it expire.
+        record that makes it expire. ``source``: the input.
         """
         if self.has_shared_log(source):
             return (ORDER,) if self.expires else ()
@@ -199,19 +214,22 @@ class Arrival:
 
     def cause_columns(self, node: Node) -> tuple[str, ...]:
         """Return the names of the columns by which readers of ``node``'s stage know the record that
-        caused a change. ``_sequence`` is the first if the rows have a place in a shared log.
+        caused a change. ``_sequence`` is the first if all inputs share a log. Then come ``_clock``
+        and ``_order`` without such a log (with one, ``_order`` if rows expire). ``_tie`` always
+        follows, and ``_stream_time`` if the topology needs it.
 
-        Empty if no columns are needed.
+        A source, a view of one and a delta join have at most ``_sequence``.
         """
         entry = node if isinstance(node, Entry) else Derived(node)
         return (*((SEQUENCE,) if self.has_shared_log(entry) else ()), *self.carried_columns(entry))
 
     def first_cause_columns(self, source: Entry) -> tuple[str, ...]:
-        """Return the names of the columns that the first of two stages of one node gives to the
-        second.
+        """Return the names of the columns by which the second of two stages of one node knows the
+        record that caused a row. ``source``: the input of the first stage.
 
-        By them the second knows the record that caused a row. ``source``: the input of the first
-        stage.
+        In a shared log they begin with ``_sequence``, and ``_order`` if rows expire. Without one
+        they begin with ``_clock`` and ``_order``. ``_tie`` always follows, and ``_stream_time`` if
+        the topology needs it.
         """
         position = (SEQUENCE,) if self.has_shared_log(source) else ()
         return (*position, *self._order_columns(source), TIE, *self._time_columns)
@@ -219,7 +237,7 @@ class Arrival:
 
 def _merge_orders(orders: Sequence[Sequence[Source]]) -> tuple[Source, ...]:
     """Return all sources in ``orders``, each once, in an order that agrees with each list. If lists
-    disagree, return the sources by first use.
+    disagree, return the sources by first use. No lists give an empty tuple.
     """
     first_use = dict.fromkeys(chain.from_iterable(orders))
     sorter: TopologicalSorter[Source] = TopologicalSorter(dict.fromkeys(first_use, ()))
@@ -250,12 +268,15 @@ def source_spec(
 
     | flag | if true |
     |---|---|
-    | ``numbered`` | rows get ``_order``, their place among rows with equal clocks |
-    | ``alone`` | records of a stream are emitted even if nothing matches them |
+    | ``numbered`` | rows clocked by pack get ``_order``, their place among equal clocks |
+    | ``alone`` | records of a stream are emitted even if nothing matches them, so null keys stay |
     | ``valueless`` | records of a stream without a value are kept |
     | ``keeps_time`` | records that no join can use travel, too, as they advance stream time |
     | ``stairs`` | all buckets hear how the input's stream time rises |
-    | ``aligned`` | the inputs wait for each other |
+    | ``aligned`` | the inputs wait for each other, so fewer of them need ``stairs`` |
+
+    Rows in a shared log get no ``_order``. All buckets may hear of stream time without ``stairs``,
+    if results of the topology depend on it.
     """
     source, base = input_.source, input_.source.base
     ordered_by = _order_kind(source, arrival)
@@ -298,9 +319,9 @@ def source_spec(
 
 
 def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:
-    """Return the place by which the rows of a source are ordered under this arrival:
-    ``"shared log"``, ``"own logs"`` or ``"file"``, the first that applies. Return None for rows
-    that time alone orders.
+    """Return the place by which the rows of the input ``source`` are ordered: ``"shared log"``,
+    ``"own logs"`` or ``"file"``, the first that applies. Return None for rows that time alone
+    orders, such as those of another stage without a shared log.
     """
     if arrival.has_shared_log(source):
         return "shared log"
@@ -311,12 +332,12 @@ def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:
 
 
 def table_key(node: Node) -> tuple[str, ...]:
-    """Return the names of a node's columns that are the key of a table, for rows that may not have
-    nulls there.
+    """Return the names of the columns in which no row of ``node`` may have a null, because they are
+    the key of a table.
 
-    A table's are its own key, none if that may have nulls. For a view of a stream they are the key
-    of the table whose changes the stream has, as far as the view names them. Other streams have
-    none.
+    A table has its own key, or none if that may have nulls. A view of a stream has the key of the
+    table whose changes the stream has, under the view's names. Key columns that the view computes
+    or leaves out are missing. Other streams have none.
     """
     if not node.stream:
         return () if node.null_keys else tuple(node.key.names)
@@ -330,9 +351,10 @@ def table_key(node: Node) -> tuple[str, ...]:
 
 def _has_logs(input_: Input) -> bool:
     """Return True if rows of one key of a table may come from several logs, of which the newest
-    counts. False for streams, and for versioned tables, where event time decides instead.
+    counts. The user must have named the log, and the stage must read by the table's own key. False
+    for streams, and for versioned tables, where event time decides instead.
 
-    ``input_``: one with a source below it, not another stage's result.
+    ``input_``: one with a source below it; another stage's result raises ``AssertionError``.
     """
     source, base = input_.source, input_.source.base
     assert isinstance(base, Source)
@@ -341,7 +363,7 @@ def _has_logs(input_: Input) -> bool:
 
 
 def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str]) -> bool:
-    """Return True if the rows of a stage need places of their own (``_order``).
+    """Return True if the rows of a stage need ``_order``, their place among rows with equal clocks.
 
     They do if ``_order`` is among ``feeds``, the columns that the stage gives to its readers. They
     also do if the rows of one of its ``inputs`` bring ``_order``.
@@ -350,8 +372,9 @@ def is_numbered(inputs: Sequence[Input], arrival: Arrival, feeds: Sequence[str])
 
 
 def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool) -> None:
-    """Raise ``PlanError`` if some of ``inputs``, but not all, have their place in a shared log.
-    With ``aligned`` (inputs wait for each other by ``align=``), raise it if any has.
+    """Raise ``PlanError`` if some of ``inputs``, but not all, have their position in a shared log.
+    With ``aligned`` (inputs wait for each other by ``align=``), raise it if any has. Else return
+    None.
 
     ``node``: the node that the error names.
     """
@@ -371,23 +394,24 @@ def refuse_partly_ordered(node: Node, inputs: Sequence[Input], *, aligned: bool)
 
 
 def unique_names(inputs: Sequence[Input]) -> list[str]:
-    """Return the names of the inputs in order, with a number after each repeated one:
-    ``a, a#2``.
+    """Return the names of the inputs' sources, in order. Repeated names get ``#2``, ``#3`` and so
+    on: ``a, a#2``.
     """
     return number_repeated_names([input_.source.name for input_ in inputs])
 
 
 def wire_schema(input_: Input) -> pa.Schema:
     """Return the Arrow columns in which an input's rows travel: ``ROW_COLUMNS``, the key, the
-    foreign key and the values. All are nullable, timestamps are in UTC.
+    foreign key behind its hash, and the values. Those of an aggregation are named ``_v0``, ``_v1``
+    and so on. All are nullable, timestamps are in UTC.
     """
     values = input_.value_fields if input_.used is None else input_.aggregated_fields
     return carried_schema(StructType([*input_.key_fields, *input_.foreign_fields, *values]))
 
 
 def carried_schema(columns: StructType) -> pa.Schema:
-    """Return the Arrow schema of rows in a fragment: ``ROW_COLUMNS``, then ``columns``, all
-    nullable, with timestamps in UTC.
+    """Return the Arrow schema of rows in a fragment: ``_hash`` and ``_event_time`` (int64),
+    ``_deleted`` (bool), then ``columns``. All are nullable, timestamps are in UTC.
     """
     internal = [
         StructField(HASH, LongType()),

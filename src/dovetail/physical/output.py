@@ -41,16 +41,21 @@ class Output:
 
     columns: StructType
     held: Mapping[str, str] | None
-    """The stage column behind each key and value column; None if a projection follows."""
+    """The stage column behind each key and value column, by name in the changelog's order; None if
+    a projection follows.
+    """
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow types of the columns; timestamps are in UTC."""
+        """The Arrow schema of the columns: all nullable, timestamps in UTC."""
         return arrow_schema(self.columns)
 
     def rows_of_changes(self, changes: pa.Table) -> pa.Table:
         """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one row for
-        each change, in their order. If a projection follows, return the changes as they are.
+        each change, in their order. ``_change`` becomes ``upsert`` or ``delete``, and
+        ``_timestamp`` the event time in UTC.
+
+        If a projection follows (``held`` is None), return the changes as they are.
         """
         if self.held is None:
             return changes
@@ -63,7 +68,8 @@ class Output:
 
 
 def changelog_columns(stage: Stage) -> StructType:
-    """Return the columns of the changelog of a stage's node, then the int64 columns that tell other
+    """Return the columns of the changelog of a stage's node: key, values, ``_change``,
+    ``_timestamp``, ``_position``. Then come the columns ``Fragment.feeds``, longs that tell other
     stages which record caused a change.
     """
     cause = [StructField(name, LongType()) for name in stage.fragment.feeds]
@@ -71,8 +77,9 @@ def changelog_columns(stage: Stage) -> StructType:
 
 
 def output_of(stage: Stage) -> Output:
-    """Return the description of the rows that a stage emits: the changelog's, or its own columns if
-    a selection computes. The columns that feed other stages follow.
+    """Return the description of the rows that a stage emits: the changelog's rows or, if a
+    selection computes, its own internal columns, for a projection. The columns that feed other
+    stages follow.
 
     ``stage``: the last one of its node, since only that has ``leaves``.
     """
@@ -97,11 +104,12 @@ def output_of(stage: Stage) -> Output:
 
 
 def held_columns(stage: Stage) -> dict[str, str]:
-    """Map each key and value column of the stage's node to the stage column behind it, in the
-    changelog's order.
+    """Return the internal stage column behind each key and value column of the stage's node, by
+    name, in the changelog's order.
 
-    The node's selections may only name columns. For a windowed table, columns that are computed are
-    left out. ``stage``: the last one of its node.
+    ``stage``: the last one of its node. The node's selections may only name columns, else
+    ``AssertionError`` is raised. For a windowed table that is read as a table or stream, columns
+    that are computed are left out.
     """
     node = stage.node
     names = (*node.key.names, *node.values.names)
@@ -114,15 +122,18 @@ def held_columns(stage: Stage) -> dict[str, str]:
 
 
 def windowed_node(node: Unwindowed) -> Node:
-    """Return the node whose columns the stage emits for ``node``, a windowed table read as a table
-    or stream. With windows emitted once closed it is the node's input, else the node below that.
+    """Return the node whose columns a stage emits for ``node``, a windowed table read as a table or
+    stream. If windows are emitted once closed (``node.final``), it is ``node.input``, whose columns
+    are one leaf. Else it is ``node.input.node``, the aggregation or the join itself. Nothing is
+    searched further down.
     """
     return node.input if node.final else node.input.node
 
 
 def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
-    """Map each key and value column of a leaf's input to the stage column that holds it. ``leaf``:
-    an index into ``stage.leaves``.
+    """Return the stage column that holds each key and value column of a leaf's input, by name:
+    ``_k0``, ``_k1`` and so on for the key, ``_<leaf>_0`` and so on for the values. ``leaf``: an
+    index into ``stage.leaves``, from 0.
     """
     input_ = stage.leaves[leaf]
     keys = {
@@ -133,10 +144,12 @@ def leaf_columns(stage: Stage, leaf: int) -> dict[str, str]:
 
 
 def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
-    """Return the stage column behind each key column of a join's result, by name. A join with its
-    own key has ``_k0``, ``_k1`` …; any other join has the columns of the left side.
+    """Return the stage column behind each key column of a join's result, by name, in order. A join
+    with its own key has ``_k0``, ``_k1`` and so on; any other join has the columns of its left
+    side.
 
-    ``left``: the stage column behind each column of the left side, by name.
+    ``left``: the stage column behind each column of the left side, by name. Key names that it lacks
+    raise ``KeyError``.
     """
     if node.has_own_key:
         return {name: key_name(key_index) for key_index, name in enumerate(node.key.names)}
@@ -144,11 +157,11 @@ def held_key(node: JoinNode, left: Mapping[str, str]) -> dict[str, str]:
 
 
 def _stage_columns(node: Node, first_leaf: int, stage: Stage) -> dict[str, str]:
-    """Map each column of ``node`` to its stage column, through all joins below it. A node that is
-    no join is a leaf.
+    """Return the stage column behind each key and value column of ``node``, by name, through all
+    joins below it. A node that is no join is a leaf.
 
-    ``first_leaf``: the index in ``stage.leaves`` of the node's first input. The joins' selections
-    must only name columns.
+    ``first_leaf``: the index in ``stage.leaves`` of the node's first input, from 0. The joins'
+    selections must only name columns, else ``AssertionError`` is raised.
     """
     if not isinstance(node, JoinNode):
         return leaf_columns(stage, first_leaf)

@@ -76,7 +76,7 @@ def plan_of(
     """Return the plan of the stages that compute the results ``nodes``, in their order. Stages that
     several nodes need are planned once.
 
-    ``buckets``: the number of buckets of each stage. ``emit``: ``"change"`` for each change,
+    ``buckets``: the count of buckets of each stage. ``emit``: ``"change"`` for each change,
     ``"batch"`` for the last change of a key in a micro-batch. ``arrival``: the order of rows, by
     default that of these nodes. ``dead_letters``: True if these are one more result. A windowed
     table must come as what reads it: an ``Unwindowed``, or a join of a stream with it.
@@ -111,11 +111,11 @@ def plan_of(
 def _materialize_union(
     node: Node, views: tuple[View, ...], emit: Emit
 ) -> tuple[Node, tuple[View, ...]]:
-    """Return a result's node, which is below its views, and the unchanged ``views``. A union of
-    tables under ``emit="batch"`` becomes a node that stores its rows; any other node stays.
+    """Return a result's node and its views as a pair. Under ``emit="batch"`` a union of tables
+    becomes a node that stores its rows; any other node stays, as do ``views``.
 
-    A union keeps no rows by itself, so it could not tell the last change of a key. Raises
-    ``PlanError`` if the union that is to store rows corrects the past.
+    ``node``: the result without the views on top of it. ``views``: these views, passed on
+    unchanged. A union keeps no rows by itself, so it could not tell the last change of a key.
     """
     stores = emit == "batch" and isinstance(node, Union) and not node.stream
     return (materialize(node) if stores else node), views
@@ -128,11 +128,11 @@ class _Planner:
     arrival: Arrival
     """The order of rows in the whole topology."""
     buckets: int
-    """The number of buckets of each key space."""
+    """The count of buckets of each key space."""
     emit: Emit
     """The way in which the results are emitted."""
     readers: Mapping[Node, int]
-    """The number of nodes and results that read each node."""
+    """The count of nodes and results that read each node."""
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
     """The stages so far, by node and emission."""
     emits: dict[Node, Emit] = field(default_factory=dict)
@@ -161,13 +161,16 @@ class _Planner:
     def _plan_port(
         self, input_: Input, source: SourceSpec, emit: Emit, by: tuple[str, ...] = ()
     ) -> Port:
-        """Return the port (the route of rows) of an input that is read by key. If the input is a
-        node's result, plan the stage that computes the node.
+        """Return the port (the route of rows) of an input that is read by key. If the input is
+        another node's result, plan the stage that computes that node.
 
-        ``source``: the layout of the input's rows. ``emit``: the emission of the reader. The stage
-        behind has it too if the node is current, no delta join or union, and the input's views keep
-        all rows. Else that stage emits each change. ``by``: the columns that partition rows, the
-        key if empty. Raises the errors of ``stage_of``.
+        ``source``: the layout of the input's rows. ``emit``: the emission of the reader. ``by``:
+        the names of the user's columns that partition rows, the key if empty. Raises the errors of
+        ``stage_of``.
+
+        The stage behind emits as the reader does if two conditions hold. Its node is a table with
+        current rows, and no delta join or union. No view of the input leaves out or counts single
+        rows. Else that stage emits each change.
         """
         base = input_.source.base
         if isinstance(base, Source):
@@ -214,7 +217,8 @@ class _Planner:
 
     @singledispatchmethod
     def plan_stage(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
-        """Return a new stage for ``node``. Nodes with several operators register their own method.
+        """Return a new stage for ``node``, and plan the stages behind it. Nodes with several
+        operators register their own method.
 
         By default the stage is one operator, with each input once in the order of first use. It
         covers tables by key, streams, and a stream with tables. ``emit``: the emission of the
@@ -272,10 +276,12 @@ class _Planner:
         self, node: ForeignKeyJoin, emit: Emit, feeds: tuple[str, ...]
     ) -> Stage:
         """Plan a foreign-key join: by primary key, by foreign key, then by primary key in order.
-        Return the last stage; the others feed it. Several such joins may be a star.
+        Return the last stage; the others feed it. If ``node`` ends several joins that are a star,
+        plan that instead.
 
-        ``emit``, ``feeds``: as for ``plan_stage``. Raises ``PlanError`` if only one side has its
-        place in a shared log, and the errors of ``stage_of`` for the stages behind.
+        ``emit``: the emission of the join's changes. ``feeds``: the columns that tell a reader
+        which record caused a change. Raises ``PlanError`` if only one side has its position in a
+        shared log, and the errors of ``stage_of`` for the stages behind.
         """
         star = star_of(node, self.readers)
         if star is not None:
@@ -337,8 +343,9 @@ class _Planner:
         """Plan a star's joins: by the key of its fact (the table with all foreign keys), by all
         foreign keys, then by the fact's key again. Return the last stage; the others feed it.
 
-        ``emit``, ``feeds``: as for ``plan_stage``. Raises ``PlanError`` if only some of the tables
-        have their place in a shared log. Raises the errors of ``stage_of`` for the stages behind.
+        ``emit``: the emission of the last join's changes. ``feeds``: the columns that tell a reader
+        which record caused a change. Raises ``PlanError`` if only some of the tables have their
+        position in a shared log. Raises the errors of ``stage_of`` for the stages behind.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -433,8 +440,8 @@ class _Planner:
         bucket.
 
         A table has a stage by its own key before it, which knows the group that each row leaves. A
-        stream has none. ``emit``, ``feeds``: as for ``plan_stage``. Raises the errors of
-        ``stage_of`` for the stage behind.
+        stream has none. ``emit``: the emission of the groups. ``feeds``: the columns that tell a
+        reader which record caused a change. Raises the errors of ``stage_of`` for the stage behind.
         """
         entry = node.input
         topology = fingerprint(node)
@@ -475,11 +482,12 @@ class _Planner:
     @plan_stage.register
     def _plan_delta_join(self, node: DeltaJoin, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Plan a delta join: both sides by join key, with only the columns that the result needs.
-        Return the stage that joins.
+        Return the stage that joins, which keeps no state.
 
-        If a left row may change its join key, a stage by primary key comes first. ``emit``: as for
-        ``plan_stage``. ``feeds`` is not used: the results are put in order anew. Raises
-        ``PlanError`` if a side has no lookup source, and the errors of ``stage_of``.
+        If a left row may change its join key, a stage by primary key comes first. ``emit``: the
+        emission of the join and of the sides' stages. ``feeds`` is not used: the results are put in
+        order anew. Raises ``PlanError`` if a side has no lookup source, and the errors of
+        ``stage_of``.
         """
         needed = needed_columns(node)
         inputs = tuple(
@@ -533,8 +541,9 @@ class _Planner:
     ) -> Stage:
         """Plan windowed tables as one fragment of several operators, and return the stage with it.
 
-        ``emit``, ``feeds``: as for ``plan_stage``. Raises the errors of ``plan_windowed_fragment``
-        and of ``stage_of``.
+        ``emit``: the emission of the node's changes. ``feeds``: the columns that tell a reader
+        which record caused a change. Raises the errors of ``plan_windowed_fragment`` and of
+        ``stage_of``.
         """
         planned = plan_windowed_fragment(
             node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds

@@ -39,13 +39,13 @@ class InputEdge:
     stage: Stage
     """The stage that reads the rows."""
     reader: int
-    """The number of the stage in the line."""
+    """The index of the stage in the line, from 0."""
     number: int
-    """The number of the input in the stage."""
+    """The index of the input in the stage, from 0."""
     port: Port
     """The route by which rows reach the input."""
     reported: int = 0
-    """The number of views, from the innermost, whose dead letters another reading reports."""
+    """The count of views, from the innermost, whose dead letters another reading reports."""
     fails: bool = False
     """True if it reports the rows on which its foreign key's expression fails. Of several stages of
     a node that compute it, only the first does.
@@ -53,8 +53,9 @@ class InputEdge:
 
     @property
     def reports_dead_letters(self) -> bool:
-        """True if its views may leave out rows as dead letters that no other reading of the plan
-        reports.
+        """True if a view through which the input reads may leave out rows as dead letters that no
+        other reading of the plan reports. The innermost ``reported`` views are reported elsewhere
+        and do not count. False for an input that is read by a hash column.
         """
         views = () if self.port.input is None else views_of(self.port.input.source)
         return any(view.letters is not None for view in views[self.reported :])
@@ -62,9 +63,12 @@ class InputEdge:
     @property
     def metric_names(self) -> list[str]:
         """The names of the metrics of rows left out during packing that this reading reports:
-        ``<input>.dropped``, then ``<input>.failed`` only with ``fails``.
+        ``<input>.dropped``, then ``<input>.failed`` if the foreign key's expression may fail on a
+        row. The latter only if this reading reports such rows (``fails``), as of several only the
+        first does.
 
-        Empty if the stage's operators do not count such rows.
+        Empty if another stage of the plan reads and counts the same rows (``Fragment.counted`` is
+        False).
         """
         if not self.stage.fragment.counted:
             return []
@@ -73,8 +77,8 @@ class InputEdge:
 
     @property
     def failure_text(self) -> str:
-        """The problem that a dead letter names if the foreign key's expression fails on its row, in
-        words. The reading must be by key (``port.input``).
+        """The problem in a dead letter of a row on which the foreign key's expression fails, such
+        as ``on= fails on a row of orders``. The reading must be by key (``port.input``).
         """
         assert self.port.input is not None
         return f"{self.stage.argument} fails on a row of {self.port.input.source.name}"
@@ -94,11 +98,11 @@ class RouteStep:
 
     origin: Entry | Stage | Relay
     number: int
-    """Its number in the line; -1 for a source."""
+    """Its index in the line, from 0; -1 for a source."""
     readings: tuple[InputEdge, ...]
     """The inputs that read its rows."""
     relays: tuple[int, ...]
-    """The numbers of the relays that get a stage's rows."""
+    """The indices in the line of the relays that get a stage's rows."""
     result: int | None
     """The address of its rows as a result; None if it is no result."""
     letters: int | None
@@ -112,12 +116,12 @@ class RouteStep:
     beats: tuple[InputEdge, ...] = ()
     """The inputs that get its heartbeats; empty if stages send none."""
     hears: frozenset[int] = frozenset()
-    """The numbers of its own inputs that get heartbeats."""
+    """The indices of its own inputs that get heartbeats."""
 
     @property
     def stage(self) -> Stage:
-        """The stage at this step, or the stage whose changes a relay gets. It must not be a
-        source's step.
+        """The stage at this step, or the stage whose changes a relay gets. A source's step raises
+        ``AssertionError``.
         """
         if isinstance(self.origin, Relay):
             return self.origin.stage
@@ -126,17 +130,18 @@ class RouteStep:
 
     @property
     def is_read(self) -> bool:
-        """True if stages read the step's rows, directly or through views. Being a result does not
+        """True if stages read the step's rows, directly or through relays. Being a result does not
         count.
         """
         return bool(self.readings or self.relays)
 
     @property
     def entry(self) -> Entry:
-        """The source or view of the plan through which the step's rows are read.
+        """The source, view or stage result of the plan through which the step's rows are read.
 
-        It is the source itself, the view of a relay, or what the first reader of a stage reads. For
-        a stage without a reader it is the stage's result.
+        For a source's step it is that source or a view of it, for a relay its view. For a stage it
+        is the input through which its first reader by key reads it. If none reads it by key, it is
+        the stage's result, a ``Derived``.
         """
         if isinstance(self.origin, Relay):
             return self.origin.view
@@ -148,9 +153,8 @@ class RouteStep:
 
     @property
     def hash_column_edge(self) -> InputEdge | None:
-        """The one reading that partitions the step's rows by a hash column in them, or None.
-
-        A step with such a reading has no other reader, and is no result.
+        """The one reading that partitions the step's rows by a hash column in them, or None. A step
+        with such a reading has no other reader, and is no result.
         """
         by_hash = [reading for reading in self.readings if reading.port.hash_column is not None]
         assert len(by_hash) <= 1
@@ -182,7 +186,10 @@ class Plan:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """All stages of the plan, each once, every stage after those that feed it."""
+        """All stages of the plan, each once, every stage after those that feed it, in the order of
+        the results. The index of a stage here is not its index in the line, which counts relays as
+        well.
+        """
         return tuple(
             dict.fromkeys(stage for result in self.results for stage in stages_up_to(result.stage))
         )
@@ -200,7 +207,7 @@ class Plan:
 
     @property
     def entries(self) -> list[Entry]:
-        """The sources, and the views of sources, that stages read directly: each once, in the order
+        """The sources, and the views of sources, that stages read by key: each once, in the order
         of first use.
         """
         ports = (port for stage in self.stages for port in stage.ports)
@@ -209,24 +216,26 @@ class Plan:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets over which each stage's keys are spread, the same for all
-        stages.
+        """The count of buckets over which each stage's keys are spread, the same for all stages.
+        The plan must have a result.
         """
         return self.results[0].stage.fragment.buckets
 
     @property
     def has_one_result(self) -> bool:
-        """True if the plan has one result and its dead letters are no further result, so rows need
-        no address.
+        """True if the plan has one result, and dead letters are no further result. Rows need no
+        address then.
         """
         return len(self.results) == 1 and not self.dead_letters
 
     @property
     def addresses(self) -> list[int]:
         """The address of each result, in order, then that of the dead letters if they are a result.
+        Two results of one stage share an address.
 
-        An address is a number larger than those of all stages and relays. Two results of one stage
-        share an address.
+        An address is larger than the index of any stage or relay in the line. With n stages and
+        relays, that of a result is n plus its stage's index in the line. That of the dead letters
+        is twice n.
         """
         count = len(self.stages_and_relays)
         result_addresses = [
@@ -236,11 +245,12 @@ class Plan:
 
     @cached_property
     def stages_and_relays(self) -> tuple[Stage | Relay, ...]:
-        """All stages in the order in which they run, each followed by its relays. A relay applies a
-        view to the stage's changes.
+        """The line: all stages in the order in which they run, each followed by its relays. A relay
+        applies a view to the stage's changes. The indices of these, from 0, name stages in
+        ``InputEdge`` and ``RouteStep``.
 
-        A stage has a relay for each view that reads it if the stage is a result, or if it is read
-        in several ways.
+        A stage that is a result, or is read by key in several ways, has a relay for each view that
+        reads it.
         """
         read: dict[Stage, dict[Entry, None]] = defaultdict(dict)
         for port in (port for stage in self.stages for port in stage.ports):
@@ -256,8 +266,8 @@ class Plan:
 
     @cached_property
     def last_steps(self) -> tuple[RouteStep, ...]:
-        """The last step of each line of steps. ``RouteStep.before`` leads from them to all other
-        steps; ``walk_steps`` yields them in order.
+        """The last step of each line of steps: those that send to no other. ``RouteStep.before``
+        leads from them to all other steps; ``walk_steps`` yields them in order.
         """
         return _build_last_steps(self)
 
@@ -275,9 +285,11 @@ class Plan:
 # 5 is the address of the result: the length of the line plus C's number. If A is a result as well,
 # its rows are also for (3, 0). Then B and C pass them on to the end.
 def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
-    """Build the steps of a plan and return the last step of each line of steps.
+    """Build the steps of a plan, and return those that send to no other step. All other steps are
+    reached through ``before``.
 
-    All other steps are reached through ``before``.
+    A step is a source, a view of a source, a stage or a relay. It sends all rows, its own and those
+    that pass through it, to the first step of the line that wants any.
     """
     readings: dict[Entry | Stage | Relay, list[InputEdge]] = defaultdict(list)
     reported: set[View] = set()
@@ -349,10 +361,12 @@ def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
 
 
 def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:
-    """Return the origin of the rows of an input: a source, a view of a source, a stage or a relay.
+    """Return the origin of the rows that come to ``port``, an input of a stage: a source, a view of
+    a source, a stage or a relay.
 
-    ``relays``: each relay by its stage and its view. A source is read once for all its row-by-row
-    views. A view that makes several rows of one, or asks a store, reads the source separately.
+    A source is read once for all its row-by-row views. A view that makes several rows of one, or
+    asks a store, reads the source separately, so it is an origin itself. ``relays``: each relay by
+    its stage and its view.
     """
     if port.input is None:
         return port.origin
@@ -365,8 +379,8 @@ def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Ent
 def _heartbeat_inputs(
     readings: Mapping[Entry | Stage | Relay, Sequence[InputEdge]],
 ) -> dict[Stage, tuple[InputEdge, ...]]:
-    """Return for each stage with state the inputs that get its heartbeats; stages whose heartbeats
-    no input gets are left out.
+    """Return for each stage with state the inputs that get its heartbeats (messages without rows
+    that tell the time). Stages whose heartbeats no input gets are left out.
 
     ``readings``: the inputs that read each source, stage and relay. The returned inputs belong to
     stages with state. They read the sending stage directly, or through stages without state.
@@ -377,7 +391,9 @@ def _heartbeat_inputs(
             reading[origin.stage if isinstance(origin, Relay) else origin] += edges
 
     def stateful_readers(origin: Stage) -> Iterator[InputEdge]:
-        """Yield the inputs of stages with state that read ``origin``, as above."""
+        """Yield the inputs of stages with state that read ``origin`` directly, or through stages
+        without state.
+        """
         for edge in reading.get(origin, ()):
             if edge.stage.fragment.stateful:
                 yield edge
@@ -400,16 +416,17 @@ def _keeps_unread(base: Entry) -> bool:
 
 
 def _first_input(wanted: set[tuple[int, int]], stage_index: int) -> int:
-    """Return the smallest number of an input of stage ``stage_index`` in ``wanted``.
+    """Return the smallest index of an input of the stage with index ``stage_index`` in ``wanted``.
 
-    ``wanted``: pairs (stage, input) of numbers, of which at least one is of that stage.
+    ``wanted``: pairs (index of the stage in the line, index of its input). It must have one of that
+    stage, else ``ValueError`` is raised.
     """
     return min(input_index for to, input_index in wanted if to == stage_index)
 
 
 def walk_steps(steps: Sequence[RouteStep]) -> Iterator[RouteStep]:
-    """Yield each of these steps after all steps that send to it, at any depth. A step sends to one
-    other step only, so none comes twice.
+    """Yield each of ``steps`` after all steps that send to it, at any depth, in the order of
+    ``steps``. A step sends to one other step only, so none comes twice.
     """
     for step in steps:
         yield from walk_steps(step.before)

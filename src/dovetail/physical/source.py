@@ -48,9 +48,9 @@ class RowShape:
     schema: pa.Schema
     """First ``ROW_COLUMNS``, then the key, a foreign key if there is one, and the values."""
     keys: int
-    """The number of key columns."""
+    """The count of key columns."""
     foreign: int = 0
-    """The number of foreign key columns, which follow the key behind a column with their hash."""
+    """The count of foreign key columns, which follow the key behind a column with their hash."""
     fallible: bool = False
     """True if its foreign key may fail on a row. A last column says so until the row is packed."""
     primary: tuple[str, ...] = ()
@@ -60,56 +60,67 @@ class RowShape:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the key columns in ``schema``."""
+        """The indices of the key columns in ``schema``. They follow the first three columns,
+        ``_hash``, ``_event_time`` and ``_deleted``.
+        """
         return range(len(ROW_COLUMNS), len(ROW_COLUMNS) + self.keys)
 
     @property
     def foreign_columns(self) -> range:
-        """The indices of the foreign key's hash and columns in ``schema``; empty if there is no
-        foreign key.
+        """The indices in ``schema`` of the foreign key: its hash, then its columns. They follow the
+        key. Empty if there is no foreign key.
         """
         first = self.key_columns.stop
         return range(first, first + bool(self.foreign) + self.foreign)
 
     @property
     def value_columns(self) -> range:
-        """The indices of the value columns in ``schema``; empty without values."""
+        """The indices of the value columns in ``schema``: all columns after the key and the foreign
+        key. Empty without values.
+        """
         return range(self.foreign_columns.stop, len(self.schema))
 
     @property
     def user_columns(self) -> range:
-        """The indices of all columns after ``ROW_COLUMNS`` in ``schema``."""
+        """The indices in ``schema`` of the key, the foreign key with its hash, and the values.
+        These are all columns but the first three, ``_hash``, ``_event_time`` and ``_deleted``.
+        """
         return range(len(ROW_COLUMNS), len(self.schema))
 
     @property
     def key_fields(self) -> list[pa.Field]:
-        """The key columns with their types, in order."""
+        """The key columns with their names and types, in order."""
         return self.fields(self.key_columns)
 
     @property
     def foreign_fields(self) -> list[pa.Field]:
-        """The foreign key's hash, then its columns, with their types; empty without a foreign
-        key.
+        """The foreign key's hash, then its columns, with their names and types; empty without a
+        foreign key.
         """
         return self.fields(self.foreign_columns)
 
     @property
     def value_fields(self) -> list[pa.Field]:
-        """The value columns with their types, in order."""
+        """The value columns with their names and types, in order; empty without values."""
         return self.fields(self.value_columns)
 
     @property
     def user_fields(self) -> list[pa.Field]:
-        """All columns after ``ROW_COLUMNS`` with their types, in order."""
+        """The key, the foreign key with its hash, and the values, with their names and types, in
+        order. These are all columns but the first three, ``_hash``, ``_event_time`` and
+        ``_deleted``.
+        """
         return self.fields(self.user_columns)
 
     def fields(self, columns: range) -> list[pa.Field]:
-        """Return the fields of ``schema`` with the indices ``columns``, in order."""
+        """Return the fields (names and types) of the columns with the indices ``columns`` in
+        ``schema``, in order.
+        """
         return [self.schema.field(index) for index in columns]
 
-    def schema_with(self, numbers: Sequence[str]) -> pa.Schema:
-        """Return ``schema`` followed by an int64 column for each name in ``numbers``."""
-        return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in numbers)])
+    def schema_with(self, names: Sequence[str]) -> pa.Schema:
+        """Return ``schema`` followed by an int64 column for each of ``names``, in order."""
+        return pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name in names)])
 
 
 @dataclass(frozen=True)
@@ -135,8 +146,9 @@ class RowMeaning:
 
     @property
     def stored_rows_text(self) -> str:
-        """The rows of the input that a stage stores, in words: windows for a time, versions for a
-        time, or the last row of each key.
+        """The rows of the input that a stage stores, in words for ``explain``. Windowed tables have
+        rows per key and window for their retention. Versioned tables have every version for their
+        history. Other inputs have the last row per key.
         """
         if self.retention_us is not None:
             return f"rows per key and window, for {span_as_text(self.retention_us)}"
@@ -150,7 +162,7 @@ class RowArrival:
     """The way in which an input's rows arrive: their order, and the columns that tell it."""
 
     origin: int = 0
-    """The number of the input among the sources of the topology."""
+    """The index of the input among the sources of the topology, from 0."""
     ordered_by: OrderedBy | None = None
     """None if rows come as tasks read them, or as the columns that they carry say."""
     clocked: bool = False
@@ -176,25 +188,31 @@ class RowArrival:
 
     @property
     def by_shared_log(self) -> bool:
-        """True if rows have ``_sequence``, their position in a log that all inputs share."""
+        """True if rows have a column ``_sequence``, their position in one log that all inputs
+        share.
+        """
         return self.ordered_by == "shared log"
 
     @property
     def by_own_logs(self) -> bool:
-        """True if rows have ``_log_partition``, the log that they come from, and ``_sequence``,
-        their position in it.
+        """True if rows have the columns ``_log_partition``, the log of their input that they come
+        from, and ``_sequence``, their position in it.
         """
         return self.ordered_by == "own logs"
 
     @property
     def by_file(self) -> bool:
-        """True if rows are ordered by the files that they are read from."""
+        """True if rows are ordered by the files that they are read from, and then by their place in
+        the file.
+        """
         return self.ordered_by == "file"
 
     @property
     def brought_columns(self) -> list[str]:
-        """The names of the int64 columns that rows have before pack, in their order; empty for rows
-        that only have a time.
+        """The names of the int64 columns that rows have before they are packed, in order. First are
+        those in the field ``instruction``. Then come ``_sequence`` if rows have a position in a
+        log, and ``_log_partition`` if it is one of several logs. Last are those in the field
+        ``carries``. Both fields may be empty. So the list is empty for rows that only have a time.
         """
         columns = (
             (SEQUENCE, self.by_shared_log or self.by_own_logs),
@@ -204,8 +222,8 @@ class RowArrival:
 
     @property
     def added_columns(self) -> list[str]:
-        """The names of the int64 columns that pack adds, in their order; empty for rows that bring
-        all of them.
+        """The names of the int64 columns that pack adds, in order: ``_clock``, ``_order`` and
+        ``_file``, as far as the rows need them. Empty for rows that bring all of them.
         """
         columns = (
             (CLOCK, self.clocked),
@@ -227,7 +245,7 @@ class SourceSpec:
     @property
     def metric_names(self) -> list[str]:
         """The names of the metrics of rows that are left out during packing: ``<name>.dropped``
-        and, if the foreign key may fail, ``<name>.failed``.
+        and, if the foreign key may fail on a row, ``<name>.failed``.
         """
         kinds: tuple[MetricKind, ...] = (
             ("dropped", "failed") if self.shape.fallible else ("dropped",)
@@ -241,16 +259,18 @@ class SourceSpec:
 
     @cached_property
     def wire_schema(self) -> pa.Schema:
-        """The columns of rows that reach a bucket: those of ``shape``, then the int64 columns of
-        arrival, first those that rows bring and then those that pack adds.
+        """The Arrow schema of rows that reach a bucket: the columns of ``shape``, then int64
+        columns on their arrival. Those that rows bring come first, then those that pack adds.
         """
         return self.shape.schema_with([*self.arrival.brought_columns, *self.arrival.added_columns])
 
     @cached_property
     def travel_schema(self) -> pa.Schema:
-        """The columns of rows on their way to pack: the row's own, then those that the rows bring
-        on their order (``brought_columns``). Rows read by file also have the file's time and path,
-        and their block in it.
+        """The Arrow schema of rows on their way to pack: the columns of ``shape``, then the int64
+        columns on their order that rows bring (``brought_columns``).
+
+        Rows ordered by files have three more: ``_file_time``, ``_file_path`` (a string) and
+        ``_file_block``.
         """
         schema = self.shape.schema_with(self.arrival.brought_columns)
         if not self.arrival.by_file:
@@ -260,10 +280,11 @@ class SourceSpec:
 
 
 def number_repeated_names(names: Sequence[str]) -> list[str]:
-    """Return the names in order, with a number after each repeated one, so that all differ.
+    """Return the names in order, with a suffix after each repeated one, so that all differ.
 
-    The first of equal names stays as it is. The others get ``#2``, ``#3`` and so on, without the
-    numbers that would make one of ``names``: ``a, a, a#2`` become ``a, a#3, a#2``.
+    The first of equal names stays as it is. The others get ``#2``, ``#3`` and so on, but no suffix
+    that would make one of ``names``: ``a, a, a#2`` become ``a, a#3, a#2``. Case counts. No names
+    give an empty list.
     """
     taken = {*names}
     numbered = []

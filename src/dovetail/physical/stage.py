@@ -42,6 +42,7 @@ class Port:
     """The column with the hash that rows bring; None for an exchange by key."""
 
     def __post_init__(self) -> None:
+        """Assert that the route is by key or by a hash column, not both and not none."""
         assert (self.input is None) == (self.hash_column is not None)
 
 
@@ -63,8 +64,8 @@ class Stage:
 
     @property
     def inputs(self) -> dict[str, Entry]:
-        """The inputs that the stage's node reads, by the names under which their rows are stored.
-        Those of the earlier stages of the same node are among them.
+        """The inputs that the stage's node reads by key, each by the name of its layout
+        (``SourceSpec.name``). Those of the earlier stages of the same node are among them.
         """
         entries: dict[str, Entry] = {}
         for port in self.ports:
@@ -75,15 +76,16 @@ class Stage:
         return entries
 
     def computes(self, node: Node) -> bool:
-        """Return True if the stage computes ``node``, as its own node or as a part of that. Each
-        stage of a node with several stages does.
+        """Return True if the stage computes ``node``: as its own node, as a node below that in the
+        same stage, or as an inner join of its star. If a node has several stages, each of them
+        does.
         """
         return node in self.node.walk_stage() or node in self.within
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The needs that the stage's shuffle and stores meet, in words: that of each operator, then
-        that of ``align=``, each once.
+        """The needs that the stage's shuffle and stores meet, in words: that of each operator, in
+        order, then that of ``align=`` if inputs wait for each other. Each comes once.
         """
         needs = [law.reason for law in self.fragment.laws]
         if self.fragment.align_us is not None:
@@ -99,8 +101,7 @@ class Stage:
 
 
 def stages_up_to(last: Stage) -> Iterator[Stage]:
-    """Yield all stages that feed ``last``, each after those before it, then ``last``.
-
+    """Yield all stages that feed ``last``, at any depth, each after those before it, then ``last``.
     A stage that is read twice comes twice.
     """
     for port in last.ports:
@@ -110,10 +111,11 @@ def stages_up_to(last: Stage) -> Iterator[Stage]:
 
 
 def count_readers(results: Sequence[Node]) -> Counter[Node]:
-    """Return the number of nodes and results that read each node, directly or as the result of its
+    """Return the count of nodes and results that read each node, directly or as the result of its
     stage. A node that nothing reads counts 0; one that another reads twice counts once for it.
 
-    ``results``: the nodes with no reader in the plan; one listed twice has two readers more.
+    ``results``: the nodes with no reader in the plan. Each listing of a node here is one reader
+    more, so a node listed twice has two more.
     """
     parts = dict.fromkeys(part for node in results for part in node.walk())
     reading = {

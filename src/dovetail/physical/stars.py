@@ -42,12 +42,14 @@ class Star:
     """The foreign key of each join, as columns of ``fact``."""
     left: tuple[tuple[int, str], ...]
     """The value columns of the last join's left side. Each is a column of part 0, ``fact``, or of
-    part n, the right side of join number n from 1.
+    part n, the right side of join n, counted from 1.
     """
 
     @property
     def references(self) -> tuple[tuple[tuple[str, DataType], ...], ...]:
-        """The columns of each foreign key, with the types of the key that they refer to."""
+        """The foreign key of each join, in order: pairs of a column of ``fact`` and the type of the
+        right key column that it refers to.
+        """
         return tuple(
             tuple(zip(names, (field.dataType for field in join.right.key), strict=True))
             for names, join in zip(self.foreign, self.joins, strict=True)
@@ -55,11 +57,12 @@ class Star:
 
 
 def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
-    """Return the star whose last join is ``node``; None if there are not at least two joins, or if
-    they are no star.
+    """Return the star whose last join is ``node``: the chain of foreign-key joins down the left
+    sides, all foreign keys of which are columns of the innermost left table.
 
-    ``readers``: the number of readers of each node; a node that is missing has one. A join that
-    others read as well stays a join of its own, so the chain is no star.
+    None if the chain has not at least two joins, or is no star. ``readers``: the count of readers
+    of each node; a node that is missing has one. An inner join that others read as well, or whose
+    selection computes, makes the chain no star.
     """
     joins = [node]
     while isinstance(joins[0].left, Derived):
@@ -90,7 +93,7 @@ def star_of(node: ForeignKeyJoin, readers: Mapping[Node, int]) -> Star | None:
 
 def _is_fact(entry: Entry) -> bool:
     """Return True if ``entry`` can be the fact of a star, the table with all foreign keys. Its rows
-    must be those of a source, one for each record, without windows and without a history.
+    must be those of a source, at most one for each record, without windows and without a history.
     """
     return (
         isinstance(entry.base, Source)
@@ -101,8 +104,9 @@ def _is_fact(entry: Entry) -> bool:
 
 
 def _needs_own_stage(join: ForeignKeyJoin) -> bool:
-    """Return True if a join must be a stage of its own: its right rows may appear alone, its
-    foreign key is computed, or its right side has windows or times that never go back.
+    """Return True if a join must be a stage of its own. This is so if its right rows may appear
+    alone or its foreign key is computed. It is also so if its right table has windows, or is
+    versioned with rows that take effect in the order of arrival.
     """
     return (
         sides_preserved(join.how)[1]
@@ -113,10 +117,11 @@ def _needs_own_stage(join: ForeignKeyJoin) -> bool:
 
 
 def _column_origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str]:
-    """Return (part, column) behind the column ``name`` of the last join's result; without joins,
-    (0, ``name``). Part 0 is the fact, part n the right side of join number n from 1.
+    """Return the pair (part, column) behind the column ``name`` of the last join's result. Part 0
+    is the fact, the innermost left table. Part n is the right side of join n, counted from 1.
 
-    The selections of ``joins`` only name columns.
+    ``joins``: the joins, the innermost first; without any, the pair is (0, ``name``). Their
+    selections only name columns. A name that is not selected is a column of the left side.
     """
     if not joins:
         return 0, name
@@ -128,12 +133,14 @@ def _column_origin(joins: Sequence[ForeignKeyJoin], name: str) -> tuple[int, str
 def star_messages(
     keys: SourceSpec, types: Sequence[pa.DataType], carries: tuple[str, ...]
 ) -> SourceSpec:
-    """Return the messages of the first stage as an input of the second. A message has the number of
-    a dimension (the right side of a join), its foreign key, and the key of the fact. All dimensions
-    share the columns of the foreign key.
+    """Return the layout of the first stage's messages, which the second stage reads.
 
-    ``keys``: the input of the first stage. ``types``: those of the shared columns
-    (``shared_columns``). ``carries``: the arrival columns that rows bring.
+    The key of a message is the index of a dimension (the right side of a join, an int16 from 0),
+    then its foreign key. All dimensions share the columns of the foreign key. The values are the
+    key of the fact.
+
+    ``keys``: the layout that the first stage reads. ``types``: those of the shared columns
+    (``shared_columns``). ``carries``: the names of the arrival columns that rows bring.
     """
     columns = [pa.field(foreign_name(n), type_) for n, type_ in enumerate([pa.int16(), *types])]
     instruction = (PLACE, EPOCH, INSTRUCTION)
@@ -145,12 +152,12 @@ def star_messages(
 def star_answers(
     keys: SourceSpec, dimensions: Sequence[SourceSpec], carries: tuple[str, ...]
 ) -> SourceSpec:
-    """Return the answers of the second stage as an input of the third: the key of the fact, then
-    for each dimension the time and the columns of its row. An answer has those of one dimension; it
-    is a tombstone if the dimension has no such row.
+    """Return the layout of the second stage's answers, which the third stage reads: by the key of
+    the fact. The values are, for each dimension, the time and the columns of its row.
 
-    ``keys``: the input of the first stage. ``dimensions``: the right side of each join, in order.
-    ``carries``: the arrival columns that rows bring.
+    An answer has the values of one dimension. It is a tombstone if the dimension has no such row.
+    ``keys``: the layout that the first stage reads. ``dimensions``: those of the right side of each
+    join, in order. ``carries``: the names of the arrival columns that rows bring.
     """
     columns = [
         *keys.shape.key_fields,
@@ -164,8 +171,9 @@ def star_answers(
 
 
 def _answer_fields(dimension_number: int, dimension: SourceSpec) -> Iterator[pa.Field]:
-    """Yield the columns of a dimension in answers, under internal names: the time of its row, then
-    the row, key columns first. ``dimension_number``: counted from 1.
+    """Yield the columns of a dimension in answers, under internal names: the time of its row, an
+    int64, then its user columns, key columns first. ``dimension_number``: the number of the
+    dimension, counted from 1, which is part of the names.
     """
     yield pa.field(value_name(dimension_number, 0), pa.int64())
     for column_index, field in enumerate(dimension.shape.user_fields, start=1):
@@ -179,12 +187,12 @@ def _source_between_stages(
     instruction: tuple[str, ...],
     carries: tuple[str, ...],
 ) -> SourceSpec:
-    """Return an input with rows of another stage of the star.
+    """Return the layout of rows that a stage of the star sends to the next one.
 
-    ``keys``: the input of the first stage, whose name and order the rows have. ``columns``: the
-    columns of the returned input after ``ROW_COLUMNS``, of which the first ``count`` are the key.
-    ``instruction``: the columns that tell what a row does. ``carries``: the arrival columns that
-    rows bring.
+    ``keys``: the layout that the first stage reads, whose name and order the rows have.
+    ``columns``: the columns after ``ROW_COLUMNS``, of which the first ``count`` are the key.
+    ``instruction``: the names of the int64 columns that tell what a row does. ``carries``: the
+    names of the arrival columns that rows bring.
     """
     row_fields = [keys.shape.schema.field(name) for name in ROW_COLUMNS]
     return SourceSpec(

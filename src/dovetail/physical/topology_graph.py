@@ -41,7 +41,7 @@ class GraphNode:
     details: tuple[str, ...] = ()
     """Lines such as the key, the values and the stored rows."""
     stage: int | None = None
-    """The number of the stage in which the step runs; None outside of all stages."""
+    """The index (from 1) of the stage in which the step runs; None outside of all stages."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class GraphStage:
     """One stage: a shuffle, and the state that operators keep behind it."""
 
     number: int
-    """The position in the order in which stages run, from 1."""
+    """The index in the order in which stages run, from 1."""
     reads: tuple[str, ...]
     """The names of the inputs that are shuffled."""
     by: str
@@ -65,7 +65,9 @@ class GraphStage:
 
     @property
     def title(self) -> str:
-        """The stage's number and the columns by which rows are shuffled, in one line of text."""
+        """The stage's index from 1 and the columns by which rows are shuffled, in one line of text:
+        ``Stage 1: by key (id bigint)``.
+        """
         return f"Stage {self.number}: by {self.by}"
 
 
@@ -80,7 +82,7 @@ class EdgeFigure(NamedTuple):
     """
 
     stage: int | None
-    """The number of the stage, from 1; None for rows that are read."""
+    """The index of the stage, from 1; None for rows that are read."""
     input: str | None
     """The name of the input; None for changes that a stage emits."""
 
@@ -100,13 +102,12 @@ class TopologyGraph:
 def topology_graph(
     *nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})
 ) -> TopologyGraph:
-    """Return the graph of a topology with the results ``nodes``, planned with changes emitted one
-    by one.
+    """Return the graph of a topology with the results ``nodes``, planned with ``emit="change"``.
 
-    ``sinks``: the titles of the targets of each result, and of dead letters, which come from no
-    node. A stream that nothing reads is an input without a stage. If all results are such streams,
-    or there are none, the graph has no sinks. Raises ``PlanError`` for results that cannot be
-    planned together.
+    ``sinks``: the titles of the targets of each result. The sinks of a node that is no result, as
+    of dead letters, have no edge. Their ``details`` have the name of that node. A stream that
+    nothing reads is an input without a stage. If all results are such streams, or there are none,
+    the graph has no sinks. Raises ``PlanError`` for results that cannot be planned together.
     """
     builder = _GraphBuilder()
     run = [node for node in nodes if not (node.stream and node in node.origins)]
@@ -149,21 +150,21 @@ class _GraphBuilder:
     """The figure of each edge, by the ids of its ends; None if no figure counts its rows."""
     stages: list[GraphStage] = field(default_factory=list)
     ids: dict[tuple[int | None, Node], str] = field(default_factory=dict)
-    """The ids of inputs and views, with None, and of operators, with their stage's number."""
+    """The ids of inputs and views, with None, and of operators, with their stage's index from 1."""
     last: dict[Stage, str] = field(default_factory=dict)
     """The id of the operator whose rows leave a stage."""
     hidden: set[Node] = field(default_factory=set)
     """Nodes that ``explain`` adds to windowed tables, so that they can be planned."""
     steps: Counter[Node] = field(default_factory=Counter)
-    """The number of stages of each node."""
+    """The count of stages of each node."""
     planned: Counter[Node] = field(default_factory=Counter)
-    """The number of stages of each node so far."""
+    """The count of stages of each node that were added so far."""
     last_of: dict[Node, str] = field(default_factory=dict)
     """The id of each result."""
     arriving: dict[Port, str] = field(default_factory=dict)
     """The names of the inputs of the stage that is added, as its figures have them."""
     arrivals: dict[tuple[int, str], EdgeFigure] = field(default_factory=dict)
-    """The figures of rows that come to a stage, by its number and the id of their node."""
+    """The figures of rows that come to a stage, by its index from 1 and the id of their node."""
 
     def graph(self) -> TopologyGraph:
         """Return the graph of all steps and stages that were added."""
@@ -178,12 +179,14 @@ class _GraphBuilder:
         sources: list[str],
         stage: int | None = None,
     ) -> str:
-        """Add a node with an edge from each of ``sources`` (ids), and return its id. An edge has
-        the figure of rows that come to the stage from the source, else of rows that leave the
-        source.
+        """Add a node with an edge from each of ``sources`` (ids of nodes added before), and return
+        its id, ``n1`` for the first.
 
-        ``kind``, ``title``: as in ``GraphNode``. ``details``: lines on the node's key, values and
-        stored rows. ``stage``: the number of its stage, None outside of stages.
+        An edge gets an ``EdgeFigure``, which names the metric that counts its rows by a stage and
+        an input. It is that of rows that come to the stage from the source, else that of rows that
+        leave the source, else None. ``kind``: such as ``"view"``. ``title``: its name, or what it
+        does in one line. ``details``: lines of text on the node. ``stage``: the index of its stage
+        from 1, None outside of stages.
         """
         node = GraphNode(f"n{len(self.nodes) + 1}", kind, title, details, stage)
         self.nodes.append(node)
@@ -193,8 +196,8 @@ class _GraphBuilder:
         return node.id
 
     def _output_figure(self, source: str) -> EdgeFigure | None:
-        """Return the figure of rows that leave a node; None if no figure counts them, as for views.
-        ``source``: the id of the node, which must have been added.
+        """Return the figure that counts the rows that leave a node; None if no figure does, as for
+        views. ``source``: the id of the node, which must have been added.
         """
         node = next(node for node in self.nodes if node.id == source)
         if node.kind == "input":
@@ -202,12 +205,12 @@ class _GraphBuilder:
         return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
     def add_entry(self, entry: Node, origin: Source | Stage | None) -> str:
-        """Return the id of ``entry``, an input of a stage; add ``entry`` and all views below it,
-        unless they are in the graph. The result of another stage has the id of that stage's
-        operator.
+        """Return the id of ``entry``, an input of a stage. Add to the graph those of ``entry`` and
+        the views and the source below it that are not there yet. The result of another stage has
+        the id of that stage's operator.
 
-        ``origin``: the source, or the stage added before, that the rows come from; None for a lone
-        source.
+        ``origin``: the source or the stage that the rows come from; None for a lone source. A stage
+        must have been added before, else ``KeyError`` is raised.
         """
         if isinstance(entry, Derived):
             assert isinstance(origin, Stage)
@@ -227,9 +230,9 @@ class _GraphBuilder:
         return self.ids[None, entry]
 
     def add_stage(self, number: int, stage: Stage, *, is_result: bool) -> None:
-        """Add stage ``number``, counted from 1, with its operators, and with all inputs that are
-        new. The stages that feed it must have been added. ``is_result``: True if it computes one of
-        several results.
+        """Add the stage with index ``number``, counted from 1, with its operators, and with all
+        inputs that are new. The stages that feed it must have been added. ``is_result``: True if it
+        computes one of several results.
         """
         described = _describe_stage(number, stage, is_result=is_result)
         self.stages.append(described)
@@ -262,8 +265,8 @@ class _GraphBuilder:
         )
 
     def _add_sources(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> list[str]:
-        """Return the ids of the nodes whose rows ``node`` reads in stage ``number``, in the order
-        of its inputs; add those that are new.
+        """Return the ids of the nodes whose rows ``node`` reads in stage ``number`` (from 1), in
+        the order of its inputs. Add those that are new, and store the figures of arriving rows.
 
         ``ports``: the stage's ports, by input. Inputs that an earlier stage of the same node reads
         are left out, so the list may be empty.
@@ -281,15 +284,15 @@ class _GraphBuilder:
         return sources
 
     def _record_arrivals(self, number: int, port: Port, source: str) -> str:
-        """Store the figure of the rows that come from the node with the id ``source`` to a port of
-        stage ``number``. Return ``source``.
+        """Store the figure of the rows that come from node ``source``, an id, to a port of stage
+        ``number`` (from 1). The edge that is added for them has this figure. Return ``source``.
         """
         self.arrivals[number, source] = EdgeFigure(number, self.arriving.get(port))
         return source
 
     def _add_inner_node(self, number: int, node: Node, ports: Mapping[Entry, Port]) -> str:
-        """Return the id of a node that runs within stage ``number`` and is not its last; add the
-        node, and its inputs, if they are new. ``ports``: the stage's ports, by input.
+        """Return the id of a node that runs within stage ``number`` (from 1) and is not its last.
+        Add the node, and its inputs, if they are new. ``ports``: the stage's ports, by input.
         """
         if (number, node) not in self.ids:
             sources = self._add_sources(number, node, ports)
@@ -299,7 +302,7 @@ class _GraphBuilder:
 
     def add_result(self, node: Node, result: Result) -> str:
         """Add the node of a result, behind the stage and the views that make it, and return the
-        added node's id.
+        added node's id. The stage must have been added. Views that are new are added as well.
         """
         last = self.last[result.stage]
         if result.views:
@@ -315,8 +318,9 @@ def _node_kind(node: Node) -> str:
 
 
 def _describe_stage(number: int, stage: Stage, *, is_result: bool) -> GraphStage:
-    """Return the description of stage ``number``, counted from 1: its inputs, stores and lookups.
-    With ``is_result`` it also has the name of the stage's node, as one of several results.
+    """Return the description of the stage with index ``number``, counted from 1: its inputs, stores
+    and lookups. With ``is_result`` it also has the name of the stage's node, as one of several
+    results.
     """
     lookups_of_views = (store_lookup(view).summary for view in stage_lookups(stage))
     return GraphStage(
@@ -331,8 +335,8 @@ def _describe_stage(number: int, stage: Stage, *, is_result: bool) -> GraphStage
 
 
 def _lookup_texts(stage: Stage) -> tuple[str, ...]:
-    """Return the lookups in other systems that a stage's operators make, in words, one text for
-    each source; empty for none.
+    """Return the lookups in external stores that a stage's operators make, in words, one text for
+    each side that is looked up; empty for none.
     """
     operators = stage.fragment.operators
     return tuple(line for o in operators for line in o.law.lookup_texts(o.sources))

@@ -74,7 +74,7 @@ class WindowedFragment:
 # ``hours`` counts views by page and hour. ``hours.join(hours, shift="-1 hour")`` is one fragment
 # with one input and four operators:
 #
-# | number | law               | reads                                       | emits             |
+# | index  | law               | reads                                       | emits             |
 # |--------|-------------------|---------------------------------------------|-------------------|
 # | 0      | AggregationLaw    | the input                                   | windows           |
 # | 1      | SubscribeLaw      | 0; foreign key: page and window less 1 hour | messages          |
@@ -92,15 +92,16 @@ def plan_windowed_fragment(
     feeds: tuple[str, ...],
 ) -> WindowedFragment:
     """Plan the fragment of a node that reads windows: all operators below it that compute or join
-    windows.
+    windows. Return it with its inputs, and with ``leaves``: for each leaf of the last operator the
+    input that names its output columns.
 
-    ``arrival``: the order of rows. ``buckets``: the number of buckets. ``emit``: the emission of
-    the last operator. ``feeds``: the columns that tell a reader which record caused a change. A
-    table with ``windows="on_close"`` emits closed windows only, each once, whatever ``emit`` says.
+    ``arrival``: the order of rows. ``buckets``: the count of buckets. ``emit``: the emission of the
+    last operator. ``feeds``: the columns that tell a reader which record caused a change. A table
+    with ``windows="on_close"`` emits closed windows only, each once, whatever ``emit`` says.
 
     Raises ``PlanError`` for ``emit="batch"`` on a stream, and for inputs of which only some share a
-    log. It also refuses a selection with expressions in front of another operator, or of windows
-    that are emitted once closed.
+    log. It refuses ``select=`` with expressions in a windowed table that another join of windows
+    reads, or whose windows are emitted once closed.
     """
     if emit == "batch" and node.stream:
         chains.refuse_batch(node)
@@ -167,7 +168,7 @@ def plan_windowed_fragment(
 
 
 def _emit_time_changes(operator: Operator) -> Operator:
-    """Return the operator so that it also emits groups of which only the time has changed. An
+    """Return a copy of the operator that also emits groups of which only the time has changed. An
     operator that does not aggregate is returned as it is.
     """
     if not isinstance(operator.law, groups.AggregationLaw):
@@ -180,13 +181,13 @@ class _PlannedRows:
     """The rows of an input or of an operator, while the fragment is planned."""
 
     number: int
-    """The number of the input or of the operator."""
+    """The index of the fragment's input or of the operator, from 0."""
     operator: bool
     """True for an operator."""
     columns: Mapping[str, str]
     """The column in these rows behind each column of the node."""
     clocks: tuple[int, ...]
-    """The inputs by whose stream time its windows close."""
+    """The indices of the inputs by whose stream time its windows close."""
 
     def feed(
         self,
@@ -196,18 +197,21 @@ class _PlannedRows:
         looks: Windows | None = None,
     ) -> Feed:
         """Return the feed (the route to an operator's source) of the node's columns ``names``, in
-        this order. A pair (name, microseconds) shifts a column of times. Raises ``KeyError`` for a
-        column that a selection computes.
+        this order. A pair (name, microseconds) adds these microseconds to a column of times, key or
+        value. Raises ``KeyError`` for a column that a selection computes.
 
-        ``rehashed``: True to compute the hash anew from the reader's own key. ``looks``: the
-        windows that the last two key columns name, None for none.
+        ``rehashed``: True to compute ``_hash`` anew from the reader's own key. False keeps the
+        rows' own, which must be the hash of the same key values; this is not checked. ``looks``:
+        the windows that the last two key columns name, None for none.
         """
         pairs = ((name, 0) if isinstance(name, str) else name for name in names)
         columns = tuple((self.columns[name], by_us) for name, by_us in pairs)
         return Feed(self.number, self.operator, columns, rehashed, looks)
 
     def unchanged_feed(self) -> Feed:
-        """Return the feed that passes the rows on with all their columns, unchanged."""
+        """Return the feed (the route to an operator's source) that passes the rows on with all
+        their columns, unchanged.
+        """
         return Feed(self.number, self.operator, None)
 
 
@@ -221,9 +225,8 @@ class _PlannedInput:
     foreign: tuple[tuple[str | Column, DataType], ...]
     """The columns or expressions of a foreign key, with their types; empty without one."""
     used: dict[str, int] | None
-    """The aggregated columns with their numbers; grows as operators read more.
-
-    None for all columns.
+    """The aggregated columns with their indices from 0; grows as operators read more. None for all
+    columns.
     """
 
 
@@ -239,8 +242,8 @@ class _FragmentBuilder:
     """The rows of each node that is planned already, by the node's ``id``."""
 
     def inputs_in_use(self) -> tuple[Input, ...]:
-        """Return the inputs of the fragment, in order of first use. All operators must be
-        planned.
+        """Return the inputs of the fragment, in order of first use, each with the columns that
+        operators read so far. All operators must be planned.
         """
         return tuple(
             Input(r.source, r.key, r.foreign, None if r.used is None else tuple(r.used))
@@ -248,9 +251,9 @@ class _FragmentBuilder:
         )
 
     def naming_inputs(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """Return the inputs that name the output of a node's last operator: one for an
-        aggregation's result, or the left and the right side of a join. Only a join by key names the
-        right key.
+        """Return the inputs that name the output columns of a node's last operator, leaf by leaf.
+        An aggregation has one, its own result. A join has its left and its right side. Only a join
+        by key names the right key; by foreign key, that is one of the right values.
         """
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)
@@ -260,8 +263,9 @@ class _FragmentBuilder:
         return left, Input(node.right, tuple(node.right.key.names) if by_key else ())
 
     def plan_node(self, node: Aggregation | WindowJoin, emit: Emit) -> _PlannedRows:
-        """Return the rows of ``node``. On first use, plan its operators with the emission ``emit``;
-        later calls ignore ``emit``. Raises ``PlanError`` if a joined node's selection computes.
+        """Return the rows of ``node``. On first use, add its operators and inputs with the emission
+        ``emit``; later calls ignore ``emit``. Raises ``PlanError`` if the selection of a node that
+        it joins computes.
         """
         if id(node) not in self._known:
             if isinstance(node, Aggregation):
@@ -275,7 +279,7 @@ class _FragmentBuilder:
         """Add the operator that emits the last row of each of ``node``'s windows once the window is
         closed, and return the operator's rows.
 
-        ``rows``: those of ``node``, which the operator reads.
+        ``rows``: those of ``node``, which the operator reads. ``node`` must have windows.
         """
         windows = node.windows
         assert windows is not None
@@ -299,11 +303,13 @@ class _FragmentBuilder:
         foreign: tuple[tuple[str | Column, DataType], ...] = (),
         used: tuple[str, ...] | None = None,
     ) -> _PlannedRows:
-        """Return the rows of the input ``source``. All operators that read it by the same keys
-        share one input; those with ``used`` and those without never do.
+        """Return the rows of the input ``source``, which is added on first use. All operators that
+        read it by the same keys share one input. Those with ``used`` and those without do not share
+        one.
 
         ``key``: the columns by which rows are found. ``foreign``: the columns or expressions of a
-        foreign key, with their types. ``used``: the columns to read besides, None for all.
+        foreign key, with their types. ``used``: the columns to read besides, which are added to
+        those of the shared input; None for all.
         """
         alike = (source, key, foreign, used is None)
         read_keys = [(r.source, r.key, r.foreign, r.used is None) for r in self.reads]
@@ -331,11 +337,13 @@ class _FragmentBuilder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _PlannedRows:
-        """Add an operator whose changes are numbered by ``_sequence``, and return its rows.
+        """Add an operator whose changes say by ``_sequence`` which record caused them, and return
+        its rows.
 
-        ``law``, ``sources``, ``emit``: as in ``Operator``. ``reads``: the route of each source's
-        rows. ``clocks``: the fragment's inputs by whose stream time the operator's windows close.
-        ``columns``: the operator's output column behind each column of the node.
+        ``law``, ``sources``: the law of the operator and its inputs. ``reads``: the route of each
+        source's rows. ``emit``: the emission of its changes. ``clocks``: the indices of the
+        fragment's inputs by whose stream time the operator's windows close. ``columns``: the
+        operator's output column behind each column of the node.
         """
         operator = Operator(law=law, sources=sources, emit=emit, feeds=(SEQUENCE,))
         return self._add_operator(operator, reads, clocks, columns)
@@ -347,19 +355,19 @@ class _FragmentBuilder:
         clocks: tuple[int, ...],
         columns: Mapping[str, str],
     ) -> _PlannedRows:
-        """Add ``operator`` to the fragment with these ``reads`` and ``clocks``, and return its
-        rows.
+        """Add ``operator`` to the end of the fragment with these ``reads`` and ``clocks``, and
+        return its rows.
 
-        ``reads``: the route of each source's rows. ``clocks``: the fragment's inputs by whose
-        stream time the operator's windows close. ``columns``: the operator's output column behind
-        each column of the node.
+        ``reads``: the route of each source's rows. ``clocks``: the indices of the fragment's inputs
+        by whose stream time the operator's windows close. ``columns``: the operator's output column
+        behind each column of the node.
         """
         self.operators.append(replace(operator, reads=reads, clocks=clocks))
         return _PlannedRows(len(self.operators) - 1, True, columns, clocks)
 
     def _add_aggregation(self, node: Aggregation, emit: Emit) -> _PlannedRows:
-        """Add the operator of an aggregation with its input, and return the operator's rows.
-        ``emit``: the operator's emission.
+        """Add the operator of an aggregation, and its input if that is new, and return the
+        operator's rows. ``emit``: the operator's emission.
         """
         used = node.used
         read = self._input_rows(node.input, node.by, used=used)
@@ -380,7 +388,8 @@ class _FragmentBuilder:
         return self._add_numbered_operator(law, (source,), (feed,), emit, read.clocks, columns)
 
     def _add_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
-        """Add the operators of a join of windowed tables, and return the last one's rows.
+        """Add the operators of a join of windowed tables, by key, by foreign key or of a stream.
+        Return the last one's rows.
 
         ``emit``: the emission of all of them; a stream that looks windows up emits each change.
         Raises ``PlanError`` if the selection of a joined node computes.
@@ -414,7 +423,8 @@ class _FragmentBuilder:
         """Add the operator that joins both sides by their whole key, the window included, and
         return the operator's rows. A table joined with itself is read once.
 
-        ``emit``: the operator's emission. Raises the errors of ``_side_rows``.
+        ``emit``: the operator's emission. Raises ``PlanError`` if the selection of a joined node
+        computes.
         """
         sides = [self._side_rows(entry, emit) for entry in (node.left, node.right)]
         entries = [node.left, node.right]
@@ -432,8 +442,10 @@ class _FragmentBuilder:
     def _add_foreign_key_join(self, node: WindowJoin, emit: Emit) -> _PlannedRows:
         """Add the three operators of a join by foreign key, and return the last one's rows.
 
-        The foreign key is the left row's key with another window, or without a window if the right
-        side has none. ``emit``: the emission of all three. Raises the errors of ``_side_rows``.
+        The foreign key is the left row's key with another window: shifted, or the one that
+        ``window_of`` names. If the right side has no windows, it is the left key without its
+        window. ``emit``: the emission of all three. Raises ``PlanError`` if the selection of a
+        joined node computes.
         """
         windows = node.right.windows
         left_key, base = list(node.left.key), list(node.left.base_key.names)
@@ -485,8 +497,8 @@ class _FragmentBuilder:
         """Add the operator that joins a stream with the window that ``window_of`` names for each
         record, and return its rows.
 
-        ``emit``: the emission of the windows; the operator itself emits each change. Raises the
-        errors of ``_side_rows``.
+        ``emit``: the emission of the windows; the operator itself emits each change. Raises
+        ``PlanError`` if the selection of the node with the windows computes.
         """
         windows = node.right.windows
         assert windows is not None
@@ -516,9 +528,9 @@ class _FragmentBuilder:
         )
 
     def _left_rows_and_window(self, node: WindowJoin) -> tuple[_PlannedRows, str]:
-        """Return the rows of the join's left side, which has no windows, and the name of a node
-        column among them. That column has the start of the window in which the left row looks: a
-        column of the user's, or the result of the expression in ``window_of``.
+        """Return the rows of the join's left side, which has no windows, and the name of a column
+        among them. It has the start of the window in which each left row looks. The name is the
+        user's column, or ``_f0`` for the result of an expression in ``window_of``.
         """
         looks = node.window_of
         assert looks is not None
@@ -528,8 +540,9 @@ class _FragmentBuilder:
         return self._input_rows(node.left, key, ((looks, TimestampType()),)), foreign_name(0)
 
     def _selected_columns(self, node: WindowJoin) -> Mapping[str, str]:
-        """Map each key column of a join, and each value column that its selection names, to the
-        output column of the join's last operator. Columns that the selection computes are left out.
+        """Return the output column of the join's last operator behind each key column of the join,
+        and behind each value column that its selection names. Columns that the selection computes
+        are left out.
         """
         left, right = self.naming_inputs(node)
         columns_by_side = {
@@ -546,11 +559,13 @@ class _FragmentBuilder:
 def _operator_source(
     entry: Entry, columns: Iterable[StructField], keys: int, *, foreign: int = 0
 ) -> SourceSpec:
-    """Return the layout of rows that an operator reads within the fragment.
+    """Return the layout of rows that an operator reads within the fragment, where all rows share
+    one sequence.
 
     ``entry``: the node's input whose name, windows and history the rows have. ``columns``: the
-    columns after ``ROW_COLUMNS``: ``keys`` key columns, then ``foreign`` ones behind their hash,
-    then values.
+    columns after ``ROW_COLUMNS``: ``keys`` key columns, the foreign key behind its hash, then
+    values. ``foreign``: the count of foreign key columns without the hash; with 0 there is no hash
+    either.
     """
     windows = entry.windows
     return SourceSpec(
@@ -571,15 +586,16 @@ def _operator_source(
 
 
 def _clock_inputs(sides: Sequence[_PlannedRows]) -> tuple[int, ...]:
-    """Return the numbers of the fragment's inputs by whose stream time windows of any of ``sides``
-    close, each once, in ascending order.
+    """Return the indices of the fragment's inputs by whose stream time windows of any of ``sides``
+    close, each once, ascending. No sides give none.
     """
     return tuple(sorted({clock for side in sides for clock in side.clocks}))
 
 
 def _output_columns(key: Sequence[str], values: Sequence[str]) -> dict[str, str]:
-    """Map the columns of a node to the output columns of its only leaf. ``key``, ``values``: the
-    names of the node's key and value columns, in order.
+    """Return the output column behind each column of a node with one leaf, by name: ``_k0``,
+    ``_k1`` and so on for the key, ``_0_0`` and so on for the values. ``key``, ``values``: the names
+    of the node's key and value columns, in order.
     """
     key_columns = {name: key_name(index) for index, name in enumerate(key)}
     return key_columns | {name: value_name(0, index) for index, name in enumerate(values)}

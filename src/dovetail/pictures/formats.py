@@ -25,7 +25,7 @@ _PICTURES: Final[Mapping[str, Callable[[TopologyGraph], str]]] = {
 }
 
 
-def explained(
+def print_or_draw(
     nodes: Sequence[Node],
     form: ExplainFormat,
     *,
@@ -35,10 +35,10 @@ def explained(
     """Print the description of a topology with the results ``nodes`` and return None, or return its
     picture as text. The ``form`` ``"text"`` prints; ``"mermaid"``, ``"svg"`` and ``"html"`` return.
 
-    ``reasons``: only for ``"text"``, say also why each stage shuffles and stores rows. ``sinks``:
-    the texts that name the targets of each result. Raises ``PlanError`` for results that cannot be
-    planned together. Raises ``ConfigurationError`` for ``"svg"`` and ``"html"`` if grandalf is not
-    installed.
+    ``reasons``: True to say also why each stage shuffles and stores rows; for ``"text"`` only.
+    ``sinks``: by each result, the texts that name its targets. Raises ``PlanError`` for results
+    that cannot be planned together. Raises ``ConfigurationError`` for ``"svg"`` and ``"html"`` if
+    grandalf is not installed.
     """
     if form == "text":
         text = explain(*nodes, reasons=reasons, sinks=sinks)
@@ -48,8 +48,8 @@ def explained(
 
 
 def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})) -> str:
-    """Return the picture of a topology with these results as SVG; an empty text where it cannot be
-    drawn, whatever the error. ``sinks``: the texts that name the targets of each result.
+    """Return the picture of a topology with the results ``nodes`` as SVG; an empty text where it
+    cannot be drawn, whatever the error. ``sinks``: by each result, the texts that name its targets.
     """
     with suppress(Exception):
         return svg(topology_graph(*nodes, sinks=sinks))
@@ -57,11 +57,11 @@ def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyT
 
 
 def notebook_forms(title: str, node: Node) -> dict[str, str]:
-    """Return what a notebook shows of a node, by media type: its columns and the picture as HTML,
-    and the picture alone, as a mermaid text and as SVG.
+    """Return the texts that a notebook shows of a node, by media type: ``text/html`` with its
+    columns and the picture, and the picture alone as ``text/vnd.mermaid`` and ``image/svg+xml``.
 
-    ``title``: the text above the columns. Forms that cannot be made are left out: without grandalf
-    the SVG, for a topology that cannot be planned all pictures.
+    ``title``: the text above the columns. Pictures that cannot be made are left out: without
+    grandalf the SVG, for a topology that cannot be planned all of them. Nothing is raised for that.
     """
     columns = [(field.name, field.dataType.simpleString()) for field in node.row]
     html_parts, pictures = [html_columns(title, columns, len(node.key))], dict[str, str]()

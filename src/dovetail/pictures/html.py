@@ -18,10 +18,10 @@ td { vertical-align: top; }
 
 
 def html(graph: TopologyGraph) -> str:
-    """Return a page of a topology that needs no other file: the picture, a table of all nodes, and
-    one of the stages with their reasons.
+    """Return a whole HTML page of a topology that needs no other file: the picture, a table of all
+    nodes, and one of the stages with the reasons why they shuffle and store rows.
 
-    Raises ``ConfigurationError`` without grandalf.
+    Raises ``ConfigurationError`` without the package grandalf, which places the picture's boxes.
     """
     rows = (
         (node.kind, node.title, str(node.stage or ""), "\n".join(node.details))

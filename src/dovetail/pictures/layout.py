@@ -57,8 +57,8 @@ class Box:
         beside = self.x > other.x + other.width or other.x > self.x + self.width
         return not (beside or self.y > other.exit[1] or other.y > self.exit[1])
 
-    def moved(self, x: float, y: float) -> Box:
-        """Return the box moved by ``x`` to the right and by ``y`` down, in pixels."""
+    def shifted(self, x: float, y: float) -> Box:
+        """Return a copy of the box, ``x`` pixels further to the right and ``y`` pixels lower."""
         return Box(self.x + x, self.y + y, self.width, self.height)
 
 
@@ -71,30 +71,35 @@ class Layout:
     nodes: Mapping[str, Box]
     """The boxes of nodes, by id."""
     stages: Mapping[int, Box]
-    """The boxes of stages, by number."""
+    """The boxes of stages, by their index from 1."""
     edges: Mapping[tuple[str, str], Sequence[Point]]
     """The points that each edge goes through, the first and the last on the borders of boxes."""
 
 
 @dataclass(frozen=True)
 class _Arranged:
-    """Boxes and lines of one level: a stage, or all that is not within a stage. Points are relative
-    to its upper left corner.
+    """Boxes and lines of one level: within a stage, or outside of all stages. Points are in pixels
+    from the level's upper left corner.
     """
 
     size: Size
     """The width and the height of all boxes together."""
     boxes: Mapping[Hashable, Box]
-    """The boxes of nodes, stages and ports by their keys: ids, numbers, ``_port_key``."""
+    """The boxes of nodes, stages and ports by their keys: a node's id, a stage's index,
+    ``_port_key``.
+    """
     lines: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
     """The points between both ends of each line; none if it passes no layer of boxes."""
 
 
 def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
-    """Return the places of all nodes, stages and edges of a graph. ``sizes``: width and height in
-    pixels by node id; each node needs them. A graph without nodes has no size.
+    """Return the places of all nodes, stages and edges of a graph, in pixels from the picture's
+    upper left corner. ``sizes``: width and height by node id; each node needs them. A graph without
+    nodes has the size (0, 0).
 
-    Raises ``ConfigurationError`` if grandalf is not installed.
+    ``graph``: its nodes have an id and perhaps a stage, its edges are pairs of ids. An edge goes
+    from the lower border of its first node to the upper border of its second one. Raises
+    ``ConfigurationError`` if grandalf is not installed.
     """
     library = grandalf_classes()
     unit: dict[str, Hashable] = {
@@ -114,7 +119,7 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
     for node_id, owner in unit.items():
         box = outer.boxes[owner]
         if owner in within:
-            box = within[owner].boxes[node_id].moved(box.x + PADDING, box.y + PADDING)
+            box = within[owner].boxes[node_id].shifted(box.x + PADDING, box.y + PADDING)
         boxes[node_id] = box
     edges: dict[tuple[str, str], Sequence[Point]] = {}
     # A line goes straight out of a stage, past other boxes, and straight into a stage.
@@ -138,8 +143,8 @@ def layout(graph: TopologyGraph, sizes: Mapping[str, Size]) -> Layout:
 
 
 def grandalf_classes() -> SimpleNamespace:
-    """Return the classes ``Edge``, ``Graph``, ``Vertex`` and ``SugiyamaLayout`` of the package
-    grandalf. Raises ``ConfigurationError`` if it is not installed.
+    """Return a namespace with the classes ``Edge``, ``Graph``, ``Vertex`` and ``SugiyamaLayout`` of
+    the package grandalf. Raises ``ConfigurationError`` if it is not installed.
     """
     try:
         from grandalf.graphs import Edge, Graph, Vertex
@@ -154,17 +159,23 @@ def grandalf_classes() -> SimpleNamespace:
 
 
 def _port_key(source: str) -> Hashable:
-    """Return the key of the port by which rows of ``source``, the id of a node, enter a stage."""
+    """Return the key of a port among the boxes of a stage: the pair ``("port", source)``. A port is
+    the point of the stage's upper border at which rows from another node enter. ``source``: the id
+    of that node, which lies outside of the stage.
+    """
     return "port", source
 
 
 def _arrange_stage(
     library: SimpleNamespace, graph: TopologyGraph, number: int, sizes: Mapping[str, Size]
 ) -> _Arranged:
-    """Return the places of the nodes of stage ``number``, relative to the inner corner of its
-    padding. Edges that come from elsewhere begin at ports, which have no height.
+    """Return the places of the nodes of one stage and of the edges that end in it. They are in
+    pixels from the inner corner of the stage's padding. Edges that come from elsewhere begin at
+    ports, points of the upper border, which have no height.
 
-    ``library``: as ``grandalf_classes`` returns it. ``sizes``: width and height by node id.
+    ``library``: grandalf's classes (``grandalf_classes``). ``number``: the stage's index in
+    ``graph.stages``, from 1. ``sizes``: width and height in pixels by node id. The result has boxes
+    by node id, or by ``("port", id)`` for a port of the node outside.
     """
     stage_sizes: dict[Hashable, Size] = {
         node.id: sizes[node.id] for node in graph.nodes if node.stage == number
@@ -188,11 +199,17 @@ def _arrange_boxes(
     *,
     low: bool,
 ) -> _Arranged:
-    """Lay boxes of these ``sizes`` out in layers ``layer_gap`` apart; parts that no line connects
-    come beside each other. ``library``: as ``grandalf_classes`` returns it. ``lines``: pairs of
-    keys in ``sizes``, from the upper box to the lower one. Without boxes the result has no size.
+    """Return the places of boxes in layers, ``layer_gap`` pixels apart, and the points of the lines
+    between them. Parts of the graph that no line connects come beside each other.
 
-    ``low``: True to place each box as low as its lines allow, False to place it as high.
+    The result has the ``size`` of all boxes together, ``boxes`` by their keys, and ``lines``: the
+    points within each line by its pair of keys, without its ends. All are in pixels from the upper
+    left corner.
+
+    ``library``: grandalf's classes (``grandalf_classes``). ``sizes``: width and height of each box
+    by a key of its own. ``lines``: pairs of keys in ``sizes``, from the upper box to the lower one;
+    a repeated pair counts once. Without boxes the size is (0, 0). ``low``: True to place each box
+    as low as its lines allow, False to place it as high.
     """
     vertices = {key: library.Vertex(key) for key in sizes}
     for key, (width, height) in sizes.items():
@@ -218,7 +235,7 @@ def _arrange_boxes(
         here = {vertex.data: _box_around(vertex.view.xy, sizes[vertex.data]) for vertex in part.sV}
         x = (width + _GAP if boxes else 0.0) - min(box.x for box in here.values())
         y = -min(box.y for box in here.values())
-        boxes |= {key: box.moved(x, y) for key, box in here.items()}
+        boxes |= {key: box.shifted(x, y) for key, box in here.items()}
         for line in [line for line in paths if line[0] in here]:
             passed[line] = [
                 (px + x, py + y + half)
@@ -231,11 +248,12 @@ def _arrange_boxes(
 
 
 def _separate_boxes(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
-    """Move boxes that are closer to their left neighbour than the gap to the right, layer by layer.
-    grandalf's own places of boxes of different widths may overlap.
+    """Move boxes to the right that are closer than the gap to their left neighbour, or overlap it,
+    layer by layer. grandalf's own places of boxes of different widths may overlap.
 
-    Return half of each layer's height by the y of its middle. ``layers``: grandalf's vertices,
-    whose views are changed in place. Each layer has one at least.
+    Return half of each layer's height by the y of its middle, in pixels. ``layers``: grandalf's
+    vertices, at least one in each layer. Their views (``w``, ``h`` and ``xy``, the centre) are
+    changed in place.
     """
     half_heights: dict[float, float] = {}
     for vertices in layers:
@@ -250,6 +268,6 @@ def _separate_boxes(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
 
 
 def _box_around(centre: Point, size: Size) -> Box:
-    """Return the box of this size, (width, height), around its centre."""
+    """Return the box of ``size``, a width and a height in pixels, around the point ``centre``."""
     width, height = size
     return Box(centre[0] - width / 2, centre[1] - height / 2, width, height)

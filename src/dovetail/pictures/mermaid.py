@@ -21,8 +21,9 @@ _SHAPES: Final[Mapping[GraphKind, tuple[str, str]]] = {
 
 
 def mermaid(graph: TopologyGraph) -> str:
-    """Return the text of a flowchart from top to bottom, with a box around each stage. A node shows
-    its title and details, in brackets by its kind.
+    """Return the text of a mermaid flowchart from top to bottom, with a box around the nodes of
+    each stage. A node shows its title and details, in a shape by its kind. A graph without nodes
+    gives the header line alone.
     """
     lines = ["flowchart TD"]
     lines += _node_lines((node for node in graph.nodes if node.stage is None), "  ")
@@ -35,7 +36,9 @@ def mermaid(graph: TopologyGraph) -> str:
 
 
 def _node_lines(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
-    """Yield a line of Mermaid's text for each node, after ``indent``."""
+    """Yield a line of mermaid's text for each node, in order: after ``indent`` its id, and its
+    title and details in the brackets of its kind.
+    """
     for node in nodes:
         opening, closing = _SHAPES[node.kind]
         label = _quoted_text(chain([node.title], node.details))
@@ -43,8 +46,9 @@ def _node_lines(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
 
 
 def _quoted_text(lines: Iterable[str]) -> str:
-    """Return lines as a quoted text, with codes for all signs that mean something in mermaid. Lines
-    are joined by ``<br/>``, and spaces in a row become one.
+    """Return lines as one text in double quotes, with codes for all signs that mean something in
+    mermaid. Lines are joined by ``<br/>``, white space in a row becomes one space, and unprintable
+    characters are replaced.
     """
     coded = (re.sub(r'[#"`<>&\\]', lambda sign: f"#{ord(sign[0])};", line) for line in lines)
     return f'"{"<br/>".join(printable(" ".join(line.split())) for line in coded)}"'

@@ -67,11 +67,11 @@ _RATE: Final = (84.0, 14.0)
 
 
 def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
-    """Return the picture of a topology as an SVG element. Raises ``ConfigurationError`` without
-    grandalf.
+    """Return the picture of a topology as an SVG element with its own style sheet, as text. Raises
+    ``ConfigurationError`` without the package grandalf, which places the boxes.
 
-    ``rates``: True to add an empty text beside each edge whose rows a figure counts, in the order
-    of ``graph.flows``. A page fills in these texts.
+    ``rates``: True to add an empty text element (class ``dt-rate``) beside each edge whose rows a
+    figure counts, in the order of ``graph.flows``. The live page fills in these texts.
     """
     lines = {node.id: _text_lines(node) for node in graph.nodes}
     headings = {stage.number: _heading_line(stage) for stage in graph.stages}
@@ -106,53 +106,54 @@ def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
 
 
 def _text_lines(node: GraphNode) -> list[Line]:
-    """Return the lines of text in a node's box: the title, then the details, wrapped and cut. Each
-    line is (class in the style sheet, text).
+    """Return the lines of text in a node's box: the title, then each detail, wrapped to at most
+    three lines each and cut. A line is a pair of a class in the style sheet and a text.
     """
     named = [("dt-name", line) for line in _wrap_text(node.title)]
     return named + [("dt-detail", line) for detail in node.details for line in _wrap_text(detail)]
 
 
 def _wrap_text(text: str) -> list[str]:
-    """Return a text in lines that fit into a box, at most ``_LINES_MAX``. A longer text ends with
-    ``…``.
+    """Return a text in lines that fit into a box: at most three of 40 characters. A longer text
+    ends with ``…``. Unprintable characters are replaced, and an empty text has no lines.
     """
     return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
 
 def _box_width(lines: Sequence[Line]) -> float:
-    """Return the width of a box with these lines in pixels, at least that of ``_WIDTH_MIN``. Fonts
-    differ, so the width of text is estimated from above. ``lines``: at least one.
+    """Return the width in pixels of a box with these lines and their margins, at least 118. Fonts
+    differ, so the width of text is estimated from above. ``lines``: pairs of a class in the style
+    sheet and a text, at least one.
     """
     signs = (len(line) * (8.0 if name == "dt-name" else 6.5) for name, line in lines)
     return max(_WIDTH_MIN, *signs) + 2 * _INSET
 
 
 def _cap_height(kind: GraphKind) -> float:
-    """Return the height in pixels of the upper end of a shape of this kind, above its text; 0 for a
-    flat one.
+    """Return the extra height in pixels above the text in the shape of a node of this kind: that of
+    the rim for inputs and sinks, which are drums, 0 for all others.
     """
     return 8.0 if kind in _DRUMS else 0.0
 
 
 def _heading_line(stage: GraphStage) -> Line:
-    """Return the title of a stage in one line, cut to ``_HEADING_MAX`` characters: (class in the
-    style sheet, text).
+    """Return the title of a stage as one line, a pair of a class in the style sheet and a text. A
+    title of more than 60 characters is cut at a word and ends with ``…``.
     """
     return "dt-heading", shorten(printable(stage.title), _HEADING_MAX, placeholder=" …")
 
 
 def _stage_element(stage: GraphStage, box: Box) -> str:
-    """Return the element of a stage's frame, which is ``box``. Its tooltip has the stage's title
-    and reasons.
+    """Return the SVG element of a stage's frame, a rectangle at ``box``. Its tooltip has the
+    stage's title and reasons.
     """
     hint = escaped("\n".join([stage.title, *stage.reasons]))
     return f"<g><title>{hint}</title>{_rect_element('dt-stage', box, 8)}</g>"
 
 
 def _node_element(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
-    """Return the element of a node in ``box``: its shape, its lines of text, and a tooltip with the
-    whole text. ``lines``: (class in the style sheet, text) each.
+    """Return the SVG element of a node in ``box``: its shape, its lines of text, and a tooltip with
+    the whole text. ``lines``: pairs of a class in the style sheet and a plain text.
     """
     hint = escaped("\n".join([f"{node.kind}: {node.title}", *node.details]))
     x, y = box.x + _INSET, box.y + _cap_height(node.kind) + _LINE + 3
@@ -167,15 +168,16 @@ def _node_element(node: GraphNode, lines: Sequence[Line], box: Box) -> str:
 
 
 def _text_element(name: str, line: str, x: float, y: float) -> str:
-    """Return the element of one line of text at the point (``x``, ``y``), where its baseline
-    begins; ``line`` is a plain text. ``name``: its class in the style sheet.
+    """Return the SVG element of one line of text at the point (``x``, ``y``) in pixels, where its
+    baseline begins. ``name``: its class in the style sheet. ``line``: a plain text, which is
+    escaped.
     """
     return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}">{escaped(line)}</text>'
 
 
 def _rect_element(name: str, box: Box, corner: float) -> str:
-    """Return the element of a rectangle with round corners. ``name``: its class in the style sheet.
-    ``corner``: their radius in pixels.
+    """Return the SVG element of a rectangle at ``box`` with round corners. ``name``: its class in
+    the style sheet. ``corner``: the radius of its corners in pixels.
     """
     return (
         f'<rect class="{name}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
@@ -184,8 +186,8 @@ def _rect_element(name: str, box: Box, corner: float) -> str:
 
 
 def _outline_element(kind: GraphKind, box: Box) -> str:
-    """Return the element of a node's outline, by its kind: a drum for an input or a sink, a hexagon
-    for a view, a box for an operator, a pill for a result.
+    """Return the SVG element of a node's outline in ``box``, by its kind: a drum for an input or a
+    sink, a hexagon for a view, a box for an operator, a pill for a result.
     """
     x, y, width, height = box.x, box.y, box.width, box.height
     if kind in _DRUMS:
@@ -207,8 +209,8 @@ def _outline_element(kind: GraphKind, box: Box) -> str:
 
 
 def _edge_element(points: Sequence[Point]) -> str:
-    """Return the elements of a line through the points, upright at each of them, with an arrow at
-    its end. ``points``: from top to bottom, at least two.
+    """Return two SVG elements: a curve through the points, upright at each of them, and an arrow at
+    its end. ``points``: x and y in pixels, from top to bottom, at least two.
     """
     end_x, end_y = points[-1]
     points = [*points[:-1], (end_x, end_y - _ARROW)]
@@ -222,8 +224,10 @@ def _edge_element(points: Sequence[Point]) -> str:
 
 def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
     """Yield a box for the text of each edge with a figure, in the order of ``graph.flows``.
-    ``places``: the layout of the graph. The box lies on the edge, free of other boxes if one of the
-    points tried is, else in the middle of the longest part.
+    ``places``: the layout of the graph.
+
+    The box lies on the edge, at the first point tried where it overlaps no node, no stage's title
+    and no earlier box. If there is none, it lies in the middle of the edge's longest part.
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:
@@ -235,13 +239,16 @@ def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
 
 
 def _heading_box(stage: GraphStage, box: Box) -> Box:
-    """Return the box of a stage's title, within the stage's own box."""
+    """Return the box of a stage's title, within ``box``, the stage's own. Its width is estimated
+    from the count of characters.
+    """
     return Box(box.x + PADDING, box.y + 6, 6.5 * len(_heading_line(stage)[1]), _LINE)
 
 
 def _points_along(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield points of a line, those in the middle of long parts first: three of each part.
-    ``points``: from top to bottom, at least two.
+    """Yield three points of each part of an edge, a curve between two of ``points``: first the
+    middles of all parts, the tallest first, then their points at 30% and at 70% of the height.
+    ``points``: x and y in pixels, from top to bottom, at least two.
     """
     parts = sorted(pairwise(points), key=lambda part: part[0][1] - part[1][1])
     for share in (0.5, 0.3, 0.7):
@@ -252,12 +259,12 @@ def _points_along(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def _rate_box_around(point: Point) -> Box:
-    """Return the box of fixed size around a point, for the rate at an edge."""
+    """Return the box of 84 by 14 pixels around a point, for the rate at an edge."""
     return Box(point[0] - _RATE[0] / 2, point[1] - _RATE[1] / 2, *_RATE)
 
 
 def _rate_element(box: Box) -> str:
-    """Return the element for the rate at an edge, yet without a text. ``box``: the place of the
-    text.
+    """Return the empty SVG text element for the rate of rows at an edge, centred in ``box``. The
+    live page fills it in.
     """
     return f'<text class="dt-rate" x="{box.entrance[0]:.1f}" y="{box.y + 11:.1f}"></text>'

@@ -30,13 +30,15 @@ from dovetail.plan.views import View, expression_row
 def without_new_columns(
     nodes: Sequence[Node], topology: str, then: Mapping[str, Any]
 ) -> tuple[dict[Node, Node], list[str]]:
-    """Return for each result the same result without new columns, and the names ``source.column``
-    of these columns. A column whose type has gained fields is among them.
+    """Return, by each of the results ``nodes``, the same result without the columns that its
+    sources gained since a checkpoint began. Also return a list of these columns.
 
-    ``nodes``: the results. ``topology``, ``then``: fingerprint and description of the checkpoint's
-    topology. Only sources that may grow (``Source.grows``) lose columns. If there are no new
-    columns, or if removing them does not yield the checkpoint's topology, the results are returned
-    unchanged, with no names.
+    A column is listed as ``source.column``, also if only its type has gained fields. ``topology``,
+    ``then``: the checkpoint's topology, as ``fingerprint`` (a hash) and ``describe`` (JSON data)
+    returned it. Only sources with the latest schema of a registry (``Source.grows``) lose columns,
+    and only if the checkpoint has one source of that name. Each result maps to itself and the list
+    is empty if no column is new, or if removing them does not yield the checkpoint's topology.
+    Nodes are not changed in place.
     """
     same = {node: node for node in nodes}
     if fingerprint(*nodes) == topology:
@@ -68,19 +70,19 @@ def without_new_columns(
 
 
 def _fingerprint_in_order(nodes: Iterable[Node]) -> str:
-    """Return the fingerprint of results, sorted as a checkpoint sorts them
-    (``fingerprint.in_checkpoint_order``).
+    """Return the fingerprint of a topology with these results, sorted as a checkpoint sorts them:
+    by the fingerprint of each alone.
     """
     return fingerprint(*sorted(nodes, key=fingerprint))
 
 
 def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructType | None:
     """Return the columns ``now`` as they were: the former columns alone, in their former order,
-    with their former types.
+    with their former types. Nullability is the present one.
 
-    ``then``: the name of each former column and its type as text. The result is None if a former
-    column is gone, or if its type is not the former one with fields added. It is also None if Spark
-    cannot read a former type.
+    ``then``: for each former column its name and its type as text, such as ``bigint``. The result
+    is None if a former column is gone, or if its type is not the former one with fields added. It
+    is also None if Spark cannot read a former type that differs.
     """
     former_fields = []
     for name, text in then:
@@ -100,8 +102,9 @@ def _former_columns(now: StructType, then: Sequence[Sequence[str]]) -> StructTyp
 
 
 def _is_extension_of(now: DataType, then: DataType) -> bool:
-    """Return True if the type ``now`` is the type ``then``, or is ``then`` with further fields in
-    structs at any depth. The order of fields does not count; keys of maps must be equal.
+    """Return True if the type ``now`` is the type ``then``, perhaps with further fields in structs,
+    at any depth. The order of fields and nullability do not count; keys of maps must have equal
+    types.
     """
     if isinstance(now, StructType) and isinstance(then, StructType):
         return all(
@@ -129,7 +132,9 @@ def _narrow_source(source: Source, values: StructType) -> Source:
     """
 
     def with_former_types(frame: DataFrame | None) -> DataFrame | None:
-        """Return the frame with values of their former types; None stays None."""
+        """Return the frame with each value column of another former type narrowed to that type, in
+        place and under its name. None stays None.
+        """
         if frame is None:
             return None
         for field in values:
@@ -148,9 +153,9 @@ def _narrow_source(source: Source, values: StructType) -> Source:
 
 
 def _narrow_value(value: Column, now: DataType, then: DataType) -> Column:
-    """Return a value of type ``now`` without the fields that the type ``then`` lacks, at any depth,
-    in the order of ``then``. A null stays null. ``now`` must be an extension of ``then``
-    (``_is_extension_of``).
+    """Return an expression for ``value`` without the fields of structs that the type ``then``
+    lacks, at any depth, in the order of ``then``. A null stays null. ``now``: the value's type,
+    which must be ``then``, perhaps with further fields in structs.
     """
     if isinstance(now, StructType) and isinstance(then, StructType):
         parts = (_narrow_value(value[f.name], now[f.name].dataType, f.dataType) for f in then)
@@ -166,24 +171,28 @@ def _narrow_value(value: Column, now: DataType, then: DataType) -> Column:
 
 
 class _NodeNarrower:
-    """Callback that rebuilds nodes over narrowed sources, each once.
+    """Callback that rebuilds nodes over narrowed sources, those that have lost columns, each once.
 
-    ``narrowed``: the rebuilt source of each narrowed one. Raises ``PlanError`` if a node names a
-    column that is gone.
+    ``narrowed``: by each source that lost columns, the source without them. Calls raise
+    ``PlanError`` if a node names a column that is gone.
     """
 
     def __init__(self, narrowed: Mapping[Node, Node]) -> None:
         self._rebuilt = {id(node): rebuilt for node, rebuilt in narrowed.items()}
 
     def __call__(self, node: Node) -> Node:
-        """Return a node over narrowed sources; the same object for each call with one node."""
+        """Return a node rebuilt over the narrowed sources, those without their new columns; the
+        same object at each call. Return the node itself if none of its sources is narrowed. Raises
+        ``PlanError`` if the node, or one below it, needs a column that is gone.
+        """
         if id(node) not in self._rebuilt:
             self._rebuilt[id(node)] = self._narrow_node(node)
         return self._rebuilt[id(node)]
 
     def _narrow_node(self, node: Node) -> Node:
-        """Return a node over narrowed inputs, without the columns that are gone; the node itself if
-        its inputs are unchanged. Raises ``PlanError`` if it needs a column that is gone.
+        """Return a copy of a node over its rebuilt inputs, without the columns that are gone; the
+        node itself if its inputs are unchanged. Raises ``PlanError`` if it, or a node below, needs
+        a column that is gone.
         """
         parts = {
             field.name: self._narrow_field(getattr(node, field.name)) for field in fields(node)
@@ -207,8 +216,9 @@ class _NodeNarrower:
         return over
 
     def _narrow_field(self, value: Any) -> Any:
-        """Return the value of a node's field, with the nodes in it rebuilt over narrowed sources. A
-        value without nodes is returned as it is.
+        """Return the value of a field of a node's dataclass, with each node in it rebuilt over
+        narrowed sources: the value itself, or the elements of a tuple. A value without nodes is
+        returned as it is.
         """
         if isinstance(value, Node):
             return self(value)
@@ -230,8 +240,8 @@ def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
 
 
 def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` for the first of ``names`` that is no column of the input of ``node``,
-    which is already narrowed: the column is new.
+    """Raise ``PlanError`` for the first of ``names`` that is no column of the first input of
+    ``node``, which has already lost its new columns: the column is new.
     """
     row = node.inputs[0].row.names
     for name in names:
@@ -240,11 +250,13 @@ def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
 
 
 def _narrow_columns(before: Node, over: Any) -> Node:
-    """Return a view or unwindowed table without the columns that are gone. The others have the
-    types that they have over the narrowed input.
+    """Return a copy of ``over`` without the columns that are gone from its input. The others have
+    the types that they have over this input. ``over`` is a view, or a windowed table that is read
+    as a table or a stream.
 
-    ``before``: the node over the unnarrowed input; ``over``: the same over the narrowed one. Raises
-    ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an expression.
+    ``before``: the node over its former input; ``over``: the same over the input without new
+    columns, with the columns of ``before``. Raises ``PlanError`` if a gone column was a key,
+    renamed, chosen by name, or read by an expression.
     """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
@@ -281,11 +293,11 @@ def _narrow_columns(before: Node, over: Any) -> Node:
 
 
 def _narrow_lookup(over: Lookup) -> Lookup:
-    """Return a lookup without the value columns whose column of the stream is gone.
+    """Return a copy of a lookup without the value columns whose column of the stream is gone.
 
-    The key and the types of the stream's other columns become those of the narrowed stream. Columns
-    of the store and whole rows stay. ``over``: the lookup, with its input already narrowed; it is
-    not changed.
+    ``over``: the lookup over its stream without new columns, with the value columns it had before.
+    The key and the types of the stream's other columns become those of this stream. Columns of the
+    store stay, and so do columns that have a side's whole row.
     """
     columns = [
         (StructField(field.name, _lookup_column_type(over, field, ref)), ref)
@@ -301,11 +313,11 @@ def _narrow_lookup(over: Lookup) -> Lookup:
 
 
 def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
-    """Return the type that a value column of a lookup has over the narrowed stream. A column of the
-    store keeps its type.
+    """Return the type that a value column of the lookup ``over`` has, by its stream without new
+    columns. A column of the store keeps its type.
 
-    ``field``: the value column as it was. ``ref``: the side that the column is of and its name
-    there; None for that side's whole row.
+    ``field``: the value column as it was. ``ref``: its origin, a pair of ``"left"`` (the stream) or
+    ``"right"`` (the store) and the column there; None for that side's whole row.
     """
     if ref[0] != SIDES[0]:
         return field.dataType
@@ -313,11 +325,11 @@ def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | 
 
 
 def _narrow_join(before: Any, over: Any) -> Node:
-    """Return a join without the columns that are gone. ``before``: the join over unnarrowed inputs;
-    ``over``: the same over narrowed ones.
+    """Return a copy of the join ``over`` without the selected columns that are gone from its sides.
+    ``before``: the join over its former sides; ``over``: the same over sides without new columns.
 
-    Columns may only be gone if the join selects all value columns. Raises ``PlanError`` otherwise,
-    and for an expression that reads a gone column.
+    Columns may only be gone if the join selects all value columns of both sides under their names.
+    Raises ``PlanError`` otherwise, and for an expression that reads a gone column.
     """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     every = [*before.left.values.names, *before.right.values.names]

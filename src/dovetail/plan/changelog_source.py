@@ -68,17 +68,23 @@ def source_of(
     with_unread: DataFrame | None = None,
 ) -> Source:
     """Return the source that reads ``frame`` with these key columns. Raises ``PlanError`` for
-    unsuitable arguments, and for a streaming frame that is random (``random_of``).
+    unsuitable arguments, and for a streaming frame that makes random values.
 
-    ``roles``: a column, an expression or None for each of ``timestamp=``, ``deleted=``,
-    ``sequence=`` and ``log_partition=``. They must be a timestamp, a boolean and whole numbers.
-    Columns named there are used up; the remaining columns are values.
+    ``roles``: by each of the names ``"timestamp="``, ``"deleted="``, ``"sequence="`` and
+    ``"log_partition="``, all of which must be there, a column, an expression or None. They must be
+    a timestamp, a boolean and whole numbers. All columns that are neither named there nor in the
+    key are values.
+
+    Without ``"timestamp="`` the source has no event time, and Spark cannot run it; this is not
+    checked here. Without ``"deleted="`` no row is a tombstone. Without ``"sequence="`` files are
+    read in their order, and other rows as Spark reads them.
 
     ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
-    ``versioned``: the length of a table's history, None for none. ``name``: None for one made of
-    the key. ``stream``: True for a stream, False for a table. ``static``: True if all rows are
-    present when a query begins and never change. ``with_unread``: the rows and the unreadable
-    records; None if those are not kept.
+    ``versioned``: the length of a table's history, None for none; refused for a stream. ``name``:
+    None for one made of the key. ``stream``: True for a stream, False for a table. ``static``: True
+    if all rows are present when a query begins and never change. ``with_unread``: the rows of
+    ``frame`` and the unreadable records, each with its dead letter in the column ``_unread``. It is
+    stored in the source as it is; None if those are not kept.
     """
     keys = [key] if isinstance(key, str) else list(key)
     kind = "stream" if stream else "table"
@@ -147,11 +153,12 @@ def source_of(
 def expression_of(
     operator: str, frame: DataFrame, value: str | Column, argument: str, *types: type[DataType]
 ) -> Column:
-    """Return the column of a frame that a reader's argument names or computes, as an expression.
+    """Return the column of ``frame`` that a reader's argument names or computes, as an expression.
 
     ``operator``: the reader in errors. ``value``: a column's name or an expression. ``argument``:
     the argument in errors, such as ``timestamp=``. ``types``: the allowed types, at least one.
-    Raises ``PlanError`` if the column is unknown, occurs twice, is random, or is of another type.
+    Raises ``PlanError`` if the column is unknown, occurs twice, does not resolve, is random, or is
+    of another type.
     """
     column = _FrameColumns(operator, frame).expression(value, argument, *types)
     assert column is not None
@@ -159,8 +166,8 @@ def expression_of(
 
 
 def _is_read_from_files(frame: DataFrame) -> bool:
-    """Say whether Spark knows the file, its time of modification and the offset that each row was
-    read from.
+    """Return True if Spark can tell from which file each row of ``frame`` was read: its path, the
+    time of its last change, and the offset of the block with the row.
     """
     places = ("file_modification_time", "file_path", "file_block_start")
     return file_metadata(frame, *places) == [TimestampType(), StringType(), LongType()]
@@ -178,7 +185,7 @@ class _FrameColumns:
     def require_column(self, name: str, argument: str) -> None:
         """Raise ``PlanError`` for a name that the frame lacks or has twice. Case counts.
 
-        ``argument``: where the name was given, in words for errors, such as ``key=``.
+        ``argument``: the argument that has the name, for errors, such as ``key=``.
         """
         if self._frame.columns.count(name) > 1:
             raise PlanError(
@@ -191,10 +198,10 @@ class _FrameColumns:
     ) -> Column | None:
         """Return the column that the value of an argument means, or None if the value is None.
 
-        ``value``: a column's name or an expression. ``argument``: the argument in errors, such as
-        ``timestamp=``. ``types``: the allowed types, at least one.
-        Raises ``PlanError`` if the column is unknown, occurs twice, is random, or is of another
-        type.
+        ``value``: a column's name, which becomes an expression, or an expression, returned as it
+        is. ``argument``: the argument in errors, such as ``timestamp=``. ``types``: the allowed
+        types, at least one. Raises ``PlanError`` if the column is unknown, occurs twice, does not
+        resolve, is random, or is of another type.
         """
         if value is None:
             return None

@@ -40,15 +40,23 @@ Origins: TypeAlias = "frozenset[Origin]"
 
 
 def column_origins(node: Node) -> dict[str, Origins]:
-    """Return for each column of a node, by name and in order, the columns of inputs that its values
-    are made of. The set is empty for a column that is made of none, such as a count of rows.
+    """Return for each column of a node, by name and key columns first, the origins of its values,
+    through all stages. An origin is a ``source`` (a ``Source`` or a lookup store), its ``column``
+    and the ``use`` made of it. The column has the source's own name, whatever views rename.
+
+    The use is ``"identity"``, ``"transformation"`` or ``"aggregation"``. The set is empty for a
+    column that is made of none, such as a count of rows.
     """
     return {name: _origins_by_column(node)[name] for name in node.row.names}
 
 
 def row_origins(node: Node) -> Origins:
-    """Return the columns of inputs that decide which rows a node has: those that rows are joined,
-    filtered (``where``, ``expect``) and grouped by.
+    """Return the columns of sources and lookup stores that decide which rows a node has, at the
+    node and all nodes below it: those that rows are joined, filtered and grouped by. Each is an
+    ``Origin``: the source or store, its column there, and the use.
+
+    Filters are ``where`` and an ``expect`` that drops rows. The use is ``"join"``, ``"filter"`` or
+    ``"group_by"``. Empty if nothing decides on rows.
     """
     below = (origin for input_ in node.inputs for origin in row_origins(input_))
     return frozenset((*below, *_deciding_origins(node)))
@@ -56,10 +64,12 @@ def row_origins(node: Node) -> Origins:
 
 @singledispatch
 def _origins_by_column(node: Node) -> Mapping[str, Origins]:
-    """Return the origins of each of a node's columns, by name.
+    """Return the origins of each of a node's columns, by name. An origin is a column of a source or
+    a lookup store, with the use made of it: ``"identity"``, ``"transformation"`` or
+    ``"aggregation"``.
 
-    By default, a column has the origins of the columns with the same name in the node's inputs. The
-    set is empty if no input has such a column.
+    This is the default for kinds of nodes without a function of their own: a column has the origins
+    of the columns with the same name in the node's inputs. The set is empty if there are none.
     """
     inputs = [_origins_by_column(input_) for input_ in node.inputs]
     return {
@@ -70,22 +80,25 @@ def _origins_by_column(node: Node) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _source_origins(node: Source) -> Mapping[str, Origins]:
-    """Return for each column of a source, by name, the column itself as its only origin."""
+    """Return for each column of a source, by name, the column itself as its only origin, with the
+    use ``"identity"``.
+    """
     return {name: frozenset([Origin(node, name, "identity")]) for name in node.row.names}
 
 
 @_origins_by_column.register
 def _view_origins(node: View) -> Mapping[str, Origins]:
     """Return the origins of a view's columns, by name: those of the column or expression that each
-    is made of (``View.columns``). The condition is not among them.
+    is made of (``View.columns``). The columns that its condition reads are not among them.
     """
     return _origins_of_items(node, _origins_by_column(node.node), node.columns)
 
 
 @_origins_by_column.register
 def _lookup_origins(node: Lookup) -> Mapping[str, Origins]:
-    """Return the origins of each column of a lookup's result, by name: those of the record's
-    column, or the column of the store. A column that has a whole side as a struct has none.
+    """Return the origins of each column of a lookup's result, by name: those of the stream's
+    column, or the column of the store with the use ``"identity"``. A column that has the whole
+    record, or the store's whole row, as a struct has none.
     """
     below = _origins_by_column(node.node)
     origins = {name: below[name] for name in node.key.names}
@@ -101,8 +114,8 @@ def _lookup_origins(node: Lookup) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _unwindowed_origins(node: Unwindowed) -> Mapping[str, Origins]:
-    """Return the origins of the columns of a windowed table read as a table or stream, by their new
-    names.
+    """Return the origins of the columns of a windowed table read as a table or stream, by their
+    names there: those of the column or expression that each is made of.
     """
     return _origins_of_items(node, _origins_by_column(node.input), node.columns)
 
@@ -112,9 +125,10 @@ def _join_origins(node: JoinNode) -> Mapping[str, Origins]:
     """Return the origins of each column of a join's result, by name: key columns, then selected
     ones.
 
-    A key column has the origins of the left column. In a join by the same key that preserves right
-    rows, those of the right column are added. An expression has those of all columns that its text
-    names.
+    A key column has the origins of the left or right key column that it stems from. If right rows
+    may appear alone in a join by the same key, those of the right column are added to the left
+    one's. An expression has those of all columns that its text names, at least as
+    ``"transformation"``.
     """
     sides = dict(zip(SIDES, map(_origins_by_column, node.inputs), strict=True))
     left, right = sides.values()
@@ -157,25 +171,28 @@ def _aggregation_origins(node: Aggregation) -> Mapping[str, Origins]:
 
 
 def _deciding_origins(node: Node) -> Iterator[Origin]:
-    """Yield the columns of inputs by which ``node`` itself decides which rows it has, without the
-    nodes below it. They are the keys of joins and lookups, the conditions of ``where``, those of
-    ``expect`` that drop rows, and groups. Other nodes yield none. A column may come several times.
+    """Yield the columns of sources and stores by which ``node`` itself decides which rows it has,
+    without the nodes below it.
+
+    The use is ``"join"`` for columns of the keys of joins and lookups. It is ``"filter"`` for the
+    conditions of ``where`` and of an ``expect`` that drops rows, ``"group_by"`` for groups. Other
+    nodes yield none. A column may come several times.
     """
     if isinstance(node, JoinNode):
         left, right = (_origins_by_column(side) for side in node.inputs)
         on = getattr(node, "on", node.left.key.names)
         paired = [item[1] for item in on if isinstance(item, tuple)]
-        yield from _named_origins(right, paired or node.right.key.names, "join")
+        yield from _origins_of_names(right, paired or node.right.key.names, "join")
         for item in on:
             if isinstance(item, Column):
                 yield from _with_use(_origins_of_expression(item_as_text(item), left), "join")
             else:
-                yield from _named_origins(
+                yield from _origins_of_names(
                     left, [item if isinstance(item, str) else item[0]], "join"
                 )
     elif isinstance(node, Lookup):
         below = _origins_by_column(node.node)
-        yield from _named_origins(below, [column for column, _ in node.on], "join")
+        yield from _origins_of_names(below, [column for column, _ in node.on], "join")
         yield from (Origin(node.lookup, column, "join") for _, column in node.on)
     elif isinstance(node, View) and node.condition is not None:
         below = _origins_by_column(node.node)
@@ -185,7 +202,7 @@ def _deciding_origins(node: Node) -> Iterator[Origin]:
             _origins_of_item(node.expected, _origins_by_column(node.node)), "filter"
         )
     elif isinstance(node, Aggregation):
-        yield from _named_origins(_origins_by_column(node.input), node.by, "group_by")
+        yield from _origins_of_names(_origins_by_column(node.input), node.by, "group_by")
 
 
 def _origins_of_items(
@@ -193,8 +210,8 @@ def _origins_of_items(
 ) -> dict[str, Origins]:
     """Return the origins of the columns of ``node``, by name.
 
-    ``below``: the origins of its input's columns, by name. ``columns``: what each column of
-    ``node.row`` is made of, in the same order.
+    ``below``: the origins of its input's columns, by name. ``columns``: the item that each column
+    of ``node.row`` is made of, in the same order: a name, an expression, a constant or a field.
     """
     return {
         name: _origins_of_item(item, below)
@@ -204,10 +221,11 @@ def _origins_of_items(
 
 def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
     """Return the origins of ``item``, which makes a column: the name of a column, an expression or
-    its text, or a field of a struct.
+    its SQL, a field of a struct, or a constant.
 
-    A name among ``below`` has the origins given there. Everything else transforms the columns that
-    it names. ``below``: the origins of the columns that it may use, by name.
+    A name in ``below`` has the origins given there. Everything else has those of the columns that
+    its text names, at least as ``"transformation"``. ``below``: the origins of the columns that
+    ``item`` may use, by name.
     """
     if isinstance(item, str) and item in below:
         return below[item]
@@ -217,17 +235,20 @@ def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
 
 
 def _origins_of_expression(text: str, below: Mapping[str, Origins]) -> Origins:
-    """Return the origins of an expression: those of the columns of ``below`` that its text names,
-    each with at least the use ``transformation``. A text that names none gives an empty set.
+    """Return the origins of an expression: those of the columns in ``below`` that its text names.
+    Their use is ``"transformation"``, or ``"aggregation"`` if it was. A text that names none gives
+    an empty set. ``below``: the origins of columns, by name.
     """
     named = (origins for name, origins in below.items() if is_named_in(name, text))
     return _with_use(frozenset().union(*named), "transformation")
 
 
-def _named_origins(
+def _origins_of_names(
     columns: Mapping[str, Origins], names: Iterable[str], use: Use
 ) -> Iterator[Origin]:
-    """Yield the origins of the columns ``names``, each with this use. Unknown columns have none."""
+    """Yield the origins that ``columns`` has for each of ``names``, in order, with the use ``use``
+    as ``_with_use`` gives it. Names that are not in it yield none.
+    """
     for name in names:
         yield from _with_use(columns.get(name, frozenset()), use)
 
@@ -235,9 +256,9 @@ def _named_origins(
 def _with_use(origins: Origins, use: Use) -> Origins:
     """Return the origins with a further use, ``use``.
 
-    ``identity``, ``transformation`` and ``aggregation`` only replace a weaker use, one before them
-    in this order: an aggregated column that is transformed stays aggregated. Any other use replaces
-    all.
+    ``"identity"``, ``"transformation"`` and ``"aggregation"`` only replace a weaker use, one before
+    them in this order: an aggregated column that is transformed stays aggregated. All origins must
+    have one of these three then. Any other ``use`` replaces every use.
     """
     if use not in _VALUE_USES:
         return frozenset(origin._replace(use=use) for origin in origins)

@@ -26,8 +26,8 @@ class DeadLetters(Node):
 
 
 def nodes_with_dead_letters(node: Node) -> Iterator[View | ForeignKeyJoin]:
-    """Yield each node, ``node`` and those below it, whose rows may become dead letters. Each comes
-    once, inputs first.
+    """Yield each node, of ``node`` and all below it through all stages, whose rows may become dead
+    letters: rows that are left out with a note of the problem. Each comes once, inputs first.
 
     These are views that leave out rows on which an expression or an expectation fails, and joins by
     a foreign key with expressions.

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 def fingerprint(*nodes: Node) -> str:
-    """Return a hash of the topology's description: 16 hexadecimal digits. ``nodes``: the results,
-    at least one; their order counts (``in_checkpoint_order``). Expressions need a Spark session.
+    """Return a hash of what ``describe`` returns for a topology: 16 hexadecimal digits, the same in
+    every process. ``nodes``: the results, at least one; their order counts. Expressions need a
+    Spark session.
     """
     return _description_hash(describe(*nodes))
 
@@ -37,8 +38,9 @@ def describe(*nodes: Node) -> dict[str, Any]:
     """Return, as JSON data, all parts of a topology that stored state depends on.
 
     These are the inputs with their names and how each is read, and all that is computed from them,
-    with expressions as text. ``nodes``: the results, at least one. Several are in the order given,
-    under ``"results"``. Expressions need a Spark session.
+    with expressions as text. ``nodes``: the results, at least one. For one result the data is its
+    description, nested from the result down to the sources. Several are a list in the order given,
+    under the only name ``"results"``. Expressions need a Spark session.
 
     Not part of it are the last selection, the names of joins, and the way in which results are
     emitted. Nor are the length of ``align=``, lookup sources, caches, and the steps within an
@@ -52,10 +54,11 @@ def describe(*nodes: Node) -> dict[str, Any]:
 
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
     """Return the description of an input of a stage as JSON data. Another stage's result in it is
-    replaced by that result's fingerprint.
+    replaced by the hash of its description, under ``"result"``.
 
-    ``nodes``: the results of the input's topology, which number its sources. ``entry``: the input,
-    a source, another stage's result or a view of either.
+    ``nodes``: the results of the input's topology. A source's description has, under ``"input"``,
+    its position from 1 among their sources. ``entry``: the input, a source, another stage's result
+    or a view of either. Expressions need a Spark session.
     """
     return _hash_stage_results(_Description(sources_of(nodes))(entry))
 
@@ -63,9 +66,10 @@ def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
 def input_identity(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an input's description by which another topology recognizes that input.
 
-    ``described``: what ``describe_input`` returned. A source is recognized by its name and the
-    names of its key columns, however it is read. A stage's result is recognized by its whole
-    description.
+    ``described``: a value that ``describe_input`` returned. A source is recognized by its name and
+    the names of its key columns, however it is read: ``{"table": name, "key": [names]}``, with
+    ``"stream"`` for a stream. A stage's result is recognized by its whole description. A view keeps
+    its own part, with this identity of what it views.
     """
     if "view" in described:
         return {**described, "view": input_identity(described["view"])}
@@ -78,8 +82,9 @@ def input_identity(described: Mapping[str, Any]) -> dict[str, Any]:
 def described_sources(described: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the descriptions of sources within ``described``, at any depth, in their order there.
 
-    ``described``: what ``describe`` returned, or a part of that. A source that is read twice comes
-    twice. A text, a number or null yields nothing.
+    ``described``: a value that ``describe`` returned, or a part of it. A source is a dict with the
+    name ``"input"``. One that is read twice comes twice. Values that are neither dicts nor lists
+    yield nothing.
     """
     if isinstance(described, dict):
         if "input" in described:
@@ -92,13 +97,15 @@ def described_sources(described: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def sources_of(nodes: Sequence[Node]) -> list[Source]:
-    """Return the sources of a topology with these results, each once, in the order of first use."""
+    """Return the sources of a topology with the results ``nodes``, through all stages, each once,
+    in the order of first use. Empty without results.
+    """
     return list(dict.fromkeys(source for node in nodes for source in node.origins))
 
 
 def in_checkpoint_order(nodes: Sequence[Node]) -> list[Node]:
-    """Return results in the order that a checkpoint knows them by: that of their fingerprints,
-    whatever order they are given in.
+    """Return a topology's results, ``nodes``, in the order in which its checkpoint lists them:
+    sorted by the fingerprint of each alone. Equal ones keep their order.
     """
     return sorted(nodes, key=fingerprint)
 
@@ -107,11 +114,11 @@ def refuse_other(
     nodes: Sequence[Node], title: str, fingerprint_then: str, then: Mapping[str, Any]
 ) -> None:
     """Raise ``CheckpointError`` with the differences if a checkpoint belongs to another topology
-    than these nodes.
+    than ``nodes``. Return None if the fingerprints are equal.
 
-    ``nodes``: the results in the order that the checkpoint knows them by (``in_checkpoint_order``).
-    ``fingerprint_then``, ``then``: fingerprint and description of the checkpoint's topology.
-    ``title``: the subject of the error.
+    ``nodes``: the results, sorted by ``in_checkpoint_order``, at least one. ``fingerprint_then``,
+    ``then``: the checkpoint's topology, as ``fingerprint`` and ``describe`` returned it. ``title``:
+    the subject of the error.
     """
     if fingerprint(*nodes) == fingerprint_then:
         return
@@ -138,9 +145,10 @@ def refuse_other(
 
 
 def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, Any]) -> None:
-    """Raise ``CheckpointError`` if a node is none of the results of a checkpoint's topology.
+    """Raise ``CheckpointError`` if ``node`` is none of the results of a checkpoint's topology.
 
-    ``fingerprint_then``, ``then``: fingerprint and description of that topology.
+    ``fingerprint_then``, ``then``: that topology, as ``fingerprint`` and ``describe`` returned it.
+    It may have one result or several.
     """
     results = then.get("results")
     if results is None:
@@ -156,13 +164,17 @@ def refuse_unknown_result(node: Node, fingerprint_then: str, then: Mapping[str, 
 
 
 def _renumber_inputs(described: Mapping[str, Any]) -> Any:
-    """Return the description of a result with its names sorted, and its inputs numbered from 0 in
-    their order there. Two results that differ only in the numbers of their inputs become equal.
+    """Return a copy of a result's description with its names sorted, and its sources renumbered
+    under ``"input"``. The new numbers count from 0 as sources are met in the sorted description,
+    depth first; one source keeps one number. Two results that differ only in these numbers become
+    equal.
     """
     numbers: dict[int, int] = {}
 
     def renumber(part: Any) -> Any:
-        """Return a part of the description with its names sorted and its inputs renumbered."""
+        """Return a copy of a part of the description, at any depth, with its names sorted and its
+        sources renumbered. Numbers given to former parts are remembered for the next ones.
+        """
         if isinstance(part, dict):
             if "input" in part:
                 part = part | {"input": numbers.setdefault(part["input"], len(numbers))}
@@ -173,10 +185,11 @@ def _renumber_inputs(described: Mapping[str, Any]) -> Any:
 
 
 def refuse_alike(*nodes: Node) -> None:
-    """Raise ``PlanError`` if two inputs have the same name and columns, so a checkpoint could not
-    tell them apart.
+    """Raise ``PlanError`` if two sources have the same name and columns and are read alike, by the
+    same expressions. ``nodes``: the results of the topology.
 
-    If two such inputs were exchanged, each would continue with the state of the other.
+    A checkpoint could not tell such sources apart. If they were exchanged, each would continue with
+    the state of the other.
     """
     sources = sources_of(nodes)
     description = _Description(sources)
@@ -193,7 +206,7 @@ def refuse_alike(*nodes: Node) -> None:
 
 def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return an input's description in which another stage's result, below any views, is replaced
-    by its hash. The description of a source is returned unchanged.
+    by ``{"result": hash}``. The description of a source is returned as an equal dict.
     """
     if "view" in described:
         return {**described, "view": _hash_stage_results(described["view"])}
@@ -201,16 +214,16 @@ def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _description_hash(described: Mapping[str, Any]) -> str:
-    """Return the first 16 hexadecimal digits of a description's SHA-256 hash. The order of names
-    within JSON objects does not count.
+    """Return the first 16 hexadecimal digits of the SHA-256 hash of a description, which must be
+    JSON data. The order of names within JSON objects does not count.
     """
     text = json.dumps(described, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Description:
-    """Callback that describes the nodes of a plan. ``inputs``: all sources of the whole plan, which
-    number them.
+    """Callback that describes the nodes of a plan. ``inputs``: all sources of the whole plan, at
+    least one. A source's description has its position among them, from 1.
     """
 
     def __init__(self, inputs: Sequence[Source]) -> None:
@@ -219,10 +232,12 @@ class _Description:
     def __call__(
         self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return the description of a node and of all nodes below it.
+        """Return the description of a node and of all nodes below it, as JSON data: a dict whose
+        names depend on the kind of node. A stage's result has ``result``, ``key`` and ``values``.
 
-        ``whole``: True to include the columns that the node's selections make. ``needed``: for a
-        view or a source, the columns that the view above it reads; None if there is no such view.
+        ``whole``: True to include the columns that the selections of joins make; below a stage's
+        result it is always True. ``needed``: for a view or a source, the names of the columns that
+        the view above it reads; None if there is no such view. Other nodes do not use it.
         """
         if isinstance(node, Source):
             return self._source(node, needed)
@@ -242,8 +257,14 @@ class _Description:
         )
 
     def _source(self, source: Source, needed: Collection[str] | None) -> dict[str, Any]:
-        """Return the description of a source; its values are limited to ``needed``, unless that is
-        None.
+        """Return the description of a source as JSON data: ``table`` or ``stream`` (its name),
+        ``input`` (its position from 1), ``key`` and ``values`` (names and types), ``versioned_us``
+        (the history). ``timestamp``, ``deleted``, ``sequence`` and ``log_partition`` are the texts
+        of the expressions by which it is read, None for none.
+
+        ``needed``: the names of columns; value columns that are not among them are left out, and
+        the others are sorted by name. None keeps all in their order. An expression needs the
+        source's frame.
         """
         values = source.values
         if needed is not None:
@@ -274,8 +295,12 @@ class _Description:
         return described
 
     def _join(self, node: JoinNode, whole: bool) -> dict[str, Any]:
-        """Return the description of the join ``node`` and of its sides, as JSON data. ``whole``:
-        True to include its selection and those below it, too.
+        """Return the description of the join ``node`` and of its sides, as JSON data: ``join`` (its
+        kind), ``of`` (its sides in words), ``align``, ``left``, ``right``, and the options of this
+        kind of join. ``align`` says only that ``align=`` is given, not how long.
+
+        ``whole``: True to include ``select``, the selection of the join, and that of each join
+        below it in the same stage.
         """
         described: dict[str, Any] = {
             "join": node.how,
@@ -294,14 +319,17 @@ class _Description:
         return described
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
-        """Return the text of ``item``: a column name, or an expression of ``node`` over a row of
-        schema ``row``. The text is the same in every process, and cached by ``node``.
+        """Return the text of ``item``: a column name, quoted where SQL needs it, or an expression
+        of ``node`` over a row of schema ``row``. The text is the same in every process. An
+        expression needs a Spark session: that of the first source's frame or, if it has none, the
+        active one. Its text is cached as long as ``node`` lives.
         """
         return text_of(node, item, lambda: self._empty_frame(row))
 
     def _empty_frame(self, row: StructType) -> DataFrame:
         """Return an empty frame with the columns ``row``. Its session is that of the first source's
-        frame or, without such a frame, the active one, which must exist.
+        frame. If the first source has no frame, it is the active session, though another source may
+        have one. Without an active session ``AssertionError`` is raised.
         """
         frame = self._inputs[0].frame
         session = SparkSession.getActiveSession() if frame is None else frame.sparkSession
@@ -316,16 +344,18 @@ def _frame_of_source(source: Source) -> DataFrame:
 
 
 def _names_and_types(fields: StructType) -> list[list[str]]:
-    """Return columns as pairs of a name and a type, such as ``["id", "bigint"]``."""
+    """Return, for each column in order, its name and its type in Spark's short form, such as
+    ``["id", "bigint"]``.
+    """
     return [[f.name, f.dataType.simpleString()] for f in fields]
 
 
 def _differences(then: Any, now: Any, where: str = "plan") -> Iterator[str]:
     """Yield a text for each innermost part in which the descriptions ``then`` and ``now`` differ,
-    with the former and the present part; nothing if they are equal.
+    such as ``plan.left.table was "a" and is "b"``; nothing if they are equal.
 
-    Two objects with other names, and two lists, differ as a whole. ``where``: the path of both
-    descriptions in texts, such as ``plan.left``.
+    Two dicts with other names, and two lists, differ as a whole. ``where``: the path from the whole
+    description to these parts, such as ``plan.left``.
     """
     if isinstance(then, dict) and isinstance(now, dict) and then.keys() == now.keys():
         for part in then:
@@ -341,8 +371,8 @@ _WORDS_OF_PARTS["transacted"] = "{} with transactions=True"
 
 
 def _part_in_words(part: Any) -> str:
-    """Return a part of a description in a few words, such as ``a left join of tables by key``, or
-    as JSON if there are no words for it.
+    """Return a part of a description in a few words, for errors, such as ``a left join of tables by
+    key``. A part that is no dict, or for which there are no words, is returned as JSON.
     """
     if not isinstance(part, dict):
         return json.dumps(part)

@@ -31,12 +31,14 @@ WaitReason: TypeAlias = Literal["ahead", "grace", "on_close", "open"]
 
 
 def waiting_metric(name: str, reason: WaitReason) -> str:
-    """Return the name of the metric that counts the waiting rows of the input ``name``:
-    ``<name>.<reason>``.
+    """Return the name of the metric that counts the stored rows of the input ``name`` that wait for
+    ``reason``: ``<name>.<reason>``.
     """
     return f"{name}.{reason}"
 
 
 def metric_name(name: str, kind: MetricKind) -> str:
-    """Return the name of a metric of the table, stream or join ``name``: ``<name>.<kind>``."""
+    """Return the name of a metric of the table, stream or join ``name``: ``<name>.<kind>``.
+    ``kind``: the fate of the rows that it counts, such as ``"late"``.
+    """
     return f"{name}.{kind}"

@@ -76,8 +76,8 @@ class Node:
     by_key: ClassVar[bool] = False
     """True if a join by the same key runs this node in the join's own stage."""
     corrects: ClassVar[bool] = False
-    """True if changes may correct the past. A key's last change need not be its
-    current row then.
+    """True for a join of histories (``late="history"``), which emits corrections of past rows. A
+    key's last change need not be its current row then.
     """
     eventual: ClassVar[bool] = False
     """True if results may be ahead of the records that caused them."""
@@ -112,63 +112,69 @@ class Node:
 
     @property
     def fields(self) -> dict[str, StructField]:
-        """The key and value columns by name, key columns first."""
+        """The fields of the key and value columns by their names, key columns first."""
         return {f.name: f for f in (*self.key, *self.values)}
 
     @property
     def row(self) -> StructType:
-        """The key columns, then the value columns, with their types."""
+        """The schema of the node's rows: the key columns, then the value columns."""
         return StructType([*self.key.fields, *self.values.fields])
 
     @property
     def stream(self) -> bool:
-        """True for a stream: each record stands for itself and replaces none."""
+        """True for a stream, in which each record stands for itself and replaces none. By default
+        False: a table.
+        """
         return False
 
     @property
     def current(self) -> bool:
-        """True for a table in which each key's last change is its current row; False for a stream,
-        and for a table that corrects the past.
+        """True for a table in which each key's last change is its current row. False for a stream,
+        and for a join of histories (``corrects``), which also emits corrections of past rows.
         """
         return not self.stream and not self.corrects
 
     @property
     def withdraws(self) -> bool:
-        """True for a stream that may take emitted records back by later ones (retractions). By
-        default False.
+        """True for a stream that may withdraw records it has emitted by later ones (retractions): a
+        join of streams with ``unmatched="retract"``. By default False.
         """
         return False
 
     @property
     def versioned_us(self) -> int | None:
-        """The length of the node's history in microseconds behind stream time; None without a
-        history.
+        """The length of the node's history in microseconds behind stream time, for a versioned
+        table. None without a history, which is the default.
         """
         return None
 
     @property
     def in_order(self) -> bool:
-        """True if the node has a history and its changes arrive in the order of their times. By
-        default False.
+        """True if the node has a history and the changes of a key take effect in the order in which
+        they arrive. By default False.
         """
         return False
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdict on each limitation of a delta join, in the order of the checks; empty if no
-        delta join was tried.
+        """The verdict on each limitation of a delta join (a join by lookups, without state), in the
+        order of the checks. Each has the limitation's name (``limit``) and the problem
+        (``broken``), None if the limitation is met. Empty if no delta join was tried, and for all
+        nodes but joins.
         """
         return ()
 
     @property
     def windows(self) -> Windows | None:
-        """The windows of a windowed table; None without windows."""
+        """The kind and the spans of a windowed table's windows (size, advance, grace period,
+        retention). None without windows, which is the default.
+        """
         return None
 
     @property
     def base_key(self) -> StructType:
-        """The key without its two window columns; without windows, the whole key. Rows are
-        partitioned by this key.
+        """The key without its two last columns, ``window_start`` and ``window_end``; without
+        windows, the whole key. Rows are partitioned by this key.
         """
         return StructType(self.key.fields[: -len(WINDOW_FIELDS)]) if self.windows else self.key
 
@@ -195,8 +201,8 @@ class Node:
 
     @property
     def longest_align_us(self) -> int | None:
-        """The longest ``align=`` in the node's stage in microseconds, for which inputs wait for
-        each other; None without one.
+        """The longest ``align=`` among the joins of the node's stage, in microseconds: the time
+        for which inputs wait for each other. None without one, which is the default.
         """
         return None
 
@@ -216,7 +222,9 @@ class Node:
 
     @property
     def origins(self) -> list[Source]:
-        """The sources below this node, through all stages, each once, in the order of first use."""
+        """The sources below this node, through all stages, each once, in the order of first use;
+        the node itself if it is a source.
+        """
         return list(dict.fromkeys(node for node in self.walk() if isinstance(node, Source)))
 
     def walk(self) -> Iterator[Node]:
@@ -228,22 +236,22 @@ class Node:
         yield self
 
     def walk_stage(self) -> Iterator[Node]:
-        """Yield this node and its inputs within the same stage, at any depth. A node used twice
-        comes twice.
+        """Yield this node first, then the nodes below it in the same stage, at any depth, down to
+        the stage's inputs (``entries``). A node used twice comes twice.
         """
         yield self
         for node in self.inputs:
             yield from node.walk_stage()
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the names of the columns by which the node's stage partitions the rows of the
-        input ``entry``, in order. By default, these are all of its key columns.
+        """Return the names of the columns by which the node's stage partitions the rows of
+        ``entry``, one of ``entries``, in order. By default, these are all of its key columns.
         """
         return tuple(entry.key.names)
 
     def keeps_unmatched(self, entry: Entry) -> bool:
-        """Return True if records of the input ``entry`` appear in the result even if nothing
-        matches them. By default True, as a node without sides matches nothing.
+        """Return True if records of ``entry``, one of ``entries``, appear in the result even if
+        nothing matches them. By default True, as a node that is no join matches nothing.
         """
         return True
 
@@ -252,7 +260,8 @@ class Node:
         state depends on. Fingerprints are made of this data.
 
         ``describe``: describes the nodes below. ``whole``: True to include the columns that the
-        node makes, which state does not depend on if the node is the last.
+        node makes, which state does not depend on if the node is the last. Raises
+        ``NotImplementedError`` unless the kind of node overrides it.
         """
         raise NotImplementedError
 
@@ -263,10 +272,10 @@ class Describe(Protocol):
     def __call__(
         self, node: Node, *, whole: bool = False, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return the description of ``node`` and of all nodes below it, as JSON data.
+        """Return, as JSON data, all that stored state depends on in ``node`` and the nodes below.
 
-        ``whole``: True to include the columns that the node makes. ``needed``: the names of the
-        columns to describe, None for all.
+        ``whole``: True to include the columns that selections make. ``needed``: for a view or a
+        source, the names of the columns that are read, None for all; the others may be left out.
         """
 
     def text(self, node: Node, item: str | Column, row: StructType) -> str:
@@ -283,8 +292,8 @@ class Entry(Node):
 
     @property
     def base(self) -> Source | Derived:
-        """The source, or the result of another stage, below all views of this input. For an input
-        without views it is the input itself.
+        """The source, or the result of another stage (``Derived``), below all views of this input.
+        For an input without views it is the input itself.
         """
         raise NotImplementedError
 
@@ -322,11 +331,15 @@ class RowOrder:
     limited: bool = False
     """True if a micro-batch may leave available rows of a log unread."""
     by_commit: bool = False
-    """True if rows take effect in the order in which they arrive, whatever their event times."""
+    """True if a key's rows take effect in the order in which they arrive, whatever their event
+    times.
+    """
 
     @property
     def by_shared_log(self) -> bool:
-        """True if each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs share: there is a ``sequence``
+        and no ``log_partition``.
+        """
         return self.sequence is not None and self.log_partition is None
 
     @property
@@ -402,12 +415,15 @@ class Source(Entry):
 
     @property
     def ordered(self) -> bool:
-        """True if each row has a position in one log that all inputs share."""
+        """True if each row has a position in one log that all inputs of the topology share."""
         return self.order.by_shared_log
 
     @property
     def in_order(self) -> bool:
-        """True if the source has a history and its rows take effect in the order of arrival."""
+        """True if the source has a history and is declared to be in the order of arrival
+        (``RowOrder.by_commit``). Delta and Iceberg tables are. A row with an older time than its
+        key's latest version then takes effect at that version's time.
+        """
         return self.versioned_us is not None and self.order.by_commit
 
     @property
@@ -416,8 +432,10 @@ class Source(Entry):
         return self.versioned_us is not None
 
     def __post_init__(self) -> None:
-        """Raise ``PlanError`` without a key column, for names that occur twice or are reserved, and
-        for types that cannot be kept.
+        """Raise ``PlanError`` without a key column, for names that are reserved or occur twice, and
+        for unsuitable types. Names that differ only in case count as one. Unsuitable are, at any
+        depth, calendar and year-month intervals, and in keys also maps, variants and collated
+        strings.
         """
         operator = self.title
         if not self.key.fields:
@@ -463,7 +481,7 @@ class Derived(RowsNode, Entry):
     """The result of a stage, as another stage reads it.
 
     A join has this input in place of a node that does not run in the join's own stage. A derived
-    table has no history.
+    table has no history. Two are equal if they are of the same node.
     """
 
     @property
@@ -483,8 +501,9 @@ class Derived(RowsNode, Entry):
 
     @property
     def ordered(self) -> bool:
-        """True if each row has a position in one log that all sources below share. False if a delta
-        join is among the nodes below: its results may be ahead of that log.
+        """True if each row has a position in one log that all sources below share, through all
+        stages. False if a delta join is among the nodes below: its results may be ahead of that
+        log.
         """
         nodes = list(self.walk())
         return not any(n.eventual for n in nodes) and all(n.ordered for n in self.origins)
@@ -527,20 +546,24 @@ class JoinNode(Node):
 
     @property
     def name(self) -> str:
-        """The user's name for the join, or a description of the join by its sides."""
+        """The user's name for the join or, without one, its kind and its sides: ``left join of a
+        and b``.
+        """
         return self.label or join_name(self.how, self.left, self.right)
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the join in ``explain``: kind, manner and ``align=``,
-        such as ``left join by key``.
+        """The line of text that describes the join in ``explain``: kind, manner and, if there is
+        one, the time of ``align=``. For instance ``left join by key, aligned up to 5 s``.
         """
         align = "" if self.align_us is None else f", aligned up to {span_as_text(self.align_us)}"
         return f"{self.how} join {self.manner}{align}"
 
     @property
     def manner(self) -> str:
-        """A few words for ``explain`` on how rows of both sides match, such as ``by key``."""
+        """A few words for ``explain`` on how rows of both sides match, such as ``by key``. Each
+        kind of join has its own.
+        """
         raise NotImplementedError
 
     @property
@@ -563,8 +586,8 @@ class JoinNode(Node):
 
     @property
     def longest_align_us(self) -> int | None:
-        """The longest ``align=`` of this join and of its sides in microseconds; None without
-        one.
+        """The longest ``align=`` of this join and of its sides within the stage, in microseconds;
+        None without one.
         """
         spans = (self.align_us, *(node.longest_align_us for node in self.inputs))
         return max((span for span in spans if span is not None), default=None)
@@ -592,26 +615,30 @@ class JoinNode(Node):
         depends on, such as ``on``. ``plan.fingerprint`` adds those of all joins: the sides,
         ``how``, ``align`` and the selection.
 
-        ``text``: turns a column or an expression, and the schema of its row, into text.
+        ``text``: turns a column or an expression, and the schema of its row, into text. Each kind
+        of join overrides this method, which only raises ``NotImplementedError``.
         """
         raise NotImplementedError
 
 
 def join_name(how: How, left: Node, right: Node) -> str:
-    """Return the name of a join without a label in errors, such as ``left join of a and b``."""
+    """Return the name in errors of a join to which the user gave none, such as ``left join of a
+    and b``. ``left``, ``right``: its sides.
+    """
     return f"{how} join of {left.name} and {right.name}"
 
 
 def right_key_name(name: str) -> str:
-    """Return the name that the right key column ``name`` has in the key of a join's result, such as
-    ``right_id``.
+    """Return the name that the right key column ``name`` has in the key of a join's result that has
+    both keys: ``right_`` and the name.
     """
     return f"right_{name}"
 
 
 def with_right_key(left: StructType, right: StructType) -> StructType:
-    """Return a key of both sides: the left columns, then the right columns renamed by
-    ``right_key_name``. The right columns are nullable.
+    """Return the key of a join's result that has both keys: the columns of ``left``, then those of
+    ``right`` with ``right_`` before their names. The right columns are nullable. Repeated names are
+    not checked.
     """
     theirs = (StructField(right_key_name(f.name), f.dataType, True) for f in right)
     return StructType([*left.fields, *theirs])
@@ -621,7 +648,8 @@ def changelog_schema(node: Node) -> StructType:
     """Return the columns of a node's changelog: key, values, ``_change``, ``_timestamp``,
     ``_position``. Values may be null, for a delete; the last three may not.
 
-    ``_change`` is ``upsert`` or ``delete``.
+    ``_change`` is the text ``upsert`` or ``delete``. ``_timestamp`` is the event time of the
+    change, and ``_position`` a bigint that orders the changes of one key.
     """
     return StructType(
         [

@@ -14,10 +14,11 @@ from dovetail.plan.views import split_result_views, views_of
 
 
 def refuse_random_state(result: Node) -> None:
-    """Raise ``PlanError`` for the first column with random values, such as ``rand()``, that state
-    stores, or that is a key of ``result``.
+    """Raise ``PlanError`` for the first column with random values, such as ``rand()``, in state or
+    in the key of ``result``, a topology's result.
 
-    Values computed after all state may be random, since each emission of a row writes them anew.
+    Values computed after all state, by the last selection or the views behind it, may be random. A
+    repeated micro-batch would write them anew under the same key.
     """
     computed, views = split_result_views(result)
     last = set(_nodes_after_state(computed))
@@ -30,11 +31,11 @@ def refuse_random_state(result: Node) -> None:
 
 
 def _nodes_after_state(node: Node) -> Iterator[Node]:
-    """Yield the nodes of the stage that computes ``node`` whose values are computed after all
-    state.
+    """Yield the nodes of the stage that computes ``node`` whose values state does not store:
+    ``node`` and the nodes below it in the stage. A node may come twice.
 
-    These are the nodes of the stage without its inputs. Of an input that is a stream of a source,
-    they are also its views, as the stage does not store them.
+    The stage's inputs are left out, but for one kind: of an input that is a stream and no stage's
+    result, its views are yielded. The source below these views is not.
     """
     if not isinstance(node, Entry):
         yield node

@@ -31,10 +31,11 @@ SIDES = ("left", "right")
 
 
 def select_all(operator: str, left: Node, right: Node) -> tuple[Selected, ...]:
-    """Return all value columns of the left side, then all of the right side, each under its name.
+    """Return all value columns of the left side, then all of the right side, each under its name
+    and with its side as origin.
 
-    ``operator``: the join in errors. Raises ``PlanError`` if a name is on both sides, or if a value
-    column of either side has the name of a left key column. Case is ignored.
+    ``operator``: the join in errors. Raises ``PlanError`` for a name among the values of both
+    sides, and for a value column of either side with a left key column's name. Case is ignored.
     """
     shared = {name.lower() for name in left.values.names} & {n.lower() for n in right.values.names}
     if shared:
@@ -65,16 +66,20 @@ def resolve_selection(
     repeatable: bool = False,
 ) -> tuple[tuple[Selected, ...], StructType]:
     """Check a selection against the joined row of ``left`` and ``right``. Return the selected
-    columns and their fields, in the order of the selection.
+    columns and their fields, in the order of the selection; the fields are nullable. A ``Selected``
+    has a name and either a side with its column (``ref``) or an expression (``column``).
 
-    Key columns that the result has anyway are left out. ``operator``: the join in errors. ``how``:
-    the kind of join. ``one_key``:
-    True if both sides have the same key. A key column of a side that may be missing is then an
-    expression, null if the side is missing.
+    ``selection``: names such as ``"left.x"`` or ``"x"`` and expressions, or a mapping of new names
+    to such. ``"x"`` is a left key column, or a value column that only one side has; a right key
+    column needs ``"right."``. Key columns that the result has anyway are left out. ``operator``:
+    the join in errors. ``how``: the kind of join.
 
-    ``repeatable``: True if expressions must make the same value of a row each time. Raises
-    ``PlanError`` for unknown, ambiguous, reserved and duplicate names, and for an expression that
-    Spark does not resolve. Expressions need a Spark session; without one it is raised, too.
+    ``one_key``: True if both sides have the same key, so that the result's key is filled if one
+    side is missing. A key column that is named with a side then becomes an expression if ``how``
+    lets that side be missing. It is null without that side. ``repeatable``: True if expressions
+    must make the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous,
+    reserved and duplicate names, and for an expression that Spark does not resolve. Expressions
+    need a Spark session; without one it is raised, too.
     """
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()
@@ -106,8 +111,10 @@ def resolve_selection(
 
 
 def _is_key_column(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
-    """Say whether a selected column is a key column, which the result has anyway: a left key or,
-    with ``one_key``, its right counterpart under the left name.
+    """Return True if a selected column is a key column under its name, which the result has anyway.
+
+    This is a left key column or, with ``one_key``, the right key column at the same position, under
+    the left name. Expressions and renamed key columns give False.
     """
     if selected.ref is None or selected.name not in left.key.names:
         return False
@@ -119,12 +126,13 @@ def _is_key_column(selected: Selected, left: Node, right: Node, *, one_key: bool
 
 
 def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:
-    """Return the schema of the joined row of ``left`` and ``right``, and the side and column behind
-    each of its plain names.
+    """Return the schema of the joined row of ``left`` and ``right``, and a dict of its plain names:
+    by each, the side (``"left"`` or ``"right"``) and the column behind it.
 
-    The row has the key of ``left``, a struct for each side, then the plain names, left ones first.
-    A plain name is a value column that only one side has, and that is no key column of ``left`` and
-    no side's name. Names that differ only in case count as equal.
+    The row has the key of ``left``, the structs ``left`` and ``right``, then the plain names, left
+    ones first. A struct has a side's key and values. A plain name is a value column that only one
+    side has, and that is no key column of ``left`` and no side's name. Names that differ only in
+    case count as equal.
     """
     plain: dict[str, tuple[str, str]] = {}
     taken = {name.lower() for name in (*left.key.names, *SIDES)}
@@ -143,13 +151,14 @@ def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, t
 def _column_by_text(
     operator: str, left: Node, right: Node, how: How, name: str | None, text: str
 ) -> Selected:
-    """Return the result column for a text such as ``"left.x"`` or ``"x"``. ``operator``: the join
-    in errors. ``name``: the result's name, None for the column's.
+    """Return the result column for ``text``, such as ``"left.x"`` or ``"x"``. ``operator``: the
+    join in errors. ``name``: the result's name, None for the column's.
 
     A key column that is named with a side becomes an expression if ``how`` lets that side be
-    missing. A plain name of a key column is the left one. Raises ``PlanError`` for an unknown
-    column, and for a value column that is on both sides. An expression without a Spark session
-    raises it, too.
+    missing. A name without a side means the left key column of that name, else the value column of
+    the one side that has it. A right key column is found only with ``right.`` before its name.
+    Raises ``PlanError`` for an unknown column, and for a value column that is on both sides. An
+    expression without a Spark session raises it, too.
     """
     side, dot, column = text.partition(".")
     nodes = dict(zip(SIDES, (left, right), strict=True))
@@ -185,11 +194,12 @@ def _resolve_expressions(
     repeatable: bool,
 ) -> tuple[tuple[Selected, ...], dict[str, StructField]]:
     """Resolve the expressions of a selection over the joined row of ``left`` and ``right``. Return
-    all selected columns in order, each with its name, and the fields of the computed ones by name.
+    all of ``selected`` in order, expressions under their names, and the fields of these by name.
 
-    ``operator``: the join in errors. Spark resolves expressions on an empty joined row.
-    ``repeatable``: True to refuse expressions that depend on chance or the time. Raises
-    ``PlanError`` with Spark's complaint, and if there is no Spark session.
+    ``operator``: the join in errors. ``selected``: expressions may have an empty name, for the one
+    that Spark gives. Spark resolves them over a frame without rows. ``repeatable``: True to refuse
+    expressions that depend on chance or the time. Raises ``PlanError`` with Spark's complaint, and
+    if there is no Spark session.
     """
     row, _ = joined_row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -214,13 +224,14 @@ def computed_field(
     *,
     repeatable: bool = False,
 ) -> StructField:
-    """Return the field of the expression ``column`` over a row, as Spark resolves it
-    (``field_of``).
+    """Return the name and type of the expression ``column`` over a row, as Spark resolves it. The
+    field is nullable at every depth.
 
-    ``operator``, ``argument``, ``remedy``: for errors. ``row``: the schema of the row.
-    ``repeatable``: True to refuse an expression that depends on chance or the time. Without it, a
-    random expression is marked in the field's metadata, for ``refuse_random``. Raises ``PlanError``
-    with Spark's complaint, and if there is no Spark session.
+    ``operator``, ``argument``, ``remedy``: subject, argument and advice in errors. ``row``: the
+    schema of the row. ``repeatable``: True to refuse an expression that depends on chance or the
+    time. Without it, a random expression is marked in the field's metadata, for ``refuse_random``.
+    Raises ``PlanError`` with Spark's complaint, and if there is no Spark session. Aggregates,
+    windows, generators and expressions of several columns are refused, too.
     """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
@@ -244,8 +255,8 @@ def session_for(operator: str, argument: str) -> SparkSession:
 
 
 def _plain_column_field(left: Node, right: Node, selected: Selected) -> StructField:
-    """Return the field of a selected column that is no expression: its type on its side, its name
-    in the selection, nullable.
+    """Return the field of a selected column that is no expression. It is nullable, and has the name
+    in the selection and the type of the column on its side, a key or a value.
     """
     assert selected.ref is not None
     side, name = selected.ref

@@ -19,7 +19,9 @@ _FORMATS_WITHOUT_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-mi
 
 @dataclass(frozen=True)
 class SparkSource:
-    """One source of a Spark plan. Two leaves are equal if Spark takes both for one source."""
+    """One streaming source in the plan of a Spark frame. Two are equal if they have the same
+    relation: Spark takes both for one source.
+    """
 
     relation: Any
     """The relation in the frame's plan."""
@@ -30,18 +32,20 @@ class SparkSource:
 
     @property
     def folder(self) -> str | None:
-        """The path that is read, which may be a pattern; None without a path."""
+        """The path that is read, from the option ``path``, which may be a pattern. None without."""
         return self.options.get("path")
 
     @property
     def of_files(self) -> bool:
-        """True if the source reads each file of a folder once."""
+        """True if the source reads each file of a folder once: it has a path, and its format is
+        none of Delta, Kafka, rate and socket.
+        """
         return self.folder is not None and self.format not in _FORMATS_WITHOUT_FILES
 
 
 def spark_sources_of(frame: DataFrame) -> list[SparkSource]:
-    """Return the streaming sources of a frame, in the order of its plan; none for a frame that does
-    not stream.
+    """Return the streaming sources of a frame, in the order of its plan. A source that the plan has
+    several times comes each time. The list is empty for a frame that does not stream.
     """
     if is_remote(frame.sparkSession):
         untyped_frame: Any = frame
@@ -51,10 +55,11 @@ def spark_sources_of(frame: DataFrame) -> list[SparkSource]:
 
 
 def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source, SparkSource]]:
-    """Yield each pair of an input and a Spark source that its frame reads, in order. A Spark source
-    that several inputs read comes with each. Inputs that are static or without a frame are skipped.
+    """Yield each pair of an input and a streaming Spark source that its frame reads: inputs in the
+    order of ``sources``, each one's Spark sources in the order of its plan.
 
-    ``sources``: the inputs.
+    A Spark source that several inputs read comes with each. Inputs that are static or without a
+    frame are skipped.
     """
     for source in sources:
         if source.frame is not None and not source.static:
@@ -63,9 +68,10 @@ def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source,
 
 
 def is_limited(frame: DataFrame) -> bool:
-    """Say whether a micro-batch of a frame may leave available rows unread. It may if any of its
-    sources has ``maxOffsetsPerTrigger``, ``maxFilesPerTrigger`` or ``maxBytesPerTrigger``. False
-    for a frame that does not stream.
+    """Return True if a micro-batch of ``frame`` may leave available rows unread.
+
+    It may if one of its sources has the option ``maxOffsetsPerTrigger``, ``maxFilesPerTrigger`` or
+    ``maxBytesPerTrigger``. False for a frame that does not stream.
     """
     if not frame.isStreaming:
         return False
@@ -73,26 +79,27 @@ def is_limited(frame: DataFrame) -> bool:
     return any(limit in leaf.options for leaf in spark_sources_of(frame) for limit in limits)
 
 
-def source_folder_numbers(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
-    """Return the numbers of the folders in which Spark keeps what each leaf has read: a list per
-    read, a number per leaf.
+def source_folder_indices(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
+    """Return the indices of the folders in a checkpoint in which Spark keeps what each of its
+    sources has read: a list for each of ``reads``, an index for each of its Spark sources.
 
-    ``reads``: the leaves of each read, in the order of a plan's reads. Leaves are numbered from 0
-    as they first come, and equal leaves share a number.
+    ``reads``: the Spark sources of each input of a plan, in the plan's order. They are counted from
+    0 as they first come, and equal ones share an index.
 
     >>> a, b = SparkSource("a", "json", {}), SparkSource("b", "json", {})
-    >>> source_folder_numbers([[a, b], [a], [b]])
+    >>> source_folder_indices([[a, b], [a], [b]])
     [[0, 1], [0], [1]]
     """
-    numbers: dict[SparkSource, int] = {}
-    return [[numbers.setdefault(leaf, len(numbers)) for leaf in leaves] for leaves in reads]
+    index_of: dict[SparkSource, int] = {}
+    return [[index_of.setdefault(leaf, len(index_of)) for leaf in leaves] for leaves in reads]
 
 
 def _source_of_relation(relation: Any) -> SparkSource:
-    """Return the source of a streaming relation, a leaf of the plan of a classic session.
+    """Return the source of a streaming relation, a JVM object: a leaf of the plan of a session
+    without Spark Connect.
 
     Names of options are in lower case. A relation that is neither of Spark's two kinds of streaming
-    relations has no options, and its node's name as format.
+    relations has no options, and its node's name in lower case as format.
     """
     if relation.getClass().getName().endswith(_V1):
         source = relation.dataSource()
@@ -111,14 +118,16 @@ def _source_of_relation(relation: Any) -> SparkSource:
 
 
 def _short_format_name(name: str) -> str:
-    """Return a format's name in lower case; for a class, the last part of its name."""
+    """Return a format's name in lower case. Of a name with dots, a class, return the last part."""
     return name.rpartition(".")[2].lower()
 
 
 def _sources_of_connect_plan(plan: Any) -> Iterator[SparkSource]:
     """Yield the streaming sources in ``plan``, a logical plan of Spark Connect's client, in the
-    plan's order; nothing if there are none. Names of options are in lower case. A reader's path
-    counts as the option ``path`` unless that is given.
+    plan's order; nothing if there are none.
+
+    Names of options are in lower case. A reader's first path counts as the option ``path`` unless
+    that is given. A reader without a format is one of ``parquet``.
     """
     if getattr(plan, "_is_streaming", False) and hasattr(plan, "_format"):
         options = {name.lower(): str(value) for name, value in (plan._options or {}).items()}  # noqa: SLF001

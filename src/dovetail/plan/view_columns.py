@@ -36,12 +36,14 @@ class FieldOf:
     field: str
 
     def column(self) -> Column:
-        """Return the field as a Spark expression, null where the struct is null."""
+        """Return the field as a Spark expression over a row with the struct column; null where the
+        struct is null.
+        """
         return F.col(quoted(self.struct)).getField(self.field)
 
     def array(self, rows: pa.Table) -> pa.Array:
         """Return the field's value in each row of ``rows``, in order; null where the struct is
-        null.
+        null. ``rows`` must have the struct column.
         """
         return pc.struct_field(rows.column(self.struct).combine_chunks(), [self.field])
 
@@ -53,8 +55,8 @@ needs no Spark session.
 
 
 def column_of(item: ColumnItem) -> Column:
-    """Return the Spark expression for the origin of a view's column: a name, an expression, or
-    another origin.
+    """Return a Spark expression for the origin of a view's column: a name becomes a reference, an
+    expression stays as it is, a constant and a struct's field are built. Nothing is resolved yet.
     """
     if isinstance(item, str):
         return F.col(quoted(item))
@@ -62,8 +64,9 @@ def column_of(item: ColumnItem) -> Column:
 
 
 def array_of(rows: pa.Table, item: ColumnItem) -> pa.ChunkedArray | pa.Array:
-    """Return the values of ``item``, one for each row: a column of ``rows`` by name, a constant, or
-    a field of a struct. ``item`` must not be an expression, so no Spark session is needed.
+    """Return the values of ``item``, the origin of a view's column, one for each row of ``rows`` in
+    order: a column by name, a constant, or a field of a struct. ``item`` must not be an expression
+    (an assertion), so no Spark session is needed.
     """
     assert not isinstance(item, Column), "an expression"
     return rows.column(item) if isinstance(item, str) else item.array(rows)

@@ -43,9 +43,10 @@ leaves the row out, counts it in the metric ``<name>.failed``, and makes it a de
 class View(Entry):
     """The rows of ``node``, each mapped by itself, without state.
 
-    A table's row that does not meet the condition becomes a tombstone. The view does not know
-    whether the key had a row before, so it emits spurious tombstones. So does a view that leaves
-    out failing rows of another stage: the deletions of these rows still come.
+    A table's row that does not meet the condition becomes a tombstone, which deletes the key's row.
+    The view does not know whether the key had a row before, so it emits spurious tombstones: those
+    of keys without a row. So does a view that leaves out failing rows of another stage: the
+    deletions of these rows still come.
     """
 
     node: Entry
@@ -75,17 +76,25 @@ class View(Entry):
 
     @property
     def checks(self) -> bool:
-        """True if the view sees each change, since it leaves out or counts single rows."""
+        """True if the view needs each change, not just a key's last one in a micro-batch, because
+        it counts single rows. This view does if it makes dead letters of rows on which an
+        expression fails. An expectation (``expect``), which is a kind of view, always does.
+        """
         return self.letters is not None
 
     @property
     def drops(self) -> bool:
-        """True if the view leaves out rows as if they had never arrived."""
+        """True if the view may leave out rows as if they had never arrived: here those that become
+        dead letters. An expectation that only warns counts rows (``checks``) and leaves none out. A
+        row that does not meet ``condition`` is no such row: in a table it deletes its key's row.
+        """
         return self.letters is not None
 
     @property
     def row_by_row(self) -> bool:
-        """True if the view makes at most one row of each row, by expressions alone."""
+        """True if the view makes at most one row of each row, by expressions alone. False if it
+        explodes an array or queries a store.
+        """
         return self.exploded is None and not self.asks
 
     @property
@@ -102,8 +111,9 @@ class View(Entry):
 
     @property
     def _operation(self) -> str:
-        """The view's operation in words, for ``explain``. Of several operations it names the first:
-        a condition, an array, stream or table, another key, else the columns.
+        """The view's operation in words, for ``explain``, such as ``where amount > 0``. Of several
+        operations it names the first: a condition, an exploded array, a change between stream and
+        table, another key, else the selection of columns.
         """
         if self.condition is not None:
             return f"where {item_as_text(self.condition)}"
@@ -124,17 +134,22 @@ class View(Entry):
 
     @property
     def base(self) -> Source | Derived:
-        """The source, or the result of another stage, below all views."""
+        """The source, or the result of another stage, below this view and all others."""
         return self.node.base
 
     @property
     def ordered(self) -> bool:
-        """True if each row has a position in one log that all inputs share."""
+        """True if each row of the viewed node has a position in one log that all inputs of the
+        topology share.
+        """
         return self.node.ordered
 
     @property
     def null_keys(self) -> bool:
-        """True if a row's key may contain nulls. A stream read as a table has no null keys."""
+        """True if a row's key may contain nulls because one of the viewed node may. A stream read
+        as a table has no null keys. Nulls that the view's own expressions make in a key do not
+        count: the stage that reads the view drops such rows, or matches them with nothing.
+        """
         return self.node.null_keys and (self.stream or not self.node.stream)
 
     @property
@@ -146,8 +161,8 @@ class View(Entry):
 
     @property
     def in_order(self) -> bool:
-        """True for a table that has a history and whose changes arrive in the order of their
-        times.
+        """True for a table that has a history and whose changes of a key take effect in the order
+        in which they arrive.
         """
         return not self.stream and self.node.in_order
 
@@ -169,12 +184,18 @@ class View(Entry):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the viewed node, the condition and the origin of each column.
+        """Return the view's part of a fingerprint as JSON data, with five names: ``view`` (the
+        viewed node), ``stream``, ``where``, ``columns`` and ``exploded``.
 
-        ``describe``: describes the node and makes texts of expressions. ``needed``: the columns
-        that are read, or None for all. Unread columns are left out, and so are the columns of the
-        node that only they use. A view with ``letters`` has all, since each may fail. ``whole``
-        changes nothing.
+        ``columns`` has a pair [name, text of the origin] for each column, key first. ``where`` is
+        the condition's text. ``exploded`` is the index of the exploded array in ``View.columns``,
+        from 0 with key columns counted, even if ``columns`` here has fewer. Both are None without
+        one.
+
+        ``describe``: describes the node and makes texts of expressions. ``needed``: the names of
+        the value columns that are read, None for all; unknown names are ignored. Unread columns are
+        left out, and so are the node's columns that only they use. A view that makes dead letters
+        (``View.letters``) has all, since each may fail. ``whole`` changes nothing.
         """
         row = expression_row(self.node)
         where = None if self.condition is None else describe.text(self, self.condition, row)
@@ -201,8 +222,9 @@ class View(Entry):
 
 
 def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
-    """Return the text of one column of a view, for fingerprints. ``item``: the origin of the
-    column. ``describe`` makes the text of names and expressions.
+    """Return the text of one column of ``view``, for fingerprints. ``item``: the origin of the
+    column, a name, an expression, a constant or a field of a struct. ``describe``: makes the text
+    of names and expressions over a row of the viewed node.
     """
     if isinstance(item, Constant):
         return f"text {item.value}"
@@ -215,9 +237,13 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
     """Return the rows of ``node`` that meet a condition as a view. A table's other rows are
     deleted, a stream's other records left out. Null does not meet a condition.
 
-    ``condition``: a boolean column, an expression, or SQL. ``errors``: the effect of a row on which
-    it fails. Raises ``PlanError`` if the condition is random, not boolean or not resolved, and for
-    a node that ``view_input`` refuses.
+    ``condition``: the name of a boolean column, an expression, or SQL. ``errors``: ``"fail"`` stops
+    the query at a row on which an expression fails. ``"dead_letter"`` leaves the row out as if it
+    had never come, so a table's former row stays. It becomes a dead letter.
+
+    Raises ``PlanError`` if the condition is random, not boolean or not resolved, or needs a Spark
+    session and there is none. So it does for a join of histories (``late="history"``), and for a
+    stream that withdraws records (``unmatched="retract"``).
     """
     name = f"where of {node.name}"
     source = view_input(name, node)
@@ -226,11 +252,12 @@ def where(node: Node, condition: str | Column, errors: Errors = "fail") -> View:
 
 
 def condition_over(name: str, source: Entry, condition: str | Column) -> str | Column:
-    """Return ``condition`` if it is the name of a boolean column of ``source``, else the condition
-    as an expression. A text that is no column's name is SQL.
+    """Return ``condition`` unchanged if it is the name of a column of ``source``, else the
+    condition as an expression. A text that is no column's name, case included, is SQL.
 
-    ``name``: the operator in errors. Raises ``PlanError`` if the condition is random, not boolean,
-    or not resolved by Spark. An expression without a Spark session raises it, too.
+    ``name``: the operator in errors. An expression may read the key, the values and
+    ``_timestamp``. Raises ``PlanError`` if the condition is random, not boolean, or not resolved by
+    Spark. An expression without a Spark session raises it, too.
     """
     column = condition
     if isinstance(condition, str) and condition in source.row.names:
@@ -258,17 +285,20 @@ def select_columns(
 ) -> View:
     """Return a view of ``node`` with the key and the given value columns, ``columns`` first.
 
-    ``columns``: names or expressions. ``named``: new names and their columns or expressions. Key
-    columns named as such are not repeated. ``errors``: the effect of a row on which an expression
-    fails.
+    ``columns``: names or expressions over the row of ``node``. ``named``: by each new name, a
+    column's name or an expression. A key column selected under its own name is not repeated, and
+    under another name it is a value as well. ``errors``: ``"fail"`` stops the query at a row on
+    which an expression fails. ``"dead_letter"`` leaves the row out as if it had never come, so a
+    table's former row stays.
 
     Raises ``PlanError`` for unknown, reserved and repeated names, for an expression that Spark does
-    not resolve, and for a node that ``view_input`` refuses.
+    not resolve, and for one without a Spark session. So it does for a join of histories
+    (``late="history"``), and for a stream that withdraws records (``unmatched="retract"``).
     """
     name = f"select of {node.name}"
     source = view_input(name, node)
-    values = [_named_item(name, "one of columns", source, None, item) for item in columns]
-    values += [_named_item(name, f"{new}=", source, new, item) for new, item in named.items()]
+    values = [_new_column(name, "one of columns", source, None, item) for item in columns]
+    values += [_new_column(name, f"{new}=", source, new, item) for new, item in named.items()]
     non_key = [(field, item) for field, item in values if not _is_key_column(source, field, item)]
     view = replace(_build_view(name, source, _key_items(source), non_key), chosen=True)
     return _with_dead_letters(name, view, errors)
@@ -284,10 +314,15 @@ def with_columns(
     """Return a view of all columns of ``node``, with those in ``named`` added at the end or
     replaced where they are.
 
-    ``named``: a column's name or an expression by the new column's name. ``errors``:
-    ``"dead_letter"`` leaves out rows on which an expression fails, ``"fail"`` stops the
-    query. ``call``: the user's call, for errors. Raises ``PlanError`` if a key column would be
-    replaced, and else as ``select_columns`` does.
+    ``named``: by the new column's name, a column's name or an expression over the row of ``node``,
+    as it was before. ``errors``: ``"fail"`` stops the query at a row on which an expression fails.
+    ``"dead_letter"`` leaves the row out as if it had never come, so a table's former row stays.
+    ``call``: the user's call, for errors.
+
+    Raises ``PlanError`` if a key column would be replaced, for unknown, reserved and repeated
+    names, and for an expression that does not resolve. Also for an expression without a Spark
+    session, a join of histories (``late="history"``), and a stream that withdraws records
+    (``unmatched="retract"``).
     """
     name = f"{call} of {node.name}"
     source = view_input(name, node)
@@ -298,7 +333,7 @@ def with_columns(
     columns: dict[str, tuple[StructField, str | Column]] = {
         f.name: (f, f.name) for f in source.values
     }
-    columns |= {new: _named_item(name, f"{new}=", source, new, item) for new, item in named.items()}
+    columns |= {new: _new_column(name, f"{new}=", source, new, item) for new, item in named.items()}
     return _with_dead_letters(
         name, _build_view(name, source, _key_items(source), [*columns.values()]), errors
     )
@@ -306,10 +341,10 @@ def with_columns(
 
 def drop_columns(node: Node, names: Sequence[str]) -> View:
     """Return a view of all columns of ``node`` but ``names``, in their order. No names give all
-    columns.
+    columns; a name may come twice.
 
-    Raises ``PlanError`` for key columns and unknown names, and for a node that ``view_input``
-    refuses.
+    Raises ``PlanError`` for key columns and unknown names. So it does for a join of histories
+    (``late="history"``), and for a stream that withdraws records (``unmatched="retract"``).
     """
     name = f"drop of {node.name}"
     source = view_input(name, node)
@@ -326,8 +361,9 @@ def rename_columns(node: Node, names: Mapping[str, str]) -> View:
     """Return a view of all columns of ``node``, key columns included, in their order, with new
     names. ``names``: the new names by the old ones. Columns that are not in it keep their names.
 
-    Raises ``PlanError`` for unknown, reserved and repeated names, and for a node that
-    ``view_input`` refuses.
+    Raises ``PlanError`` for an unknown old name, and for new names that are empty, reserved or
+    repeated. So it does for a join of histories (``late="history"``), and for a stream that
+    withdraws records (``unmatched="retract"``).
     """
     name = f"rename of {node.name}"
     source = view_input(name, node)
@@ -350,11 +386,18 @@ def rows_under_key(
     """Return a view of the rows of ``node`` under another key. Columns of the former key that the
     new key does not use become values, before the other values.
 
-    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
-    behind these. ``errors``: the effect of a row on which an expression fails.
+    Each row is mapped by itself, which suits a stream. In a table, a row whose new key changes is
+    not deleted under its earlier one, and two rows may have the same new key. A row with a null in
+    the new key is in the view; the stage that reads the view drops it, or matches it with nothing.
 
-    Raises ``PlanError`` if no column is named, or one twice. So it does for key columns that are
-    random or of an unsuitable type, and else as ``select_columns`` does.
+    ``columns``: existing columns of the new key. ``named``: further key columns behind these, each
+    with a column's name or an expression. ``errors``: ``"fail"`` stops the query at a row on which
+    an expression fails, ``"dead_letter"`` leaves the row out as if it had never come.
+
+    Raises ``PlanError`` if no column is named, or one twice, and for unknown or reserved names. So
+    it does for key columns that are random, not resolved, or of an unsuitable type such as a map.
+    It refuses an expression without a Spark session, a join of histories (``late="history"``), and
+    a stream that withdraws records (``unmatched="retract"``).
     """
     name = f"key_by of {node.name}"
     source = view_input(name, node)
@@ -362,7 +405,7 @@ def rows_under_key(
     if not key_items or len(key_items) < len(columns) + len(named):
         raise PlanError(name, "key_by() names no column or one twice", "Name each once")
     key = [
-        _named_item(name, f"{new}=" if new in named else "one of columns", source, new, item)
+        _new_column(name, f"{new}=" if new in named else "one of columns", source, new, item)
         for new, item in key_items.items()
     ]
     used = [item for _, item in key if isinstance(item, str)]
@@ -371,10 +414,10 @@ def rows_under_key(
 
 
 def changes_as_stream(node: Node) -> View:
-    """Return the changes of the table ``node`` as a stream: each change is a record, and a deletion
-    is a record without a value. Left out are late changes of a versioned table, and tombstones that
-    views have added for keys without a row. Raises ``PlanError`` for a table that corrects the
-    past.
+    """Return the changes of the table ``node`` as a stream with the same columns: each change is a
+    record, and a deletion is a record without a value. Left out are late changes of a versioned
+    table, and tombstones that views have added for keys without a row. Raises ``PlanError`` for a
+    join of histories (``late="history"``), which emits corrections of past rows.
     """
     name = f"to_stream of {node.name}"
     refuse_corrected(name, node)
@@ -382,19 +425,21 @@ def changes_as_stream(node: Node) -> View:
 
 
 def last_records_as_table(node: Node) -> View:
-    """Return the last record of each key of the stream ``node`` as a table. A last record without a
-    value deletes the key's row. Raises ``PlanError`` for a stream that takes records back.
+    """Return the last record of each key of the stream ``node`` as a table: the last in the
+    stream's own order, not by event time. A last record without a value deletes the key's row.
+    Records with a null in the key are in no table; the stage that reads it drops and counts them.
+    Raises ``PlanError`` for a stream that withdraws records (``unmatched="retract"``).
     """
     return _unchanged_view(view_input(f"to_table of {node.name}", node), stream=False)
 
 
 def explode_records(node: Node, column: str) -> View:
     """Return a view of the stream ``node`` with a record for each element of the array ``column``,
-    in the array's order. The element takes the array's place. An array that is null or empty gives
-    no record.
+    in the array's order. The element takes the array's place, under the array's name. An array that
+    is null or empty gives no record.
 
-    Raises ``PlanError`` if the column is unknown, a key, or no array, and for a node that
-    ``view_input`` refuses.
+    Raises ``PlanError`` if the column is unknown, a key, or no array, and for a stream that
+    withdraws records (``unmatched="retract"``).
     """
     name = f"explode of {node.name}"
     source = view_input(name, node)
@@ -419,22 +464,24 @@ _FieldItems: TypeAlias = Sequence[tuple[StructField, ColumnItem]]
 
 
 def view_input(name: str, node: Node) -> Entry:
-    """Return a node as the input of a view: an entry as it is, another node as the result of its
-    stage.
+    """Return a node as the input of a view: a source, a stage's result or a view as it is, another
+    node as the result of its stage (``Derived``).
 
-    ``name``: the view in errors. Raises ``PlanError`` for a table that corrects the past, and for a
-    stream that takes records back.
+    ``name``: the view in errors. Raises ``PlanError`` for a join of histories (``late="history"``),
+    which emits corrections of past rows. So it does for a stream that withdraws records it has
+    emitted (a join with ``unmatched="retract"``).
     """
     refuse_corrected(name, node)
     return side_as_input(name, node)
 
 
 def join_with_dead_letters(join: JoinNode, errors: Errors) -> Node:
-    """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``: the join
-    returns its whole joined row, and a view of it computes the selection.
+    """Return the join, with failing rows left out if ``errors`` is ``"dead_letter"``: a view that
+    computes the selection of ``join`` from a copy of the join that returns its whole joined row.
 
     With ``"fail"``, or if it selects by names only, which cannot fail, the join is returned
-    unchanged. Else ``PlanError`` is raised for a join that ``view_input`` refuses.
+    unchanged. Else ``PlanError`` is raised for a join of histories (``late="history"``), and for a
+    join that withdraws records (``unmatched="retract"``).
     """
     if errors == "fail" or all(item.column is None for item in join.select):
         return join
@@ -456,12 +503,13 @@ def joined_row_view(
     select: Sequence[Selected],
     values: StructType,
 ) -> View:
-    """Return the view that computes a selection from a joined row, under the key of the join.
+    """Return the view that computes the selection ``select`` from a joined row, under the key of
+    the join.
 
-    ``name``: the join in errors. ``joined``: the joined row, with a struct for each side.
-    ``plain``: columns of the joined row, each with the side and the column that it equals.
-    ``values``: the result's value columns, one for each of ``select``. Raises ``PlanError`` if they
-    have reserved or repeated names.
+    ``name``: the join in errors. ``joined``: the node with the joined rows: a key, the structs
+    ``left`` and ``right``, and plain columns. ``plain``: by each plain column's name, its side,
+    ``"left"`` or ``"right"``, and its column there. ``values``: the fields of ``select``, in the
+    same order. Raises ``PlanError`` if they have reserved or repeated names, or a key column's.
     """
     names = {ref: column for column, ref in plain.items()}
     items = [names.get(item.ref or ("", "")) or _item_of_selected(item) for item in select]
@@ -470,7 +518,7 @@ def joined_row_view(
 
 def _item_of_selected(selected: Selected) -> Column:
     """Return a value column of a join as an expression over the joined row: the user's expression,
-    or a field of a side's struct. The field is null if the side has no row.
+    or a field of the struct ``left`` or ``right``. The field is null if the side has no row.
     """
     if selected.column is not None:
         return selected.column
@@ -481,8 +529,8 @@ def _item_of_selected(selected: Selected) -> Column:
 
 def with_name_in_key(node: Node, column: str) -> View:
     """Return a view of the table ``node`` with the table's name, as text, in a new last key column
-    ``column``. Values stay as they are. Raises ``PlanError`` if ``column`` is reserved or the name
-    of a column.
+    ``column``. Values stay as they are. Raises ``PlanError`` if ``column`` is empty, reserved or
+    the name of a column, and for a join of histories (``late="history"``).
     """
     name = f"union of {node.name}"
     source = view_input(name, node)
@@ -493,8 +541,11 @@ def with_name_in_key(node: Node, column: str) -> View:
 
 def struct_fields(name: str, node: Node, struct: str) -> View:
     """Return a view of the key of ``node`` and, as values, the fields of its value column
-    ``struct``, which must be a struct. The other values are left out. ``name``: the operator in
-    errors. Raises ``PlanError`` if a field has a reserved name or that of a key column.
+    ``struct``, which must be a struct. They are null where it is. The other values are left out.
+
+    ``name``: the operator in errors. Raises ``PlanError`` if a field has a reserved name or that of
+    a key column. Also for a join of histories (``late="history"``), and for a stream that withdraws
+    records (``unmatched="retract"``).
     """
     source = view_input(name, node)
     row = source.values[struct].dataType
@@ -504,14 +555,17 @@ def struct_fields(name: str, node: Node, struct: str) -> View:
 
 
 def columns_read_by(text: str, node: Node) -> set[str]:
-    """Return the names of the columns of ``node`` that occur as words in ``text``, the text of an
-    expression. They are all columns that the expression reads, and perhaps others.
+    """Return the names of the key and value columns of ``node`` that occur as words in ``text``,
+    the text of an expression, ignoring case. They are all columns that the expression reads, and
+    perhaps others.
     """
     return {name for name in node.row.names if is_named_in(name, text)}
 
 
 def is_named_in(name: str, text: str) -> bool:
-    """Return True if a column's name occurs as a word in an expression's text, ignoring case."""
+    """Return True if the column's ``name`` occurs in the expression ``text`` as a whole word, not
+    within a longer one. Case is ignored.
+    """
     shown = re.escape(name.replace("`", "``"))
     return re.search(rf"(?<!\w){shown}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -520,8 +574,8 @@ def _unchanged_view(
     source: Entry, *, stream: bool | None = None, condition: str | Column | None = None
 ) -> View:
     """Return a view of ``source`` with all columns unchanged. ``stream``: True for a stream, False
-    for a table, None for what the source is. ``condition``: true for the rows to keep, None to keep
-    all.
+    for a table, None for whichever ``source`` is. ``condition``: a column's name or an expression,
+    true for the rows to keep; None to keep all. Nothing is checked.
     """
     return View(
         node=source,
@@ -536,11 +590,12 @@ def _unchanged_view(
 def _build_view(
     name: str, source: Entry, key: _FieldItems, values: _FieldItems, *, exploded: int | None = None
 ) -> View:
-    """Return a view of ``source`` with the given key and values, each a field and its origin.
+    """Return a view of ``source`` with the columns ``key`` and ``values``, each a pair of the
+    view's field and its origin: a name, an expression, a constant or a field of a struct.
 
-    ``name``: the view in errors. ``exploded``: the index of the column, key columns included, whose
-    array gives one row per element; None for none. Raises ``PlanError`` for reserved or repeated
-    names, and for key columns that are random or of an unsuitable type.
+    ``name``: the view in errors. ``exploded``: the index, from 0 with key columns counted, of the
+    column whose array gives one row per element; None for none. Raises ``PlanError`` for empty,
+    reserved or repeated names, and for key columns that are random or of an unsuitable type.
     """
     names = [field.name for field, _ in (*key, *values)]
     refuse_names(name, names, "Give it another name")
@@ -559,37 +614,37 @@ def _build_view(
 
 
 def _with_dead_letters(name: str, view: View, errors: Errors) -> View:
-    """Return the view in a form that leaves out failing rows, if ``errors`` is ``"dead_letter"``
-    and the view has expressions. Otherwise return ``view`` unchanged. ``name``: the operator in
-    dead letters.
+    """Return a copy of ``view`` that leaves out failing rows as dead letters, if ``errors`` is
+    ``"dead_letter"`` and the view has expressions. Otherwise return ``view`` unchanged. ``name``:
+    the operator in dead letters.
     """
     lenient = errors == "dead_letter" and view.computed
     return replace(view, letters=name) if lenient else view
 
 
 def _key_items(source: Entry) -> list[tuple[StructField, ColumnItem]]:
-    """Return the key columns of an input with their fields, each made of the column of the same
-    name.
+    """Return, for each key column of an input in order, its field and its name. The name is the
+    origin of the same column in a view.
     """
     return [(field, field.name) for field in source.key]
 
 
 def _is_key_column(source: Entry, field: StructField, item: str | Column) -> bool:
-    """Return True if ``item`` is the name of a key column and ``field`` has the same name. Such a
-    column is in the result anyway.
+    """Return True if ``item``, the origin of a view's column, names a key column of ``source``
+    that ``field``, the view's, does not rename. Such a column is in the view's key anyway.
     """
     return isinstance(item, str) and item in source.key.names and item == field.name
 
 
-def _named_item(
+def _new_column(
     name: str, argument: str, source: Entry, new: str | None, item: str | Column
 ) -> tuple[StructField, str | Column]:
     """Return the field and the origin of one column of a view.
 
     ``name``, ``argument``: the view and the argument in errors. ``item``: the origin, a column of
-    ``source`` by name or an expression. ``new``: the column's new name; None for that of ``item``.
-    The field of a name is nullable. Raises ``PlanError`` for an unknown name, and for an expression
-    that Spark does not resolve.
+    ``source`` by name or an expression; it is returned unchanged. ``new``: the column's new name;
+    None for that of ``item``. The field is nullable. Raises ``PlanError`` for an unknown name, for
+    an expression that Spark does not resolve, and for one without a Spark session.
     """
     if isinstance(item, str):
         field = known_field(name, argument, item, source.row)
@@ -603,7 +658,8 @@ def _rename_field(field: StructField, name: str) -> StructField:
 
 
 def _expression_field(name: str, argument: str, source: Entry, column: Column) -> StructField:
-    """Return the field of an expression over the rows of an input, as Spark resolves it. Raises
+    """Return the name and type of the expression ``column`` over the rows of ``source``, as Spark
+    resolves it. The field is nullable, and its metadata marks a random expression. Raises
     ``PlanError`` if Spark cannot, and without a Spark session. ``name``, ``argument``: the view and
     the argument in errors.
     """
@@ -612,12 +668,18 @@ def _expression_field(name: str, argument: str, source: Entry, column: Column) -
 
 
 def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
-    """Return the node that the last stage computes, and the views of its result, innermost first.
+    """Return the node that the last stage of ``node`` computes, and the views of the stage's
+    result, innermost first. These views need no state and apply to what the stage emits. For a
+    stage's result (``Derived``) that is its node, with no views.
 
-    The views need no state and apply to what the stage emits. The pair is ``(node, ())`` for a node
-    that is no view, and if a stage of its own must compute the views. Such views are those of a
-    source, and conditions on a table. Others leave out or count single rows, ask a store, or read a
-    stream as a table.
+    The pair is ``(node, ())`` if ``node`` is no view and no stage's result. It is so, too, for a
+    view that needs a stage of its own:
+
+    - a view of a source;
+    - a table's view that may emit tombstones of keys without a row, such as a condition;
+    - a view that counts single rows (``View.checks``), asks a store, or reads a stream as a table.
+
+    One such view among the views of ``node`` is enough.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source):
         return node, ()
@@ -634,26 +696,28 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
 
 
 def views_of(node: Node) -> tuple[View, ...]:
-    """Return the views that a node consists of, from the innermost to the node itself. Empty for a
-    node that is no view.
+    """Return the views that a node consists of, down to the source or stage's result below them,
+    from the innermost to the node itself. Empty for a node that is no view.
     """
     return (*views_of(node.node), node) if isinstance(node, View) else ()
 
 
 def sees_each_change(node: Node) -> bool:
-    """Return True if the node has a view that leaves out or counts single rows
-    (``View.checks``).
+    """Return True if the node is a view that counts single rows (``View.checks``). Return it, too,
+    if a view below it does, down to the source or stage's result. False for a node that is no view.
     """
     return any(view.checks for view in views_of(node))
 
 
 def views_to_base(entry: Entry) -> tuple[Entry, ...]:
-    """Return all views that an input consists of, from the outermost, and last the source or the
-    stage's result below them. Without views it is that alone.
+    """Return all views that an input consists of, from the outermost, ``entry`` itself, and last
+    the source or the stage's result below them. Without views it is that alone.
     """
     return (*reversed(views_of(entry)), entry.base)
 
 
 def expression_row(node: Node) -> StructType:
-    """Return the schema of the row that expressions see: key, values and ``_timestamp``."""
+    """Return the schema of the row that expressions see: the key columns of ``node``, its value
+    columns, and ``_timestamp``, the event time.
+    """
     return StructType([*node.row.fields, StructField(TIMESTAMP, TimestampType())])

@@ -30,7 +30,7 @@ HARMLESS = (
 )
 """Operations that leave a table's rows and columns as they are."""
 COMMITS_MAX = 100
-"""The number of commits up to which they are read for their sizes."""
+"""The most commits that are read for their sizes."""
 
 _ROWS = ("numOutputRows", "numUpdatedRows", "numDeletedRows")
 _MERGED_ROWS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
@@ -41,7 +41,7 @@ class ChangeSize:
     """The size of some commits' changes, as their metrics say it."""
 
     rows: int
-    """The number of rows inserted, updated and deleted."""
+    """The count of rows inserted, updated and deleted."""
     size: int
     """About how many bytes of data files these rows take."""
 
@@ -51,7 +51,7 @@ class DeltaLog:
     """The log of a Delta table at one version, the present one when it was read."""
 
     version: int
-    """The number of the table's present version, 0 for the first one."""
+    """The table's present version, 0 for the first one; -1 if there is no table."""
     table_id: str
     """Delta's own id of the table."""
     properties: dict[str, str]
@@ -63,8 +63,11 @@ class DeltaLog:
 
     @classmethod
     def of(cls, session: SparkSession, location: str) -> DeltaLog:
-        """Return the log of the Delta table in the folder ``location`` at its present version. The
-        table must exist, and the session must be classic.
+        """Read the present version of the log of the Delta table in the folder ``location``, and
+        return it. The object never follows later versions.
+
+        ``location``: the folder's path; without a scheme it is one of Spark's default file system.
+        ``session``: a classic one. Without a table, the version is -1.
         """
         snapshot = jvm.delta_snapshot(session, location)
         feed = snapshot.metadata().configuration().get(FEED)
@@ -78,8 +81,8 @@ class DeltaLog:
 
     @cached_property
     def size(self) -> int:
-        """The bytes of the table's data files at this version. If the log has no checksum file of
-        the version, this runs jobs.
+        """The bytes of the table's data files at this version; 0 without a table. If the log has no
+        checksum file of the version, this runs jobs.
         """
         checksum = self._folder.read(f"{self.version:020d}.crc")
         if checksum is None:
@@ -87,8 +90,8 @@ class DeltaLog:
         return int(json.loads(checksum)["tableSizeBytes"])
 
     def commit(self, version: int) -> dict[str, Any] | None:
-        """Return the record (``commitInfo``) that commit ``version`` has of itself. None if the log
-        no longer has its file, or if the file has no such record.
+        """Return the record (``commitInfo``) that the commit of version ``version`` has of itself.
+        None if the log no longer has its file, or if the file has no such record.
 
         The record has ``operation``, ``operationMetrics``, ``userMetadata`` and more, as Delta
         writes them.
@@ -96,11 +99,13 @@ class DeltaLog:
         return next(_actions(self._commit_lines(version), "commitInfo"), None)
 
     def changes(self, after: int, until: int) -> ChangeSize | None:
-        """Return the size of all changes after version ``after``, exclusive, up to ``until``,
-        inclusive. Both sizes are 0 if the versions are the same.
+        """Return the count of rows changed after version ``after``, exclusive, up to ``until``,
+        inclusive, and the bytes that these rows take. Both are 0 if ``after`` is not below
+        ``until``.
 
-        None if a commit does not say its size, if the log no longer has its file, or for more than
-        ``COMMITS_MAX`` commits.
+        None if the log lacks the file of one of these commits, or if it does not say its size.
+        None, too, for more than ``COMMITS_MAX`` commits. Rows that several commits change count
+        several times.
         """
         if until - after > COMMITS_MAX:
             return None
@@ -111,10 +116,12 @@ class DeltaLog:
         return ChangeSize(sum(size.rows for size in known), sum(size.size for size in known))
 
     def _commit_size(self, version: int) -> ChangeSize | None:
-        """Return the size of the changes of commit ``version``; None if the commit does not say it,
-        or if the log no longer has its file.
+        """Return the count of rows that a commit changes, and the bytes that these rows take. Both
+        are 0 if it changes none. ``version``: that of the commit.
 
-        Bytes are estimated by the size of a row in the new file with the most rows.
+        Bytes are estimated by the size of a row in the new file with the most rows. None without
+        such a file, so also for a commit that only removes files with rows. None, too, if the
+        commit's file is gone or does not say how many rows it changes.
         """
         lines = self._commit_lines(version)
         commit = next(_actions(lines, "commitInfo"), None)
@@ -127,8 +134,8 @@ class DeltaLog:
         return ChangeSize(rows, rows * size // in_file) if in_file else None
 
     def _commit_lines(self, version: int) -> list[bytes]:
-        """Return the lines of the file of commit ``version``, a JSON object each; empty if the log
-        no longer has the file.
+        """Return the lines of the log's file of version ``version``, a JSON object each; empty if
+        the log no longer has the file.
         """
         text = self._folder.read(f"{version:020d}.json")
         return [] if text is None else text.splitlines()
@@ -143,8 +150,11 @@ def _actions(lines: list[bytes], kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _changed_rows(commit: dict[str, Any]) -> int | None:
-    """Return the number of rows that a commit changes, 0 for an operation of ``HARMLESS``. None if
-    its record does not say it. ``commit``: that record (``commitInfo``).
+    """Return the count of rows that a commit inserts, updates and deletes; 0 for an operation of
+    ``HARMLESS``. An updated row counts once. Rows that are only copied to new files do not count.
+
+    ``commit``: the commit's record of itself (``commitInfo``). None if it does not say the count,
+    as for an overwrite without a count of deleted rows.
     """
     if commit["operation"] in HARMLESS:
         return 0

@@ -19,7 +19,7 @@ from dovetail.base.columns import CHANGE, key_name, quoted, value_name
 from dovetail.errors import ConfigurationError, PlanError
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import cores, has_source
-from dovetail.platform.spark_errors import make_folder, reaching
+from dovetail.platform.spark_errors import convert_folder_errors, make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -54,8 +54,9 @@ Range = tuple[Any, Any]
 
 
 def refuse_without_delta(session: SparkSession, operator: str) -> None:
-    """Raise ``ConfigurationError`` if the session lacks Delta Lake's settings or its jar.
-    ``operator``: the call that needs them, for the error.
+    """Raise ``ConfigurationError`` if the session lacks Delta Lake's SQL extension or its jar.
+    Spark is asked for the source ``delta``, so this works on Spark Connect, too. ``operator``: the
+    user's call that needs them, for the error.
     """
     if "DeltaSparkSessionExtension" not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigurationError(
@@ -72,20 +73,26 @@ def refuse_without_delta(session: SparkSession, operator: str) -> None:
         )
 
 
-def strict(session: SparkSession) -> None:
-    """Set two Spark settings, so that the session fails at a missing or broken file instead of
-    skipping its rows. The session must be the caller's own.
+def fail_on_bad_files(session: SparkSession) -> None:
+    """Set ``spark.sql.files.ignoreMissingFiles`` and ``spark.sql.files.ignoreCorruptFiles`` to
+    false, so that the session fails at such a file instead of skipping its rows. The session must
+    be the caller's own.
     """
     for ignored in ("Missing", "Corrupt"):
         session.conf.set(f"spark.sql.files.ignore{ignored}Files", "false")
 
 
 def tune(session: SparkSession) -> None:
-    """Set a session's settings for fast small merges, and for conditions that contain keys
-    literally.
+    """Set a session's settings so that small commits to Delta tables are fast, and so that SQL
+    conditions may have any text as a constant.
 
-    The session must be the caller's own; other values are overwritten. Only a number of partitions
-    for reading logs stays, if it is set. Without one, it becomes the number of cores, at most 50.
+    - A MERGE does not store its source.
+    - ``replace`` does not check that the new rows fulfil its condition.
+    - Commits do not write a list of all files.
+    - Backslashes in constants are escapes, and ``${...}`` in them is not substituted.
+
+    The session must be the caller's own; other values are overwritten. Only the count of partitions
+    for reading logs stays if it is set. If not, it becomes the count of cores, at most 50.
     """
     for name, value in _SETTINGS.items():
         if session.conf.get(name, None) != value:  # Spark warns of some settings
@@ -96,9 +103,10 @@ def tune(session: SparkSession) -> None:
 
 
 @contextmanager
-def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Apply ``settings`` to the session within the block, and restore the former ones after the
-    block, also on an error. A query that starts meanwhile keeps a copy of them.
+def temporary_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Apply ``settings``, values by Spark's names, to the session within the block. Afterwards
+    restore the former ones, and unset those that were not set, also on an error. A query that
+    starts meanwhile keeps a copy of them.
     """
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -113,9 +121,10 @@ def setting(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None
                 session.conf.set(name, old)
 
 
-def once(application: str, version: int) -> dict[str, str]:
-    """Return Spark settings under which a commit is made once. ``application``: the name of the
-    writer. ``version``: a number that rises with each of its commits.
+def commit_once_settings(application: str, version: int) -> dict[str, str]:
+    """Return two Spark settings under which a commit of a Delta table is made once.
+    ``application``: the name of the writer. ``version``: an integer that rises with each of its
+    commits.
 
     The table's log stores the version under the application's name. A later commit of the same
     version, or of a smaller one, changes nothing and raises nothing.
@@ -132,17 +141,18 @@ def path_of(session: SparkSession, operator: str, argument: str, path: str | Pat
     ``path=``, for errors. Raises ``ConfigurationError`` if the path's file system cannot be
     reached.
     """
-    with reaching(operator, argument, path):
+    with convert_folder_errors(operator, argument, path):
         return files_of(session).qualified(fspath(path))
 
 
 def folder_of(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> str:
-    """Return the full path of a folder, which is created if it is missing.
+    """Return the full path of a folder, with its scheme. The folder is created if it is missing.
 
-    ``operator``, ``argument``: as for ``path_of``. Raises ``ConfigurationError`` if its file system
-    cannot be reached, or if the path is a file or cannot be created.
+    ``operator``, ``argument``: the user's call and the argument that has the path, such as
+    ``path=``, for errors. Raises ``ConfigurationError`` if its file system cannot be reached, or if
+    the path is a file or cannot be created.
     """
     full = path_of(session, operator, argument, path)
     make_folder(session, operator, argument, full)
@@ -157,25 +167,27 @@ def refuse_but_one(operator: str, path: str | PathLike[str] | None, table: str |
         raise PlanError(operator, "it needs a path or table=", "Give one of them")
 
 
-def called(
+def target_sql_name(
     session: SparkSession,
     operator: str,
     argument: str,
     path: str | PathLike[str] | None,
     table: str | None,
 ) -> str:
-    """Return the name of a table in SQL: that of its path or, without a path, ``table``. Exactly
-    one of both must be given (``refuse_but_one``).
+    """Return the name in SQL of a Delta table that a user gives as a folder or by name: that of the
+    folder ``path`` (``sql_name``) or, without a path, ``table``. Exactly one of both must be given
+    (``refuse_but_one``).
 
-    ``operator``, ``argument``: as for ``path_of``. Raises ``ConfigurationError`` if the path's file
-    system cannot be reached.
+    ``operator``, ``argument``: the user's call and the argument that has the path, for errors.
+    Raises ``ConfigurationError`` if the path's file system cannot be reached.
     """
-    return (table or "") if path is None else named(path_of(session, operator, argument, path))
+    return (table or "") if path is None else sql_name(path_of(session, operator, argument, path))
 
 
 def details(session: SparkSession, table: str) -> Row:
-    """Return Delta's description of a table, a row with ``location``, ``sizeInBytes``,
-    ``properties`` and more. ``table``: its name in SQL; Spark raises an error if it does not exist.
+    """Return Delta's description of a table, the row of ``DESCRIBE DETAIL``. Among its fields are
+    ``location``, ``sizeInBytes``, ``properties`` and ``partitionColumns``. ``table``: its name in
+    SQL; Spark raises an error if it does not exist.
 
     This reads the table's log, which Delta keeps in memory for later calls.
     """
@@ -184,22 +196,22 @@ def details(session: SparkSession, table: str) -> Row:
 
 
 def location(session: SparkSession, table: str) -> str:
-    """Return the full path, with its scheme, of the folder of an existing table. ``table``: its
-    name in SQL.
+    """Return the full path, with its scheme, of the folder of a Delta table. ``table``: its name in
+    SQL; Spark raises an error if it does not exist.
     """
     return str(details(session, table)["location"])
 
 
 def partition_columns(session: SparkSession, table: str) -> list[str]:
-    """Return the names of the columns that partition an existing table's files, in order; empty for
-    none. ``table``: its name in SQL.
+    """Return the names of the columns that partition a Delta table's files, in order; empty for
+    none. ``table``: its name in SQL; Spark raises an error if it does not exist.
     """
     return list(details(session, table)["partitionColumns"])
 
 
 def local_path(location: str) -> str | None:
-    """Return the path of a location with the scheme ``file``, on this machine's disks; None for any
-    other.
+    """Return the path on this machine's disks of a location with the scheme ``file`` and without a
+    host, its percent signs decoded. None for any other.
 
     >>> local_path("file:/data/my%20orders"), local_path("s3a://shop/orders")
     ('/data/my orders', None)
@@ -208,14 +220,16 @@ def local_path(location: str) -> str | None:
     return unquote(parts.path) if parts.scheme == "file" and not parts.netloc else None
 
 
-def named(path: str) -> str:
-    """Return the name in SQL of the Delta table in the folder ``path``, a full path."""
+def sql_name(path: str) -> str:
+    """Return the name in SQL of the Delta table in the folder ``path``, a full path: ``delta``, a
+    dot and the path in backticks. Backticks in the path are doubled.
+    """
     return f"delta.{quoted(path)}"
 
 
 def read(session: SparkSession, table: str) -> DataFrame:
-    """Return a frame of all rows of a table. ``table``: its name in SQL. Spark raises an error if
-    it does not exist.
+    """Return a frame of all rows of a table, at its present version. ``table``: its name in SQL.
+    Spark raises an error if it does not exist.
     """
     return session.table(table)
 
@@ -241,8 +255,9 @@ def create(
     replace: bool,
     partition_by: Sequence[str] = (),
 ) -> None:
-    """Create a table of these rows in one commit. With ``replace`` it takes the place of one that
-    must exist; else there must be none. Otherwise Spark raises an error.
+    """Create a Delta table with the columns and rows of ``rows`` in one commit. With ``replace`` it
+    takes the place of one that must exist; without it there must be none. Else Spark raises an
+    error.
 
     ``table``: its name in SQL. ``properties``: the table's properties; it has deletion vectors
     unless they say otherwise. ``partition_by``: the columns that partition its files.
@@ -259,15 +274,15 @@ def create(
 
 
 def overwrite(rows: DataFrame, table: str) -> None:
-    """Put these rows and columns in place of a table's, in one commit; the table's properties stay.
-    ``table``: the name in SQL of a table that exists.
+    """Put these rows and columns in place of all rows and the columns of a Delta table, in one
+    commit. The table's properties stay. ``table``: the name in SQL of a table that exists.
     """
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.saveAsTable(table)
 
 
 def replace(rows: DataFrame, table: str, where: str) -> None:
-    """Replace the rows of a table that fulfil the SQL condition ``where`` by ``rows``, in one
+    """Replace the rows of a Delta table that fulfil the SQL condition ``where`` by ``rows``, in one
     commit. ``table``: the name in SQL of a table that exists.
 
     ``rows`` must have the table's columns and fulfil the condition, which a session after ``tune``
@@ -286,23 +301,27 @@ def property_of(session: SparkSession, table: str, name: str) -> str | None:
 
 
 def records_changes(properties: Mapping[str, str]) -> bool:
-    """Return True if a table with these properties records its changes (the change data feed)."""
+    """Return True if a table with these properties records its changes: ``FEED``, the property of
+    the change data feed, is ``true``. False if it is missing.
+    """
     return properties.get(FEED, "").lower() == "true"
 
 
 def set_property(session: SparkSession, table: str, name: str, value: str) -> None:
-    """Set the table property ``name`` to ``value``, in one commit without rows. ``table``: the
-    table's name in SQL. ``name`` must have no quotes in it; ``value`` may.
+    """Set the property ``name`` of a Delta table to ``value``, in one commit without rows.
+    ``table``: the table's name in SQL; Spark raises an error if it does not exist. ``name`` must
+    have no quotes in it; ``value`` may.
     """
     literal = value.replace("\\", "\\\\").replace("'", "\\'")
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{name}' = '{literal}')")
 
 
 def history(session: SparkSession, table: str, limit: int | None) -> list[Row]:
-    """Return the table's commits, the latest first: rows of ``version``, ``operation`` and
+    """Return a Delta table's commits, the latest first: rows of ``version``, ``operation`` and
     ``userMetadata``, which is None without one.
 
-    ``table``: its name in SQL. ``limit``: the largest number of commits, None for all.
+    ``table``: its name in SQL. ``limit``: the most commits to return, None for all that its log
+    still has.
     """
     most = "" if limit is None else f" LIMIT {limit}"
     rows = session.sql(f"DESCRIBE HISTORY {table}{most}")
@@ -320,15 +339,18 @@ def merge(
     where: Sequence[Column] = (),
     nulls: bool = True,
 ) -> None:
-    """Merge changes into a table in one MERGE: each row replaces the table's row of its key, or
-    deletes it if ``gone``. Rows of keys that the table lacks are inserted, unless they are
+    """Merge changes into a Delta table in one MERGE: each row replaces the table's row of its key,
+    or deletes it if ``gone``. Rows of keys that the table lacks are inserted, unless they are
     ``gone``.
 
     ``changes``: at most one row per key; Delta raises an error for two that meet one row.
-    ``table``: its name in SQL. ``key``, ``values``: expressions over ``changes`` by the table's
-    column, at least one for the key. ``gone``: true or false, never null. ``where``: further
-    conditions that all table rows of these keys fulfil. ``nulls``: True if a null in a key equals a
-    null; else a null equals nothing.
+    ``table``: its name in SQL. ``key``, ``values``: by column of the table, expressions over
+    ``changes``; at least one for the key. The table's other columns stay as they are, and are null
+    in an inserted row. ``gone``: a column over ``changes``, true or false, never null.
+
+    ``where``: further conditions that all rows of these keys fulfil, by which files are skipped.
+    They name the table's columns without a prefix, and no columns of ``changes``. ``nulls``: True
+    if a null in a key equals a null; else a null equals nothing.
     """
     columns = {**key, **values}
     # The names are reserved, so no column of the table is mistaken for one of the source.
@@ -352,7 +374,8 @@ def merge(
 
 
 def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """Return the reserved name of each column: ``_k0`` … of the keys, ``_0_0`` … of the others.
+    """Return a reserved name for each column, by column: ``_k0``, ``_k1`` … for those in ``keys``,
+    then ``_0_0``, ``_0_1`` … for the other ``columns``, in order.
 
     >>> internal_names(["id"], ["id", "v", "w"])
     {'id': '_k0', 'v': '_0_0', 'w': '_0_1'}
@@ -362,24 +385,27 @@ def internal_names(keys: Sequence[str], columns: Sequence[str]) -> dict[str, str
     return names | {name: value_name(0, i) for i, name in enumerate(values)}
 
 
-def near(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
-    """Return conditions on the table by which a merge of ``rows`` skips files: for each key column
-    the range of its values in ``rows``. Key columns without a range (``range_of``) have none; the
-    list may be empty.
+def file_skipping_conditions(rows: DataFrame, keys: Mapping[str, str]) -> list[Column]:
+    """Return conditions on a Delta table by which a merge of ``rows`` skips files, for the argument
+    ``where`` of ``merge``. Each says that a key column of the table, named without a prefix, lies
+    within the range of its values in ``rows``. Both ends are included.
 
-    ``keys``: the name in ``rows`` of each key column of the table. Runs a job.
+    A key column gives no condition if it has nulls in ``rows``, or if its type has no range
+    (``has_range``). Without rows the list is empty. ``keys``: the name in ``rows`` of each key
+    column of the table. Runs a job.
     """
     types = {name: rows.schema[name].dataType for name in keys.values()}
-    asked = [part for name, type_ in types.items() for part in bounds(name, type_)]
+    asked = [part for name, type_ in types.items() for part in range_aggregates(name, type_)]
     row = rows.agg(F.count("*").alias("count"), *asked).first()
     assert row is not None
     ranges = [range_of(row, name) for name in types]
-    return within([F.col(quoted(name)) for name in keys], ranges)
+    return range_conditions([F.col(quoted(name)) for name in keys], ranges)
 
 
-def bounds(name: str, type_: DataType) -> list[Column]:
-    """Return the aggregates of the column ``name`` that ``range_of`` needs, named ``<name> count``,
-    ``<name> min`` and ``<name> max``. Empty for a type without a range (``has_range``).
+def range_aggregates(name: str, type_: DataType) -> list[Column]:
+    """Return the aggregates of the column ``name``, of type ``type_``, that ``range_of`` needs: its
+    count of values that are not null, its smallest and its largest one. Their names are ``<name>
+    count``, ``<name> min`` and ``<name> max``. Empty for a type without a range (``has_range``).
     """
     if not has_range(type_):
         return []
@@ -388,8 +414,8 @@ def bounds(name: str, type_: DataType) -> list[Column]:
 
 
 def range_of(row: Row, name: str) -> Range | None:
-    """Return the smallest and the largest value of the column ``name``. ``row``: the results of its
-    ``bounds`` and of ``count``, the number of all rows.
+    """Return the smallest and the largest value of the column ``name``, as a pair of Python values.
+    ``row``: the results of ``range_aggregates`` for it, and in ``count`` the count of all rows.
 
     None if the column has nulls, there are no rows, or the type has no range.
     """
@@ -399,9 +425,10 @@ def range_of(row: Row, name: str) -> Range | None:
     return statistics[f"{name} min"], statistics[f"{name} max"]
 
 
-def within(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
+def range_conditions(columns: Sequence[Column], ranges: Sequence[Range | None]) -> list[Column]:
     """Return conditions by which files are skipped: each column lies within its range, both ends
-    included. ``ranges``: one for each column; None gives no condition.
+    included. ``ranges``: one for each column, its smallest and largest value; None gives no
+    condition. The two sequences must be equally long.
     """
     return [
         (column >= F.lit(ends[0])) & (column <= F.lit(ends[1]))

@@ -43,7 +43,7 @@ from dovetail.platform import delta_tables
 
 ROWS_MAX = 10_000
 BYTES_MAX = 16 << 20
-"""The limits of rows and bytes that go through this process."""
+"""The limits of rows and bytes that are collected to this process."""
 CONDITION_CHARS_MAX = 1 << 20
 """The longest condition, which is written into the table's log."""
 
@@ -76,10 +76,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 def measure(frame: DataFrame) -> tuple[int, bool]:
-    """Return the number of rows of a frame; then True if they may go through this process.
+    """Return the count of a frame's rows; then True if they are few and simple enough to be
+    collected to this process. Runs a job.
 
-    They may if they are at most ``ROWS_MAX`` and of plain types, and if their texts and binaries
-    have at most ``BYTES_MAX`` bytes. Runs a job.
+    They are if they are at most ``ROWS_MAX``, and all columns are of plain types (``is_plain``).
+    All values of their text and binary columns together must also have at most ``BYTES_MAX`` bytes.
     """
     types = {field.name: field.dataType for field in frame.schema}
     long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
@@ -92,8 +93,8 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
 
 
 def is_plain(type_: DataType) -> bool:
-    """Return True if values of a type come to Arrow and back unchanged. Nested types, intervals and
-    collated strings are not plain.
+    """Return True if values of a type come to Arrow and back unchanged. Not plain are nested types,
+    intervals, timestamps without a time zone, times of day, and strings with a collation.
     """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
@@ -119,21 +120,24 @@ def upsert(
     nulls: bool,
     details: Row | Mapping[str, Any] | None = None,
 ) -> None:
-    """Put rows in place of those of the same keys, in one commit.
+    """Put rows of a Delta table in place of those of the same keys, in one commit. The session's
+    settings differ while it runs, and are restored afterwards.
 
-    The commit is a replacement, or a MERGE if the table has a change feed or the condition on the
-    keys is too long.
+    The commit overwrites the rows that fulfil a condition on the keys. It is a MERGE instead if the
+    table has a change feed, or if that condition is longer than ``CONDITION_CHARS_MAX``.
 
     ``session``: the caller's own, after ``delta_tables.tune``. ``table``: the table's name in SQL.
-    ``rows``: one for each key, at least one, of ``schema``: the table's columns and ``_deleted``,
-    true for a key without a row. All types are plain (``is_plain``), keys are no floats. ``keys``:
-    the key columns. ``nulls``: True if keys may have nulls in them; a null equals a null.
-    ``details``: the result of ``delta_tables.details`` if just read, else None.
+    ``rows``: at least one, and one for each key; two of one key are not refused. ``schema``: that
+    of ``rows``: the table's columns and ``_deleted``. ``_deleted`` is true if the table's row of
+    this key goes; a key that the table lacks is then left out. All types are plain (``is_plain``),
+    keys are no floats. ``keys``: the key columns. ``nulls``: True if keys may have nulls in them; a
+    null equals a null. ``details``: the result of ``delta_tables.details`` if just read, None to
+    read it here.
     """
     columns = [name for name in schema.names if name != DELETED]
     where = having_keys({name: (rows[name], schema[name].dataType) for name in keys})
     short = len(where) <= CONDITION_CHARS_MAX
-    with for_few(session, table, details) as properties:
+    with settings_for_few_rows(session, table, details) as properties:
         if short and not delta_tables.records_changes(properties):
             coming = rows.filter(pc.invert(rows[DELETED])).select(columns).combine_chunks()
             frame = session.createDataFrame(coming, StructType([schema[name] for name in columns]))
@@ -154,27 +158,28 @@ def upsert(
 
 
 @contextmanager
-def for_few(
+def settings_for_few_rows(
     session: SparkSession, table: str, details: Row | Mapping[str, Any] | None = None
 ) -> Iterator[Mapping[str, str]]:
-    """Apply settings for a commit of few rows within the block; yield the table's properties. A
-    table of ``COMPILED_BYTES_MIN`` bytes or more is read with compiled code.
+    """Apply settings for a commit of at most some thousand rows within the block, and yield the
+    table's properties, by name. The former settings are restored afterwards.
 
-    ``session``: the caller's own. ``table``: the table's name in SQL. ``details``: the result of
-    ``delta_tables.details`` if just read, else None.
+    Spark then runs one task a step and compiles no code. A table of ``COMPILED_BYTES_MIN`` bytes or
+    more is read with compiled code. ``session``: the caller's own. ``table``: the table's name in
+    SQL. ``details``: the result of ``delta_tables.details`` if just read, None to read it here.
     """
-    with delta_tables.setting(session, _SETTINGS):
+    with delta_tables.temporary_settings(session, _SETTINGS):
         details = details or delta_tables.details(session, table)
         large = details["sizeInBytes"] >= COMPILED_BYTES_MIN
-        with for_many(session) if large else nullcontext():
+        with settings_for_many_rows(session) if large else nullcontext():
             yield details["properties"]
 
 
-def for_many(session: SparkSession) -> AbstractContextManager[None]:
-    """Return a context that lets Spark compile code for its plans, as many rows need, and restores
-    the setting. ``session``: the caller's own.
+def settings_for_many_rows(session: SparkSession) -> AbstractContextManager[None]:
+    """Return a context that lets Spark compile code for its plans within the block, as many rows
+    need, and restores the setting. ``session``: the caller's own.
     """
-    return delta_tables.setting(session, {CODE: COMPILED})
+    return delta_tables.temporary_settings(session, {CODE: COMPILED})
 
 
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
@@ -236,8 +241,8 @@ def _keys_condition(
 
 
 def _literals(column: pa.ChunkedArray, type_: DataType) -> npt.NDArray[Any]:
-    """Return a column's values as SQL constants of their type, in order: object[rows], of undefined
-    content for nulls. The type must be plain and no float.
+    """Return a column's values as SQL constants of their type ``type_``, in order: object[rows], of
+    undefined content for nulls. The type must be plain (``is_plain``) and no float.
     """
     before, after = "", ""
     if isinstance(type_, StringType):

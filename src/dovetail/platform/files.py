@@ -32,11 +32,11 @@ _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
 class Files(ABC):
-    """Operations on files.
+    """Operations on the files and folders that a session can reach.
 
     A name that begins with a dot is of a file that is yet to be renamed. It does not count unless a
     method says so. Errors of a file system that cannot be reached are Spark's own
-    (``spark_errors.reaching``).
+    (``spark_errors.convert_folder_errors``).
     """
 
     @abstractmethod
@@ -48,7 +48,8 @@ class Files(ABC):
     @abstractmethod
     def has_files(self, folder: str) -> bool:
         """Return True if the path is a file, or a folder with any file in it, at any depth. False
-        for a missing folder. On Spark Connect, names that begin with ``_`` do not count either.
+        for a missing folder. Names in it that begin with a dot do not count; on Spark Connect,
+        names that begin with ``_`` do not count either.
         """
 
     @abstractmethod
@@ -64,8 +65,11 @@ class Files(ABC):
     @abstractmethod
     def has_named(self, folder: str, prefix: str) -> bool:
         """Return True if the name of a file or folder directly in ``folder`` begins with
-        ``prefix``; names that begin with a dot count, too. False for a missing folder. On Spark
-        Connect, empty folders do not count.
+        ``prefix``. False for a missing folder.
+
+        In a classic session all names count, also those that begin with a dot. On Spark Connect, a
+        folder counts only if it has a file at any depth whose name begins with neither a dot nor
+        ``_``.
         """
 
     @abstractmethod
@@ -76,32 +80,32 @@ class Files(ABC):
         """
 
     def numbers(self, folder: str, *, suffix: str = "") -> list[int]:
-        """Return the numbers of the names in a folder that consist of digits, followed by
-        ``suffix``. Other names are left out.
+        """Return the integers in the names directly in ``folder`` that are digits followed by
+        ``suffix``, in undefined order. Files and folders count alike. Other names are left out.
 
-        The numbers are in undefined order. Empty if there is no such folder. Raises
-        ``ConfigurationError`` on Spark Connect.
+        Empty if there is no such folder. Raises ``ConfigurationError`` on Spark Connect.
         """
         names = [n.removesuffix(suffix) for n in self.names(folder) if n.endswith(suffix)]
         return [int(name) for name in names if name.isdigit()]
 
     @abstractmethod
     def modified(self, path: str) -> datetime:
-        """Return the time at which an existing file was last written, in UTC, to the millisecond.
-        Raises ``ConfigurationError`` on Spark Connect.
+        """Return the time at which an existing file or folder was last written, to the millisecond,
+        as a datetime with the zone UTC. Spark's error passes if it is missing. Raises
+        ``ConfigurationError`` on Spark Connect.
         """
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Delete a file; do nothing if it is missing. Raises ``ConfigurationError`` on Spark
-        Connect.
+        """Delete a file; do nothing if it is missing. ``path`` must not be a folder with files.
+        Raises ``ConfigurationError`` on Spark Connect.
         """
 
     @abstractmethod
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of all part files (``part-…``) in a folder one after the
-        other, as UTF-8. The text is empty for a folder without any. Return None if there is neither
-        file nor folder.
+        """Return the text of a file, as UTF-8. Of a folder, return the texts of all part files
+        (``part-…``) in it one after the other, in undefined order; empty if it has none. Return
+        None if there is neither file nor folder.
         """
 
     @abstractmethod
@@ -110,26 +114,32 @@ class Files(ABC):
 
     @abstractmethod
     def put(self, path: str, text: str) -> None:
-        """Write a text file as a whole or not at all, in place of a present one. Missing folders
-        are created. On Spark Connect, the present file may be gone after a failure.
+        """Write a text file in UTF-8 as a whole or not at all, in place of a present file or
+        folder. Missing parent folders are created.
+
+        On Spark Connect, ``path`` becomes a folder with one part file, and the present file may be
+        gone after a failure. ``text`` reads both forms.
         """
 
     @abstractmethod
     def create(self, path: str, blob: bytes) -> bool:
-        """Write a new file as a whole or not at all, and return True. Return False, and write
-        nothing, if the file exists. Raises ``ConfigurationError`` on Spark Connect.
+        """Write ``blob`` to a new file as a whole or not at all, and return True. Return False, and
+        write nothing, if the file exists, or if another process is faster. Its folder must exist.
+        Raises ``ConfigurationError`` on Spark Connect.
         """
 
     @abstractmethod
     def clear(self, folder: str) -> None:
-        """Delete all files in a folder, at any depth; on a classic session do nothing if the folder
-        is missing. Afterwards the folder itself may be gone, or have an empty file.
+        """Delete a folder's files, hidden ones included, at any depth.
+
+        A classic session deletes the folder itself, and does nothing if it is missing. On Spark
+        Connect the folder has one empty file afterwards, also if it was missing.
         """
 
     @abstractmethod
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file, or a folder with its content, to ``new_path``, whose missing parent folders
-        are created.
+        """Copy a file, or a folder with its content, to ``new_path``, which should not exist.
+        Missing parent folders of ``new_path`` are created.
 
         Do nothing if there is no file or folder ``path``. Raises ``ConfigurationError`` on Spark
         Connect.
@@ -138,28 +148,32 @@ class Files(ABC):
     @abstractmethod
     def make_folder(self, folder: str) -> bool:
         """Create a folder if it is missing, with the folders above it. Return True if it exists
-        now, or if writing a file will create it; False if the file system refuses.
+        now, or, on Spark Connect, if writing a file will create it. If a file has that name, or the
+        file system refuses, return False or let Spark's error pass, as the file system does.
         """
 
     @abstractmethod
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        """Write rows as Parquet files to a folder ``<column>=<batch_id>`` within ``folder``,
-        replacing it. ``rows`` must not have the column ``column``.
+        """Write rows as Parquet files to the folder ``<column>=<batch_id>`` within ``folder``, and
+        return True. The new folder replaces a present one of that name, and appears at once if the
+        file system renames a folder at once.
 
-        The folder appears at once if the file system renames a folder at once. Return False if the
-        folder could not be renamed, and is missing.
+        ``rows`` must not have the column ``column``; without rows the folder has a Parquet file
+        without rows. ``batch_id``: the micro-batch's id. Return False if a classic session could
+        not rename the new files into place. They stay in the folder ``_writing_<batch_id>`` then,
+        and the former folder is gone.
         """
 
     @abstractmethod
     def setting(self, name: str) -> str | None:
-        """Return the value of the setting ``name`` of Hadoop in this session, as text; None if it
-        is not set.
+        """Return the value of Hadoop's setting ``name`` in this session, as text; None if it is not
+        set.
         """
 
     @abstractmethod
     def has_class(self, name: str) -> bool:
-        """Return True if the JVM is known to have the class with the full name ``name``; False if
-        it has not, or cannot be asked.
+        """Return True if the session's JVM is known to have the class with the full name ``name``.
+        Return False if it has not, or, on Spark Connect, cannot be asked.
         """
 
     def scheme(self, path: str) -> str:
@@ -170,7 +184,9 @@ class Files(ABC):
 
 
 def files_of(session: SparkSession) -> Files:
-    """Return the operations on the files that a session can reach."""
+    """Return the operations on the files that ``session`` can reach, for a classic session or one
+    of Spark Connect.
+    """
     return _OfServer(session) if is_remote(session) else _OfHadoop(session)
 
 
@@ -181,13 +197,15 @@ class _OfHadoop(Files):
         self._hadoop = Hadoop(session)
 
     def qualified(self, path: str) -> str:
-        """Return the full form of a path, with its scheme; the path need not exist."""
+        """Return the full form of a path, with its scheme; the path need not exist. A relative path
+        starts at Spark's working directory.
+        """
         hadoop_path, files = self._hadoop.located(path)
         return str(files.makeQualified(hadoop_path).toString())
 
     def has_files(self, folder: str) -> bool:
-        """Return True if the path is a file, or a folder with any file in it, at any depth. Files
-        in it whose names begin with a dot do not count.
+        """Return True if the path is a file, or a folder with any file in it, at any depth; False
+        if it is missing. Files and folders in it whose names begin with a dot do not count.
         """
         path, files = self._hadoop.located(folder)
         waiting = [path] if files.exists(path) else []
@@ -210,14 +228,14 @@ class _OfHadoop(Files):
         return bool(files.exists(hadoop_path) and files.getFileStatus(hadoop_path).isDirectory())
 
     def has_named(self, folder: str, prefix: str) -> bool:
-        """Return True if a name directly in ``folder`` begins with ``prefix``. False for a missing
-        folder.
+        """Return True if the name of a file or folder directly in ``folder`` begins with
+        ``prefix``, also if that begins with a dot. False for a missing folder.
         """
         return any(name.startswith(prefix) for name in self.names(folder))
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of the part files in a folder one after the other; None if
-        there is neither.
+        """Return the text of a file, as UTF-8. Of a folder, return the texts of its files
+        ``part-…`` one after the other; empty if it has none. Return None if there is neither.
         """
         hadoop_path, files = self._hadoop.located(path)
         if not files.exists(hadoop_path):
@@ -229,13 +247,15 @@ class _OfHadoop(Files):
         return "".join(self._hadoop.text(files, part) for part in parts)
 
     def blob(self, path: str) -> bytes | None:
-        """Return the bytes of a file; None if there is no such file."""
+        """Return the bytes of a file; None if there is no such file. ``path`` must not be a
+        folder.
+        """
         hadoop_path, files = self._hadoop.located(path)
         return self._hadoop.blob(files, hadoop_path) if files.exists(hadoop_path) else None
 
     def put(self, path: str, text: str) -> None:
-        """Write a text file as a whole or not at all, by Spark's own means for checkpoints. It
-        replaces a file or folder of this path; missing folders are created.
+        """Write a text file in UTF-8 as a whole or not at all, by Spark's own means for
+        checkpoints. It replaces a file or folder of this path; missing parent folders are created.
         """
         hadoop_path, files = self._hadoop.located(path)
         manager = self._hadoop.checkpoint_manager(hadoop_path.getParent())
@@ -251,8 +271,9 @@ class _OfHadoop(Files):
         stream.close()
 
     def create(self, path: str, blob: bytes) -> bool:
-        """Write a new file by Spark's own means for checkpoints, and return True. Return False if
-        the file exists, or if another process was faster.
+        """Write a new file as a whole or not at all, by Spark's own means for checkpoints, and
+        return True. Return False if the file exists, or if another process was faster. The folder
+        must exist.
         """
         hadoop_path, files = self._hadoop.located(path)
         stream = self._hadoop.checkpoint_manager(hadoop_path.getParent()).createAtomic(
@@ -272,13 +293,13 @@ class _OfHadoop(Files):
         return True
 
     def clear(self, folder: str) -> None:
-        """Delete a folder with all files in it; do nothing if the folder is missing."""
+        """Delete a folder with all files and folders in it; do nothing if it is missing."""
         path, files = self._hadoop.located(folder)
         files.delete(path, True)
 
     def copy(self, path: str, new_path: str) -> None:
-        """Copy a file or folder to ``new_path``, perhaps on another file system. Do nothing if
-        there is none at ``path``.
+        """Copy a file, or a folder with its content, to ``new_path``, perhaps on another file
+        system. Missing parent folders are created. Do nothing if there is none at ``path``.
         """
         source, files = self._hadoop.located(path)
         target, there = self._hadoop.located(new_path)
@@ -287,16 +308,21 @@ class _OfHadoop(Files):
             self._hadoop.copy(files, source, there, target)
 
     def make_folder(self, folder: str) -> bool:
-        """Create a folder with all folders above it. Return True if it exists now, False if the
-        file system refuses.
+        """Create a folder, with all folders above it, if it is missing. Return True if it exists
+        now. If a file has that name, or the file system refuses, return False or let the JVM's
+        error pass, as the file system does.
         """
         path, files = self._hadoop.located(folder)
         return bool(files.mkdirs(path))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        """Write rows under a hidden name, then rename the folder to ``<column>=<batch_id>``, in
-        place of a present one. Return False if the folder cannot be renamed; the present one is
-        gone then.
+        """Write rows as Parquet files to ``_writing_<batch_id>`` in ``folder``, then rename it to
+        ``<column>=<batch_id>``, in place of a present one. Without rows there is a Parquet file
+        without rows. ``rows`` must not have the column ``column``. ``batch_id``: the micro-batch's
+        id.
+
+        Return False if the folder cannot be renamed, else True. The present one is gone then, and
+        the new files stay under the name ``_writing_<batch_id>``.
         """
         hidden, files = self._hadoop.located(folder, f"_writing_{batch_id}")
         rows.write.mode("overwrite").parquet(str(hidden.toString()))
@@ -305,23 +331,25 @@ class _OfHadoop(Files):
         return bool(files.rename(hidden, shown))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names directly in a folder, hidden ones included; empty for a missing
-        folder.
+        """Return the names of the files and folders directly in a folder, in undefined order. Those
+        that begin with a dot are included. Empty for a missing folder.
         """
         path, files = self._hadoop.located(folder)
         entries = files.listStatus(path) if files.exists(path) else ()
         return [entry.getPath().getName() for entry in entries]
 
     def modified(self, path: str) -> datetime:
-        """Return the time at which an existing file was last written, in UTC, to the
-        millisecond.
+        """Return the time at which an existing file or folder was last written, to the millisecond,
+        as a datetime with the zone UTC. The JVM's error passes if it is missing.
         """
         hadoop_path, files = self._hadoop.located(path)
         milliseconds = int(files.getFileStatus(hadoop_path).getModificationTime())
         return datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=milliseconds)
 
     def remove(self, path: str) -> None:
-        """Delete a file; do nothing if it is missing."""
+        """Delete a file; do nothing if it is missing. The JVM's error passes for a folder with
+        files.
+        """
         hadoop_path, files = self._hadoop.located(path)
         files.delete(hadoop_path, False)
 
@@ -344,8 +372,8 @@ class _OfServer(Files):
         self._session = session
 
     def qualified(self, path: str) -> str:
-        """Return the full form of a path, with its scheme; the path need not exist. The server's
-        error about a missing file below the path tells it. Other errors pass.
+        """Return the full form of a path, with its scheme; the path need not exist. It is taken
+        from the server's error about a missing file below the path. Other errors pass.
         """
         child = uuid4().hex
         try:
@@ -358,7 +386,7 @@ class _OfServer(Files):
 
     def has_files(self, folder: str) -> bool:
         """Return True if the path is a file, or a folder with any file in it that Spark reads, at
-        any depth. Names that begin with a dot or ``_`` do not count.
+        any depth. False if it is missing. Names that begin with a dot or ``_`` do not count.
         """
         return self._has_match(_escape_pattern(folder))
 
@@ -373,14 +401,16 @@ class _OfServer(Files):
         raise _unsupported_error("tells a folder from a file")
 
     def has_named(self, folder: str, prefix: str) -> bool:
-        """Return True if a name directly in ``folder`` begins with ``prefix``, unless it is that of
-        an empty folder.
+        """Return True if the name of a file or folder directly in ``folder`` begins with
+        ``prefix``. False for a missing folder. A folder counts only if it has a file at any depth
+        whose name begins with neither a dot nor ``_``.
         """
         return self._has_match(f"{_escape_pattern(folder)}/{prefix}*")
 
     def _has_match(self, pattern: str) -> bool:
-        """Return True if a pattern of Spark's readers matches a file, or a folder with files at any
-        depth; False if it matches nothing.
+        """Return True if a pattern of Spark's readers, such as ``/data/part-*``, matches a file, or
+        a folder with files at any depth. Return False if it matches nothing. Files whose names
+        begin with a dot or ``_`` do not count.
         """
         reader = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
         with _suppress_missing():
@@ -404,8 +434,8 @@ class _OfServer(Files):
         raise _unsupported_error("copies a folder")
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, or of all part files in a folder; None if there is neither.
-        Runs a job.
+        """Return the text of a file, as UTF-8, or the texts of all part files of a folder one after
+        the other. Empty for an empty folder, None if there is neither. Runs a job.
         """
         with _suppress_missing():
             rows = self._session.read.text(_escape_pattern(path), wholetext=True).collect()
@@ -413,7 +443,9 @@ class _OfServer(Files):
         return None
 
     def blob(self, path: str) -> bytes | None:
-        """Return the bytes of a file; None if there is no such file. Runs a job."""
+        """Return the bytes of a file; None if there is no such file. ``path`` must not be a folder.
+        Runs a job.
+        """
         with _suppress_missing():
             row = self._session.read.format("binaryFile").load(_escape_pattern(path)).head()
             return None if row is None else bytes(row["content"])
@@ -440,14 +472,15 @@ class _OfServer(Files):
         self._session.createDataFrame([], "value string").write.mode("overwrite").text(folder)
 
     def make_folder(self, folder: str) -> bool:
-        """Return True: Spark creates the folder when it writes. Spark's error passes for a path
-        that cannot be a folder's.
+        """Return True and create nothing: Spark creates the folder when it writes. Spark's error
+        passes for a path whose file system cannot be reached.
         """
         return bool(self.qualified(folder))
 
     def publish(self, rows: DataFrame, folder: str, column: str, batch_id: int) -> bool:
-        """Overwrite the partition ``<column>=<batch_id>`` of a folder with these rows, and return
-        True. Spark writes the partition elsewhere and renames it.
+        """Write rows as the partition ``<column>=<batch_id>`` of the Parquet folder ``folder``, in
+        place of a present one, and return True. Spark writes the partition elsewhere and renames
+        it. ``rows`` must not have the column ``column``. ``batch_id``: the micro-batch's id.
 
         Without rows the partition is an empty Parquet file.
         """
@@ -478,8 +511,8 @@ class _OfServer(Files):
 
 
 def _unsupported_error(what: str) -> ConfigurationError:
-    """Return the error for an operation that Spark Connect lacks. ``what``: a verb and its object,
-    such as ``lists a folder``.
+    """Return a ``ConfigurationError``, not raised, for an operation that Spark Connect lacks.
+    ``what``: a verb and its object, such as ``lists a folder``.
     """
     return ConfigurationError(
         "Spark Connect", f"it has no call that {what}", "Do this in a classic session"
@@ -495,8 +528,8 @@ def _escape_pattern(path: str) -> str:
 
 @contextmanager
 def _suppress_missing() -> Iterator[None]:
-    """Suppress Spark's error for a missing file in the block, which ends there; other errors
-    pass.
+    """Suppress Spark's error for a missing path (``PATH_NOT_FOUND``) in the block, which ends
+    there. Other errors pass.
     """
     try:
         yield
@@ -506,7 +539,9 @@ def _suppress_missing() -> Iterator[None]:
 
 
 class Folder:
-    """The files directly in a folder by their names; local files are read without Spark."""
+    """The files directly in a folder by their names; local files of a classic session are read
+    without Spark.
+    """
 
     def __init__(self, session: SparkSession, folder: str) -> None:
         self._files, self._root = files_of(session), folder.rstrip("/")
@@ -515,15 +550,17 @@ class Folder:
         self._local = Path("/" + full.removeprefix("file:").lstrip("/")) if here else None
 
     def has(self, name: str) -> bool:
-        """Return True if the folder has a file with this name. Elsewhere than on local disks, a
-        folder with files counts as well.
+        """Return True if the folder has a file with this name. A folder of this name counts, too,
+        if it has files in it, but not on a local disk of a classic session.
         """
         if self._local is not None:
             return (self._local / name).is_file()
         return self._files.has_files(f"{self._root}/{name}")
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of the folder's file with this name; None if there is no such file."""
+        """Return the bytes of the folder's file with this name; None if there is no such file.
+        ``name`` must not be that of a folder.
+        """
         if self._local is not None:
             with suppress(FileNotFoundError):
                 return (self._local / name).read_bytes()

@@ -29,15 +29,15 @@ def has_context(session: SparkSession) -> bool:
 
 
 def cloned_session(session: SparkSession) -> SparkSession:
-    """Return a new session that begins with a copy of the settings, functions and views of this
-    one, as streaming queries make it for themselves.
+    """Return a new classic session that begins with a copy of this one's settings, functions and
+    views, as streaming queries make it for themselves.
     """
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
 def started_with(session: SparkSession, name: str) -> str:
-    """Return the value of the setting ``name`` with which Spark itself was started; empty if it was
-    not set.
+    """Return the value of the setting ``name`` with which the Spark of a classic session was
+    started; empty if it was not set. Later values of the session are left out.
     """
     # The copy of all settings that PySpark makes for this takes three calls of the JVM for each.
     context: Any = session.sparkContext
@@ -51,16 +51,18 @@ def activate(session: SparkSession) -> None:
 
 
 def has_read_all(query: StreamingQuery) -> bool:
-    """Return True if a query has ended because nothing is left to read, False if it was stopped.
-    The query must have ended.
+    """Return True if an ended query with the trigger ``availableNow`` has read all its input. False
+    if it was stopped before, has failed before, or has never run.
 
-    Spark itself does not tell the two apart.
+    Spark's status of a query is the same once it is done and once it was stopped. So this asks if
+    the query has found no new data at a trigger, after which ``availableNow`` ends it.
     """
     return bool(query._jsq.streamingQuery().noNewData())
 
 
 def newest_reports(query: StreamingQuery) -> Iterator[Any]:
-    """Yield the JVM's reports of a query's progress, the newest first, as objects of the JVM.
+    """Yield the reports of a query's progress that Spark still has, the newest first, as objects of
+    the JVM; nothing without any.
 
     Spark keeps many, so each is fetched only when it is asked for.
     """
@@ -70,14 +72,16 @@ def newest_reports(query: StreamingQuery) -> Iterator[Any]:
 
 def has_active_query(session: SparkSession, query_id: str) -> bool:
     """Return True if a query runs in any session of this application. ``query_id``: its id, a UUID
-    as text, which stays the same over restarts.
+    as text, which stays the same over restarts. The JVM's error passes for another text.
     """
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return bool(running.containsKey(_packages(session).java.util.UUID.fromString(query_id)))
 
 
 def items(sequence: Any) -> list[Any]:
-    """Return the items of a Scala sequence in order, each by a call to the JVM."""
+    """Return the items of an indexed sequence of Scala, an object of the JVM, in order. Each takes
+    a call of the JVM.
+    """
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -87,23 +91,25 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def streaming_leaves(frame: DataFrame) -> int:
-    """Return the number of streaming sources that a frame reads; 0 for a static frame. A source
-    that is read twice counts twice.
+    """Return the count of streaming sources that a frame reads; 0 for a static frame. A source that
+    is read twice counts twice.
     """
     return sum(leaf.isStreaming() for leaf in items(analyzed_plan(frame).collectLeaves()))
 
 
 def is_of_the_moment(session: SparkSession, expression: Any) -> bool:
-    """Return True if ``expression``, one of the JVM in a plan, depends on the time or the user,
-    such as ``now()``.
+    """Return True if ``expression`` or a part of it depends on the moment: the present time, the
+    user, or the session's current catalog or database. An example is ``now()``. Randomness, as in
+    ``rand()``, does not count. ``expression``: one of an analyzed plan, an object of the JVM.
     """
     patterns = _packages(session).org.apache.spark.sql.catalyst.trees.TreePattern
     return bool(expression.containsPattern(patterns.CURRENT_LIKE()))
 
 
 def null_on_failure(session: SparkSession, column: Column) -> Column:
-    """Return a column that has the values of ``column``, and null in rows where computing it fails.
-    Errors of Python functions are raised all the same.
+    """Return a column that has the values of ``column``, and null in rows where one of Spark's own
+    expressions in it fails. Errors of Python functions are raised all the same. ``session``: a
+    classic one, for its JVM.
     """
     spark = _packages(session).org.apache.spark.sql
     utils = spark.classic.ExpressionUtils
@@ -113,23 +119,23 @@ def null_on_failure(session: SparkSession, column: Column) -> Column:
 
 
 def unpersist(frame: DataFrame) -> None:
-    """Drop the stored rows of a frame that ``localCheckpoint`` returned. The frame can no longer be
-    read.
+    """Drop the stored rows of a frame that ``localCheckpoint`` returned, without waiting. The frame
+    can no longer be read.
     """
     rdd = _execution(frame).logical().rdd()
     rdd.sparkContext().unpersistRDD(rdd.id(), False)  # the RDD's own method logs a warning
 
 
 def delta_snapshot(session: SparkSession, path: str) -> Any:
-    """Return the latest snapshot of the Delta table in the folder ``path``, with its version and
-    its metadata.
+    """Return the latest snapshot of the Delta table in the folder ``path``, an object of the JVM
+    with its version and metadata. Its version is -1 if there is no table.
     """
     return _delta(session).DeltaLog.forTableWithSnapshot(session._jsparkSession, path)._2()
 
 
 def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
-    """Return the snapshot of the Delta table in the folder ``path`` at version ``version``. Delta's
-    own error passes if the table's log no longer has the version.
+    """Return the snapshot of the Delta table in the folder ``path`` at version ``version``, an
+    object of the JVM. Delta's own error passes if the table's log no longer has the version.
     """
     log = _delta(session).DeltaLog.forTable(session._jsparkSession, path)
     none = _packages(session).scala.Option.empty()
@@ -137,8 +143,9 @@ def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
 
 
 def clean_delta_log(session: SparkSession, path: str) -> None:
-    """Remove commits of the Delta table in the folder ``path`` that are older than its property for
-    the log's retention allows, to the minute.
+    """Delete from the log of the Delta table in the folder ``path`` commits that are older than the
+    property ``delta.logRetentionDuration`` allows, by default 30 days. The present version stays
+    readable. The cut-off is rounded down to a whole minute.
 
     Raises ``TypeError`` if the jar of Delta Lake lacks a class.
     """
@@ -171,15 +178,17 @@ class _ProgressListener:
         self._progress(str(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Call ``paused`` with the id of the query, which waits for data."""
+        """Call ``paused`` with the id, as text, of the query that waits for data."""
         self._paused(str(event.id().toString()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Call ``ended`` with the query's id, and True if it has failed."""
+        """Call ``ended`` with the query's id, as text, and True if it has failed, False if it ended
+        or was stopped.
+        """
         self._ended(str(event.id().toString()), bool(event.exception().isDefined()))
 
     class Java:
-        """The interface, for Py4J."""
+        """The interface that Py4J implements by the class around it."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
@@ -190,11 +199,12 @@ def listen(
     paused: Callable[[str], None],
     ended: Callable[[str, bool], None],
 ) -> None:
-    """Call these functions, in a thread of Py4J, when something happens to a query of the session,
-    from now on.
+    """Call these functions, in a thread of Py4J, when something happens to a query of this classic
+    session, from now on. Queries of other sessions do not count, even of the same Spark. A second
+    call adds further functions; none are removed.
 
     ``progress`` gets each progress of a query as JSON text. ``paused`` gets the id of a query that
-    waits for data. ``ended`` gets the id of a query that ends, and True if it has failed.
+    waits for data, as text. ``ended`` gets the id of a query that ends, and True if it has failed.
     """
     start_callbacks: Any = ensure_callback_server_started
     start_callbacks(session.sparkContext._gateway)
@@ -205,7 +215,7 @@ def listen(
 
 
 def deny_log_lines(session: SparkSession, pattern: str) -> None:
-    """Leave lines that match the regular expression ``pattern`` as a whole out of the log of the
+    """Leave messages that match the regular expression ``pattern`` as a whole out of the log of the
     JVM from now on.
 
     Raises ``TypeError`` if the JVM does not log by Log4j.
@@ -229,7 +239,9 @@ class Hadoop:
         return self._state.newHadoopConf()
 
     def has_class(self, name: str) -> bool:
-        """Return True if the JVM finds a class. ``name``: its full name, with the package."""
+        """Return True if the JVM finds the class with the full name ``name``, its package
+        included.
+        """
         return self.settings().getClassByNameOrNull(name) is not None
 
     def located(self, *parts: Any) -> tuple[Any, Any]:
@@ -242,23 +254,24 @@ class Hadoop:
         return path, path.getFileSystem(self.settings())
 
     def text(self, files: Any, path: Any) -> str:
-        """Return the text of an existing file, read as UTF-8. ``files``: the file system of
-        ``path``, as ``located`` returns them. The JVM's error passes for a missing file.
+        """Return the text of an existing file, read as UTF-8. ``files``, ``path``: its file system
+        and its path, two objects of the JVM (``located``). The JVM's error passes for a missing
+        file.
         """
         return str(self._read(files, path, "toString", "UTF-8"))
 
     def blob(self, files: Any, path: Any) -> bytes:
-        """Return the bytes of an existing file. ``files``: the file system of ``path``, as
-        ``located`` returns them. The JVM's error passes for a missing file.
+        """Return the bytes of an existing file. ``files``, ``path``: its file system and its path,
+        two objects of the JVM (``located``). The JVM's error passes for a missing file.
         """
         return bytes(self._read(files, path, "toByteArray"))
 
     def _read(self, files: Any, path: Any, by: str, *arguments: str) -> Any:
-        """Return the content of the file ``path``, read by the function ``by`` of the JVM's Commons
-        IO, and close the file. The JVM's error passes for a missing file.
+        """Return the content of the file ``path``, read by the JVM's function ``IOUtils.<by>``, and
+        close the file: a text or a byte array. The JVM's error passes for a missing file.
 
-        ``files``: the file system of ``path``. ``arguments``: those of the function after the
-        stream.
+        ``files``, ``path``: the file system and the path, objects of the JVM. ``arguments``: those
+        of the function after the stream.
         """
         stream = files.open(path)
         try:
@@ -267,33 +280,36 @@ class Hadoop:
             stream.close()
 
     def checkpoint_manager(self, folder: Any) -> Any:
-        """Return Spark's object, one of the JVM, that writes files in ``folder`` as a whole or not
-        at all. ``folder``: a path object.
+        """Return Spark's manager of checkpoint files, an object of the JVM, that writes files in
+        ``folder`` as a whole or not at all. ``folder``: a path object of the JVM.
         """
         managers: Any = getattr(self._jvm, f"{MANAGERS}CheckpointFileManager$")
         return getattr(managers, "MODULE$").create(folder, self.settings())
 
     def copy(self, files: Any, path: Any, target_files: Any, target: Any) -> None:
-        """Copy an existing file or folder with its content; the source stays.
+        """Copy an existing file or folder with its content; the source stays. A file at ``target``
+        is overwritten.
 
-        ``files``: the file system of ``path``. ``target_files``: that of ``target``. Paths and file
-        systems are as ``located`` returns them.
+        ``files``, ``path``: the source's file system and path, objects of the JVM (``located``).
+        ``target_files``, ``target``: those of the copy.
         """
         copy = self._jvm.org.apache.hadoop.fs.FileUtil.copy
         copy(files, path, target_files, target, False, self.settings())
 
 
 def _packages(session: SparkSession) -> Any:
-    """Return py4j's view of the packages of the JVM, by whose attributes classes are found."""
+    """Return py4j's view of the JVM, by whose attributes packages and classes are found."""
     return session._jvm
 
 
 def _delta(session: SparkSession) -> Any:
-    """Return py4j's view of the package of Delta Lake's classes."""
+    """Return py4j's view of Delta Lake's package ``org.apache.spark.sql.delta``, by whose
+    attributes its classes are found.
+    """
     return _packages(session).org.apache.spark.sql.delta
 
 
 def _execution(frame: DataFrame) -> Any:
-    """Return Spark's object, one of the JVM, that has the plans of a frame."""
+    """Return the query execution of a frame, an object of the JVM that has its plans."""
     untyped: Any = frame
     return untyped._jdf.queryExecution()

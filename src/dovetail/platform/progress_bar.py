@@ -27,12 +27,12 @@ def progress_bar(
     session: SparkSession, title: str, console: Console | None = None
 ) -> Iterator[None]:
     """Show a line while the block runs: ``title``, the time, and the tasks of Spark's present
-    stages. It is gone afterwards.
+    stages. It is gone afterwards. If Spark draws bars of its own, print only ``title`` instead,
+    which stays.
 
     Without a terminal or a notebook nothing is shown. The environment variable
-    ``DOVETAIL_PROGRESS`` overrides that: ``0`` for never, any other value for always. Where Spark
-    draws bars of its own, the title alone is printed, and stays. ``console``: where to draw, None
-    for standard error.
+    ``DOVETAIL_PROGRESS`` overrides that: with ``0`` nothing is ever shown, with any other value
+    always. ``console``: where to draw, None for standard error.
     """
     from rich.console import Console
 
@@ -57,7 +57,7 @@ def progress_bar(
 
 
 def tasks(session: SparkSession) -> tuple[int, int]:
-    """Return the number of finished tasks of the stages that run now, then the number of all their
+    """Return the count of finished tasks of the stages that run now, then the count of all their
     tasks. Both are 0 without such stages, and on Spark Connect, which does not tell.
     """
     if is_remote(session):
@@ -69,8 +69,8 @@ def tasks(session: SparkSession) -> tuple[int, int]:
 
 
 def _bar(console: Console) -> Progress:
-    """Return a progress bar for ``console`` without a task. It shows nothing yet, and is removed at
-    its end.
+    """Return a progress bar for ``console`` without a task, not started. It shows nothing yet, and
+    its lines are removed at its end.
     """
     from rich import progress
 
@@ -86,8 +86,8 @@ def _bar(console: Console) -> Progress:
 
 
 def _draw(session: SparkSession, bar: Progress, task: TaskID, done: Event) -> None:
-    """Draw the session's present tasks on ``bar`` every half a second until ``done`` is set.
-    ``task``: the line of ``bar``; it has no total while no stage runs.
+    """Put the session's present tasks on ``bar`` every half a second until ``done`` is set.
+    ``task``: the line of ``bar`` that shows them; it has no total while no stage runs.
     """
     while not done.wait(_EVERY_S):
         completed, total = tasks(session)

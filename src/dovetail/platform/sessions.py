@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OfBatches: TypeAlias = Callable[[DataFrame, int], None]
-"""A function that gets a micro-batch's rows and its number."""
+"""A function that gets a micro-batch's rows and its id."""
 BATCH_TAG = "dovetail-batch-"
-"""The prefix of the tag of a micro-batch's jobs; the batch's number and the run's name follow."""
+"""The prefix of the tag of a micro-batch's jobs; the batch's id and the run's name follow."""
 
 _NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 _PROBED = 1 << 16
@@ -40,15 +40,17 @@ def is_remote(session: SparkSession) -> bool:
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Return True if the session was stopped, so that nothing can be done with it."""
+    """Return True if the session, or the Spark behind a classic session, was stopped, so that
+    nothing can be done with it.
+    """
     if is_remote(session):
         return bool(getattr(session, "is_stopped", False))
     return not jvm.has_context(session)
 
 
-def apart(session: SparkSession) -> SparkSession:
-    """Return a new session of the same Spark, which begins with this session's settings, functions
-    and views. Changes to either have no effect on the other.
+def cloned_session(session: SparkSession) -> SparkSession:
+    """Return a new session of the same Spark, which begins with copies of this session's settings,
+    functions and views. Later changes to either have no effect on the other.
     """
     if not is_remote(session):
         return jvm.cloned_session(session)
@@ -61,8 +63,8 @@ def apart(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def without_call_sites() -> Iterator[None]:
-    """Keep PySpark from noting the user's line at each call of its functions, within the block, in
-    the whole process.
+    """Keep PySpark, in the block and in the whole process, from noting the user's line at each call
+    of its functions. The former flag is restored afterwards.
 
     Each note takes ten calls of the JVM. In a frame that is built here it would name no line of the
     user's.
@@ -87,11 +89,12 @@ def register(session: SparkSession, source: type[DataSource]) -> None:
 
 
 def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
-    """Return Spark's writer that calls ``write`` with each micro-batch of a streaming frame and the
-    micro-batch's number. The writer is configured but not started.
+    """Return Spark's writer that calls ``write`` with the rows of each micro-batch of the streaming
+    frame ``rows``, and the micro-batch's id. The writer is configured but not started.
 
     The jobs of ``write`` know their micro-batch (``spark.task``). On Spark Connect, ``write`` runs
-    in a process of the server's. Its jobs are those of any client there, so a tag marks them.
+    in a process of the server's. Its jobs are those of any client there, so a tag marks them:
+    ``BATCH_TAG``, the id and a random name.
     """
     if not is_remote(rows.sparkSession):
         return rows.writeStream.foreachBatch(write)
@@ -110,11 +113,12 @@ def batch_writer(rows: DataFrame, write: OfBatches) -> DataStreamWriter:
 
 
 @contextmanager
-def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
+def frame_in_session(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
     """Yield a frame with the rows of ``frame`` in another session of the same Spark, within the
     block. After the block it can no longer be read.
 
-    ``frame``: as ``keep`` returned it, so that its rows are not computed again.
+    ``frame``: a result of ``keep``, so that its rows are not computed again. It becomes a global
+    temporary view with a random name, which is dropped after the block.
     """
     name = f"dovetail_{uuid4().hex}"
     frame.createGlobalTempView(name)
@@ -125,8 +129,8 @@ def moved(frame: DataFrame, session: SparkSession) -> Iterator[DataFrame]:
 
 
 def keep(frame: DataFrame) -> DataFrame:
-    """Return a frame of the same rows, which are computed and stored once, by the first job that
-    reads all of it. ``release`` drops them.
+    """Return a frame of the same rows, which are computed and stored on the executors once, by the
+    first job that reads all of it. ``release`` drops them. This runs no job.
 
     Lost rows fail their readers and are not computed again, so all readers see the same rows.
     """
@@ -146,9 +150,9 @@ def release(frame: DataFrame) -> None:
 
 
 @contextmanager
-def kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Yield the frame as ``keep`` returns it, and drop the stored rows after the block, also on an
-    error.
+def stored_frame(frame: DataFrame) -> Iterator[DataFrame]:
+    """Yield a frame of the same rows, which are computed and stored once, by the first job that
+    reads all of it (``keep``). Drop the stored rows after the block, also on an error.
     """
     stored = keep(frame)
     try:
@@ -157,9 +161,9 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
         release(stored)
 
 
-def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
+def null_on_failure(session: SparkSession, parts: Sequence[Column]) -> Column:
     """Return a struct of ``parts``, one column at least, as fields ``_0``, ``_1`` and so on. The
-    struct is null in rows where computing any part fails.
+    struct is null in rows where computing any part fails; a part that is null is no failure.
 
     Errors of Python functions are raised all the same.
     """
@@ -178,8 +182,8 @@ def attempted(session: SparkSession, parts: Sequence[Column]) -> Column:
 
 
 def cores(session: SparkSession) -> int:
-    """Return the number of tasks that the session runs at the same time. On Spark Connect this is
-    the number of partitions of a large range, which runs a job.
+    """Return the count of tasks that the session runs at the same time. On Spark Connect this is
+    the count of partitions of a large range, which runs a job.
     """
     if not is_remote(session):
         return session.sparkContext.defaultParallelism
@@ -189,7 +193,7 @@ def cores(session: SparkSession) -> int:
 
 def has_source(session: SparkSession, source: str) -> bool:
     """Return True if Spark has the data source ``source``, such as ``kafka``. Any error but that of
-    a missing source counts as True.
+    a missing source counts as True, such as one about missing options.
     """
     try:
         _ = session.read.format(source).load().schema

@@ -21,7 +21,7 @@ _FOLDER = (
 
 
 @contextmanager
-def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
+def convert_spark_errors(operator: str, problem: str, remedy: str) -> Iterator[None]:
     """Turn an error of Spark in the block into a ``ConfigurationError``, whose ``__cause__`` is
     Spark's error. Other errors pass.
 
@@ -35,20 +35,22 @@ def refused(operator: str, problem: str, remedy: str) -> Iterator[None]:
 
 
 @contextmanager
-def reaching(operator: str, argument: str, path: str | PathLike[str]) -> Iterator[None]:
+def convert_folder_errors(
+    operator: str, argument: str, path: str | PathLike[str]
+) -> Iterator[None]:
     """Turn an error of Spark in the block, of reading or writing a folder, into a
     ``ConfigurationError``. Other errors pass.
 
     ``operator``: the user's call. ``argument``, ``path``: the argument that names the folder, such
     as ``checkpoint=``, and its value. All are for the error.
     """
-    with refused(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
+    with convert_spark_errors(operator, f"{argument}{fspath(path)!r} cannot be used", _FOLDER):
         yield
 
 
 def refuse_stopped(operator: str, session: SparkSession) -> None:
-    """Raise ``ConfigurationError`` if the session was stopped. ``operator``: the user's call, for
-    the error.
+    """Raise ``ConfigurationError`` if the session was stopped; else do nothing. ``operator``: the
+    user's call, for the error.
     """
     if is_stopped(session):
         raise ConfigurationError(
@@ -61,13 +63,13 @@ def refuse_stopped(operator: str, session: SparkSession) -> None:
 def make_folder(
     session: SparkSession, operator: str, argument: str, path: str | PathLike[str]
 ) -> None:
-    """Create the folder ``path`` if it is missing. ``operator``, ``argument``: the user's call and
-    the argument that has the path, for the error.
+    """Create the folder ``path``, with the folders above it, if it is missing. ``operator``,
+    ``argument``: the user's call and the argument that has the path, for the error.
 
-    Raises ``ConfigurationError`` if the folder cannot be created, or if there is a file of that
-    name.
+    Raises ``ConfigurationError`` if the folder cannot be created or its file system not be reached,
+    or if there is a file of that name.
     """
-    with reaching(operator, argument, path):
+    with convert_folder_errors(operator, argument, path):
         is_folder = files_of(session).make_folder(fspath(path))
     if not is_folder:
         raise ConfigurationError(

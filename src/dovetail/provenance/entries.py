@@ -44,17 +44,23 @@ class Entries:
     expressions: Expressions | None = None
     """The evaluator of Spark expressions; None to leave computed columns out."""
     members: int = 20
-    """The largest number of rows of a group that are named."""
+    """The most rows of a group that are named."""
     at_us: int | None = None
-    """The time of versions, in microseconds; None for the latest."""
+    """The time, in microseconds, for which versions of rows are looked up; None for the latest
+    ones.
+    """
     emitted: Mapping[str, Any] | None = None
-    """The values of the change that is explained, to tell records of one key apart."""
+    """The values, by column, of the emitted change that is explained; None if a row is explained.
+    They tell records of one key apart.
+    """
     records: Records | None = None
     """All records of streams, where they are known: in a driver."""
 
     def row(self, node: Node, key: Key) -> RowExplanation:
-        """Explain the row of a node with a key: a value for each of the node's key columns, by
-        name. ``Walk`` implements it; here it raises ``NotImplementedError``.
+        """Explain the row of a node with a key. ``Walk`` implements it; here it raises
+        ``NotImplementedError``.
+
+        ``key``: a value for each of the node's key columns, by name.
         """
         raise NotImplementedError
 
@@ -71,12 +77,14 @@ class Entries:
     def explain_input_row(
         self, stages: Sequence[Stage], entry: Entry, match: Key
     ) -> RowExplanation:
-        """Explain the row of ``entry``, an input of these stages, that has the values ``match``. Of
-        several such rows, the first one that is stored counts.
+        """Explain the row of ``entry`` that has the values ``match``, or that there is none.
+        ``entry``: an input of these stages, which is a source, another stage's result, or a view of
+        one.
 
-        A record of a stream is explained by its known columns alone. If none of the stages stores
-        the input, the rows below it explain the row. ``match``: values by column; for a row of a
-        table its whole key.
+        If several stored rows have these values, any one of them is explained. A record of a stream
+        is explained by its known columns alone. If none of ``stages`` stores the input, the row is
+        explained by the rows of the plan that it is made of. ``match``: values by column; for a row
+        of a table its whole key.
         """
         if entry.stream:
             return self.explain_record(entry, match)
@@ -88,8 +96,11 @@ class Entries:
         return self.explain_store_row(entry, stored[0])
 
     def explain_store_row(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain ``row``, a stored row of the input ``entry``: as a row that is there, with the
-        rows below it. For a source, the reason names the values that are not stored.
+        """Explain ``row``, a stored row of the input ``entry``, as a row that is there, with the
+        rows that it is made of. Values that the store lacks are left out.
+
+        For a source, the reason lists the columns of these values. For another stage's result, that
+        stage's explanation gives the reason. A view's row has none.
         """
         key = {name: row.values.get(name) for name in entry.key.names}
         values = {name: row.values[name] for name in entry.values.names if name in row.values}
@@ -110,10 +121,14 @@ class Entries:
 
         ``columns``: the known columns of the view's row, by name. ``row``: the stored row of the
         view, None if there is none. If ``columns`` does not tell the viewed row's whole key, the
-        presence is ``"unknown"``.
+        presence is ``"unknown"``. A viewed row of another stage's result is explained by that
+        stage. Any other is explained by the first of these that applies:
 
-        A viewed row that a stage stores is preferred to ``row``. Without either, the rows below
-        explain it, or the presence is ``"none"``.
+        - a stored row of the viewed node with this key;
+        - ``row``, which proves that the viewed row is there; its values are those that the view
+          shows;
+        - that a stage stores the viewed node's rows and has none with this key: ``"none"``;
+        - the rows of the plan that the viewed row is made of.
         """
         node, viewed = view.node, viewed_columns(view, columns)
         key = {name: viewed[name] for name in node.key.names if name in viewed}
@@ -133,10 +148,11 @@ class Entries:
         return self.explain_store_row(node, replace(row, values=viewed))
 
     def explain_missing_row(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain why no stored row of the input ``entry`` has the values ``match``. A stage must
-        store these rows.
+        """Explain why no stored row of the input ``entry`` has the values ``match``: the presence
+        is always ``"none"``. A stage must store these rows.
 
-        ``match``: values by key column; the whole key if ``entry`` is another stage's result.
+        ``match``: values by key column, which become the ``key`` of the explanation; the whole key
+        if ``entry`` is another stage's result.
         """
         if isinstance(entry, Source):
             reason = f"{entry.name} has no row with {columns_in_words(match)}"
@@ -151,11 +167,12 @@ class Entries:
         return explanation_of(entry, match, "none", **self._fields_of_missing_row(entry, match))
 
     def _fields_of_missing_row(self, view: View, match: Key) -> dict[str, Any]:
-        """Return the field ``reason`` of an explanation: why a view has no row with the values
-        ``match``. If the row below the view is known, return it as the field ``inputs``, too.
+        """Return fields of an explanation, by name. ``reason`` says why a view has no row with the
+        values ``match``. ``inputs`` has the explained viewed row; it may be empty or missing.
 
-        The reason is another constant of the view, the reason below the view, or the view's
-        condition. ``match``: values by column.
+        The reason is the first of these that applies. A constant column of the view has another
+        value than in ``match``. There is no viewed row. The view's condition drops it. Otherwise
+        the reason just says that there is no such row. ``match``: values by column of the view.
         """
         if has_other_constant(view, match):
             return {"reason": f"{view.name} has no row with {columns_in_words(match)}"}
@@ -171,17 +188,19 @@ class Entries:
         return {"reason": reason, "inputs": () if below.presence == "unknown" else (below,)}
 
     def explain_by_rows_below(self, entry: Entry, match: Key) -> RowExplanation:
-        """Explain the row of ``entry``, an input whose rows are not stored, by the rows below it in
-        the plan.
+        """Explain the row of ``entry``, an input whose rows are not stored, by the rows of the plan
+        that it is made of.
 
         | ``entry`` | explanation |
         |---|---|
         | a source | unknown: its rows are not stored |
         | a result of another stage | that of the stage's row |
-        | a view | the row below it, with the view's columns; unknown if a condition decides |
+        | a view | the viewed row, with the view's columns; unknown if a condition decides |
 
+        A view's row is unknown, too, if ``match`` does not tell the viewed row's whole key. It is
+        ``"none"`` if there is no viewed row, or if ``match`` differs from a constant of the view.
         Dead letters of a view count as a condition. ``match``: values of columns that the row has,
-        by name.
+        by name; for a result of another stage its whole key.
         """
         if isinstance(entry, Source):
             reason = f"the rows of {entry.name} are not stored"
@@ -201,8 +220,8 @@ class Entries:
         return explanation_of(entry, match, "row", values=values, time=below.time, inputs=(below,))
 
     def _values_of_view_row(self, view: View, below: RowExplanation) -> dict[str, Any]:
-        """Return the values of a view's row, by name, computed from ``below``, the explained row
-        below it. Values that cannot be computed are left out.
+        """Return the values of a view's row, by name, computed from ``below``, the explanation of
+        the viewed row. Values that cannot be computed are left out.
         """
         row = {**below.key, **below.values}
         if view.computed and self.expressions is not None and has_all_columns(view.node, row):
@@ -212,15 +231,16 @@ class Entries:
         return {name: computed[name] for name in view.values.names if name in computed}
 
     def explain_record(self, entry: Entry, record: Key) -> RowExplanation:
-        """Explain a record of the stream ``entry``. ``record``: its known columns, by name.
+        """Explain a record of the stream ``entry``. ``record``: its known columns, by name; at
+        least the key if ``entry`` is another stage's result, which that stage explains.
 
         The record counts as one that came, at the time ``at_us`` of this object. For a source, the
-        reason names the columns that are not known. A result of another stage is explained by that
-        stage.
+        reason names the columns that are not known. A record of a view is explained by the record
+        that it shows. If the view has a condition, the presence is ``"unknown"`` unless
+        ``emitted``, an attribute of this object, is set.
 
-        A record of a view is explained by the one below it. If the view has a condition, the
-        presence is ``"unknown"`` unless ``emitted`` is set. A record that a table's change made is
-        not explained further.
+        A record that stands for a change of a table has the presence ``"row"`` and no inputs. The
+        reason says that the changed row is not named.
         """
         key = {name: record[name] for name in entry.key.names if name in record}
         values = {name: record[name] for name in entry.values.names if name in record}
@@ -252,8 +272,9 @@ class Entries:
     def _find_stored_rows(
         self, stages: Sequence[Stage], entry: Entry, match: Key
     ) -> list[StoredRow] | None:
-        """Return the stored rows of the input ``entry`` that have the values ``match``; empty if no
-        row has them.
+        """Return the stored rows of the input ``entry`` that have the values ``match`` and are
+        current at ``at_us`` of this object, None for now. They come in no particular order. Empty
+        if no row has them.
 
         The first of ``stages`` that stores the input with these columns counts. None if no stage
         does. ``match``: values by column.
@@ -267,9 +288,12 @@ class Entries:
         return None
 
     def rows(self, stage: Stage, store: str, match: Key) -> list[StoredRow]:
-        """Return the rows of a stage's store that are current at ``at_us`` and have the values
-        ``match``, in no particular order. Empty without such rows.
+        """Return the rows of a stage's store that are current at ``at_us`` of this object, None for
+        now. All of them have the values ``match``. They come in no particular order, and may be
+        none.
 
+        In a store of versions, the last version of each key up to ``at_us``, inclusive, is current
+        unless it deletes the key. In other stores all rows are current, whatever their times.
         ``store``: the name of a store of the stage. ``match``: values by column.
         """
         described = stage.fragment.stores[store]
@@ -278,11 +302,12 @@ class Entries:
 
 
 def store_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> str | None:
-    """Return the name of the first store of a stage with the rows of an input or a node, None if
-    there is none.
+    """Return the name of a stage's store with the rows of an input or a node, the first one in the
+    order of the stage. None if there is none.
 
-    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, such as
-    ``"rows"``. ``match``: columns that the store must have; the values do not count.
+    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, of
+    ``"rows"``, ``"versions"``, ``"records"`` and ``"queue"``, in any order. ``match``: columns that
+    the store must have; the values do not count.
     """
     return next(stores_of(stage, name, kinds, match), None)
 
@@ -291,8 +316,8 @@ def stores_of(stage: Stage, name: str, kinds: Sequence[Kind], match: Key) -> Ite
     """Yield the names of a stage's stores with the rows of an input or a node, in the order of the
     stage. Each of them has all columns of ``match``; its values do not count.
 
-    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, such as
-    ``"rows"``.
+    ``name``: the name of the input or node. ``kinds``: the kinds of store that serve, of
+    ``"rows"``, ``"versions"``, ``"records"`` and ``"queue"``, in any order.
     """
     for store_name, store in stage.fragment.stores.items():
         columns = {field.name for field in store.fields}
@@ -315,7 +340,7 @@ def explanation_of(
 
     ``key``: values by key column. ``presence``: ``"row"``, ``"none"`` or ``"unknown"``. ``values``,
     ``time``: those of the row, None for none. ``reason``: why it is so, in words, empty if nothing
-    is to be said. ``inputs``: the explained rows below it.
+    is to be said. ``inputs``: the explained rows that it is made of.
     """
     step = "table" if isinstance(node, Source) else node.summary
     label = getattr(node, "label", None)

@@ -22,9 +22,9 @@ def computed_row(
     """Return the row that a step makes of one row of each input, by column; None if it makes none.
 
     ``node``: a view, or a join of tables. ``inputs``: the row of each input with all its columns,
-    by the field of ``node`` that has the input: ``node``, or ``left`` before ``right``. None stands
-    for no row. ``expressions``: evaluates Spark expressions. The step runs in this process, on
-    these rows alone, at time 0.
+    by the field of ``node`` that has the input: ``node`` of a view, ``left`` and then ``right`` of
+    a join. None stands for no row. ``expressions``: evaluates Spark expressions. The step runs in
+    this process, on these rows alone, at time 0.
     """
     sources = {
         name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)
@@ -43,9 +43,9 @@ def computed_row(
 
 
 def _one_row(source: Source, row: Mapping[str, Any], sequence: int) -> pa.Table:
-    """Return a table of one row in the form in which ``LocalRun`` takes rows of ``source``: an
-    upsert at time 0. ``row``: all columns of the source. ``sequence``: the row's position in the
-    order of arrival.
+    """Return a table of one row in the form in which ``LocalRun`` takes rows of ``source``: its
+    columns, ``_event_time`` 0, ``_deleted`` false and ``_sequence``. ``row``: all columns of the
+    source. ``sequence``: the row's position in the order of arrival.
     """
     columns = {
         field.name: pa.array([row[field.name]], field.type) for field in arrow_schema(source.row)

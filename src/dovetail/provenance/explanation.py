@@ -82,7 +82,9 @@ class RowExplanation:
 
     @property
     def input_rows(self) -> tuple[RowExplanation, ...]:
-        """The rows of inputs that are there, from left to right; empty if there are none.
+        """The rows of inputs with the presence ``"row"``, at any depth of the tree, left to right.
+
+        Empty if there are none. A row of an input gives itself. One that occurs twice comes twice.
 
         See Also
         --------
@@ -153,7 +155,7 @@ class RowExplanation:
 
 def _attributes(row: RowExplanation) -> dict[str, Any]:
     """Return the attributes of an explanation by name. Its inputs and its cause are such mappings,
-    too, at any depth; the cause is None if there is none.
+    too, at any depth. The cause is the record that caused an emitted change, or None.
     """
     cause = None if row.cause is None else _attributes(row.cause)
     return {**vars(row), "inputs": [_attributes(part) for part in row.inputs], "cause": cause}
@@ -161,8 +163,11 @@ def _attributes(row: RowExplanation) -> dict[str, Any]:
 
 def _tree_lines(row: RowExplanation, first: str, rest: str) -> Iterator[str]:
     """Yield the lines of the tree of ``row``: the row, its cause if there is one, then its inputs.
-    ``first``: a prefix of the first line. ``rest``: a prefix of all others. The cause takes one
-    line, without its own inputs.
+    The cause is the record that caused an emitted change. It takes one line, without its own
+    inputs.
+
+    ``first``: the text before the row's own line, such as ``"├─ "``. ``rest``: the text of the same
+    width before all other lines.
     """
     yield first + printable(f"{_title(row)}: {_row_in_words(row)}")
     if row.cause is not None:
@@ -219,8 +224,10 @@ def _text_for_json(value: Any) -> str:
 
 def readable_text(value: Any) -> str:
     """Return a value as text for people: a time in ISO 8601, with ``Z`` for UTC, anything else as
-    Python's ``str``. A time on the first day of 1970 is written as its microseconds. A time without
-    a zone is written without one.
+    Python's ``str``. A time without a zone is written without one.
+
+    A time on the first day of 1970 is written as its microseconds since that day began, such as
+    ``5``. Tests and examples count time so.
     """
     if not isinstance(value, datetime):
         return str(value)

@@ -24,9 +24,9 @@ _LATE = "_late_us"
 class Records(Protocol):
     """All records of a topology's streams."""
 
-    def of(self, stream: Entry) -> pa.Table | None:
-        """Return the records of ``stream`` that have a value, in order of arrival. None if they are
-        not known.
+    def records_of(self, stream: Entry) -> pa.Table | None:
+        """Return the records of ``stream`` so far that are not deletes, in order of arrival. None
+        if they are not known.
 
         The table has the stream's columns and ``_event_time``, int64 in microseconds, perhaps with
         more columns.
@@ -44,8 +44,9 @@ class GroupRecords(NamedTuple):
 
     @property
     def late_in_words(self) -> str:
-        """The records that came too late for the group, in words: their number, and the delay of
-        the last one. Empty for none.
+        """The records that came too late for the group, in words: their count, and the delay of the
+        last one to arrive. The delay is the stream time then, less that of the window's close.
+        Empty for none.
         """
         if not self.late_us:
             return ""
@@ -61,14 +62,17 @@ class GroupRecords(NamedTuple):
 def group_records(
     records: Records, node: Aggregation, key: Mapping[str, Any]
 ) -> GroupRecords | None:
-    """Return the records of the group with a key. None if they are not known.
+    """Return the records that came in time of the group with this key (``taken``). Return with them
+    the delay of each that came too late (``late_us``, in microseconds). Both are in order of
+    arrival. None if the records are not known.
 
-    They are not known if ``records`` lacks the stream, if windows slide, or if a record was late
-    for its own session. ``node``: an aggregation of a stream. ``key``: the group columns and, with
-    windows, the start and end of the window. Records with a null in a group column have no group
-    and do not advance stream time.
+    They are not known if ``records`` lacks the stream, or if windows slide. For a session, they are
+    not known if a record of it came after the session of this record alone would have closed.
+    ``node``: an aggregation of a stream. ``key``: the group columns and, with windows, the start
+    and end of the window. Records with a null in a group column have no group and do not advance
+    stream time.
     """
-    rows = records.of(node.input)
+    rows = records.records_of(node.input)
     if rows is None or (node.windows is not None and node.windows.kind == "sliding"):
         return None
     for name in node.by:

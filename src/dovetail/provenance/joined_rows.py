@@ -27,12 +27,13 @@ class JoinedRows(Entries):
     ) -> RowExplanation:
         """Explain the row of a join with this key, whether it is there or not.
 
-        ``sides``: the explanation of the left row and that of the right row. The right one is left
-        out if the left row is not there or not known, so nothing says which right row to look for.
-        ``missing``: the reason to give if the right row is why there is no result; None for the
-        reason in its explanation.
+        ``sides``: the explanation of the left row and that of the right row. It is the left one
+        alone if the left row is not there or not known, so nothing says which right row to look
+        for. The result then has its presence, whatever the join keeps. ``missing``: the reason to
+        give if the right row is why there is no result; None for the reason in its explanation.
 
-        The time is the later one of both sides. Values that cannot be computed are left out.
+        The time is the later one of both sides, or that of the only side with a time. Values that
+        cannot be computed are left out.
         """
         left = sides[0].presence
         presence = left if len(sides) == 1 else _joined_presence(node.how, left, sides[1].presence)
@@ -48,8 +49,11 @@ class JoinedRows(Entries):
 
     def _selected_values(self, node: JoinNode, sides: Sequence[RowExplanation]) -> dict[str, Any]:
         """Return the values that a join selects from its sides, by name. Values of a side without a
-        row are null; those that are not known are left out. ``sides``: the explanations of both
-        sides, or of the left one.
+        row are null; those that are not known are left out. ``sides``: the explanations of the left
+        side and of the right one.
+
+        If a selection is an expression, all values are computed by ``expressions``, if that is
+        there and all columns of both sides are known. Otherwise only plain columns are returned.
         """
         rows: dict[str, dict[str, Any] | None] = {
             name: {**side.key, **side.values} if side.presence == "row" else None

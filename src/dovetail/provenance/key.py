@@ -19,12 +19,14 @@ KeyValue: TypeAlias = Annotated[
 
 def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
     """Return a key that a user gives as values by the names of the node's key columns, in their
-    types.
+    order and types.
 
-    ``caller``: the call in errors. ``key``: a value; of several columns a tuple, a list or a
-    mapping. A mapping for a stream may have further columns of the record, which are returned, too.
-    Raises ``PlanError`` for other columns and for values of another type. Also for a null, unless
-    the node's keys may have nulls or a stream's record is given as a mapping.
+    ``caller``: the call in errors. ``key``: of one column its value, of several columns a tuple or
+    a list in their order. It may always be a mapping by column. A mapping for a stream may have
+    further columns of the record; the result then has all of them, in the order of the mapping.
+
+    Raises ``PlanError`` for missing or other columns and for values of another type. Also for a
+    null, unless the node's keys may have nulls or a stream's record is given as a mapping.
     """
     if node.stream and isinstance(key, Mapping):
         return _checked_record(caller, node, key)
@@ -53,8 +55,9 @@ def key_of(caller: str, node: Node, key: Any) -> dict[str, Any]:
 
 
 def _key_in_words(key: Any) -> str:
-    """Return a key, or a value of one, for an error in one line: the ``repr`` of a tuple, list or
-    mapping of at most 80 characters. Anything else is as ``shown_value`` returns it.
+    """Return a key, or a value of one, for an error in one line. A tuple, list or mapping is shown
+    by its ``repr`` if that has at most 80 characters. For anything else, longer ones included,
+    return the result of ``shown_value``.
     """
     text = repr(key)
     short = isinstance(key, (tuple, list, Mapping)) and len(text) <= 80 and "\n" not in text
@@ -82,9 +85,11 @@ def _checked_record(caller: str, node: Node, record: Mapping[str, Any]) -> dict[
 
 
 def key_of_named_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return a key from texts by column, in the types and the order of the node's key; the text
-    ``null`` is null. ``caller``: the call in errors. Raises ``PlanError`` for missing or other
-    columns, and for a text that is no value of its column.
+    """Return a key from texts by column, in the types and the order of the node's key. The text
+    ``null`` is null, also where keys may have no nulls. ``caller``: the call in errors.
+
+    Raises ``PlanError`` for missing or other columns, and for a text that is no value of its column
+    (``_value_of_text``).
     """
     fields = {field.name: field for field in arrow_schema(node.key)}
     if {*texts} != {*fields}:
@@ -99,6 +104,10 @@ def key_of_named_texts(caller: str, node: Node, texts: Mapping[str, str]) -> dic
 def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
     """Return the value of the column ``field`` that a text means; None for ``null``. ``caller``:
     the call in errors. Raises ``PlanError`` for a text that is no value of the column's type.
+
+    Dates and times are in ISO 8601; a time needs a zone, such as ``2024-05-01T12:00Z``, unless the
+    type has none. Booleans are ``true`` and ``false``. Binary values are the text in UTF-8. Nested
+    types have no text.
     """
     try:
         texts = pa.array([None if text == "null" else text], pa.string())
@@ -109,10 +118,11 @@ def _value_of_text(caller: str, field: pa.Field, text: str) -> Any:
 
 
 def _checked_value(caller: str, field: pa.Field, value: Any) -> Any:
-    """Return a value that a user gives in the type of the column ``field``; None for None.
+    """Return a value that a user gives in the type of the column ``field``; None for None. A time
+    without a zone is one in UTC.
 
     ``caller``: the call in errors. Raises ``PlanError`` for a value that Arrow does not convert to
-    the type, and for a float in a column of whole numbers.
+    the type. So it does for any float, such as 7.0, in a column of whole numbers.
     """
     try:
         if isinstance(value, float) and pa.types.is_integer(field.type):

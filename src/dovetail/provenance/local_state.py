@@ -28,10 +28,12 @@ class LocalState:
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
         """Return the rows of a stage's store whose columns equal ``match``, all versions included,
-        with times as int64 in microseconds. Without such rows the table is empty.
+        in undefined order. Without such rows the table is empty. The columns are those of the
+        store, then ``_timestamp``, and ``_change`` of versions or ``_due`` of rows that wait. Times
+        are int64 in microseconds.
 
         ``stage``: one of the run that keeps a state. ``store``: the name of a store of the stage.
-        ``match``: values by column. ``at_us`` changes nothing: all versions are returned.
+        ``match``: values by column. ``at_us`` changes nothing.
         """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
@@ -58,7 +60,7 @@ class LocalState:
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
         """Return the manifest of a bucket of a stage; None before the bucket's first micro-batch.
-        ``bucket``: its number, from 0.
+        ``bucket``: its index, from 0.
         """
         return manifests.read(self._local.by_stage[stage].blobs[bucket])
 

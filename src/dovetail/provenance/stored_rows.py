@@ -28,7 +28,7 @@ class StoredRow:
     time_us: int | None
     """Its event time in microseconds."""
     due_us: int | None = None
-    """The stream time until which it waits; None if it does not wait."""
+    """The stream time in microseconds until which it waits; None if it does not wait."""
 
     @property
     def time(self) -> datetime | None:
@@ -42,18 +42,22 @@ class StateReader(Protocol):
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of a stage's store whose columns equal ``match``, in the columns of
-        ``store_contents.schema_of``.
+        """Return the rows of a stage's store whose columns equal ``match``, in undefined order. The
+        columns are those of the store, then ``_timestamp``, and ``_change`` of versions or ``_due``
+        of rows that wait. Null equals null, and times are int64 in microseconds.
 
-        Null equals null, and times are int64 in microseconds. A store that has no rows yet gives an
-        empty table. ``store``: the name of the store. ``match``: values by column. ``at_us``: the
-        time of the versions that are needed, None for the latest; other versions may be among the
-        rows.
+        A store that has no rows yet gives an empty table. ``store``: the name of the store.
+        ``match``: values by column. ``at_us``: the time for which versions are needed, in
+        microseconds, None for the latest.
+
+        The version of each key that is in force at ``at_us`` is among the rows. If it deletes the
+        key, it may be missing, together with all earlier ones. Other versions may be there, too,
+        but no two of a key with one time.
         """
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the stream time of each input of a stage with stores, in order, in microseconds;
-        None for an input without rows.
+        """Return the stream time of each input of a stage with stores, in the order of its inputs:
+        the largest timestamp read so far, in microseconds. None for an input without rows.
         """
 
 
@@ -64,8 +68,9 @@ def current_rows(
     particular order.
 
     In a store of versions, the last version of each key up to ``at_us``, inclusive, counts unless
-    it is a delete. None stands for the latest version. In other kinds of store all rows count.
-    ``rows``: as a ``StateReader`` returns them, all versions of their keys.
+    it is a delete. ``at_us`` is in microseconds; None stands for the latest version. In other kinds
+    of store all rows count. ``rows``: as a ``StateReader`` returns them for the keys, with
+    ``_timestamp`` and perhaps ``_due`` as int64. In a store of versions they must have ``_change``.
     """
     counting = _last_versions(store, rows, at_us) if store.kind == "versions" else rows
     return [
@@ -75,8 +80,9 @@ def current_rows(
 
 
 def columns_to_seek(store: Store, match: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of ``match`` by which a reader seeks rows of a store: all of it, or the key
-    columns of a store of versions. A later version of the same key may have other values.
+    """Return the part of ``match`` by which a reader seeks rows of a store. In a store of versions
+    these are the key columns in ``match``, perhaps none. A later version of a key may have other
+    values. In any other store it is all of ``match``.
     """
     if store.kind != "versions":
         return match
@@ -87,8 +93,9 @@ def _last_versions(store: Store, rows: pa.Table, at_us: int | None) -> pa.Table:
     """Return the last version of each key up to ``at_us``, inclusive, without the column
     ``_change``, in no particular order. Keys whose last version is a delete are left out.
 
-    ``rows``: versions of a store. Of two versions with one time, the later row in ``rows`` counts.
-    ``at_us``: in microseconds; None takes all versions.
+    ``rows``: versions of a store, with ``_timestamp`` as int64 and ``_change``, ``"upsert"`` or
+    ``"delete"``. Of two versions with one time, the later row in ``rows`` counts. ``at_us``: in
+    microseconds; None takes all versions.
     """
     if at_us is not None:
         rows = rows.filter(pc.less_equal(rows.column(TIMESTAMP), at_us))
@@ -113,8 +120,10 @@ def in_microseconds(rows: pa.Table) -> pa.Table:
 
 def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
     """Return the rows whose columns equal the values of ``match``, in order; all for an empty
-    ``match``. Null equals null, NaN equals NaN, and -0.0 equals 0.0. If there are rows, an unknown
-    column raises ``KeyError``.
+    ``match``. Null equals null, NaN equals NaN, and -0.0 equals 0.0.
+
+    ``match``: values by column. If there are rows, an unknown column raises ``KeyError``, and a
+    value of another type Arrow's error.
     """
     if not match or not len(rows):
         return rows
@@ -124,9 +133,9 @@ def matching(rows: pa.Table, match: Mapping[str, Any]) -> pa.Table:
 
 
 def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1) -> list[pa.Array]:
-    """Return one key as Arrow columns of these types, in canonical form, repeated for ``rows``
-    rows. ``key``: a value for each type, in order. Raises an error of Arrow for a value of another
-    type.
+    """Return one key as Arrow columns of these types, each of ``rows`` equal values. Values are in
+    canonical form: equal keys have equal bytes. ``key``: a value for each type, in order. Raises an
+    error of Arrow for a value of another type.
     """
     return [
         canonical_key(pa.array([value] * rows, type_))
@@ -135,8 +144,8 @@ def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1)
 
 
 def moment(us: int) -> datetime:
-    """Return a time in microseconds since 1970 as a datetime in UTC; the last day of the year 9999
-    for later times.
+    """Return a time in microseconds since 1970 as a datetime in UTC. From the year 9999 on it is
+    the last day of that year.
     """
     return (
         min(_EPOCH + timedelta(microseconds=us), _LAST) if us < 253_370_764_800_000_000 else _LAST

@@ -29,11 +29,13 @@ class StreamResults(JoinedRows):
         self, node: StreamJoin, key: Key, stages: Sequence[Stage]
     ) -> RowExplanation:
         """Explain the results of a join of two streams that have this key: by the records of both
-        sides that are still stored, at most ``members`` of each side.
+        sides that are still stored. Of each side the earliest ones are named, at most ``members``,
+        an attribute of this object.
 
         The presence is ``"row"`` if one of these records has been emitted, in a pair or alone. It
-        is ``"row"``, too, if ``emitted`` is set; then only records with its values count. Otherwise
-        it is ``"unknown"``, since former records of the key may have been emitted.
+        is ``"row"``, too, if the attribute ``emitted`` is set: the values of the result row. Then
+        only records that have the values selected from their side count. Otherwise it is
+        ``"unknown"``, as it is without records, since former ones may have been emitted.
 
         ``key``: at least a value for each of the node's key columns, by name. ``stages``: those
         that compute the node.
@@ -73,10 +75,10 @@ class StreamResults(JoinedRows):
 
     def _kept_records(self, stages: Sequence[Stage], entry: Entry, match: Key) -> list[StoredRow]:
         """Return the records of the stream ``entry`` that the join still stores and that have the
-        values ``match``, in the order of time.
+        values ``match``, in ascending order of event time.
 
         The list is empty if there are none, or if no stage stores any. ``stages``: those that
-        compute the join. ``match``: values by column.
+        compute the join; the first that stores the stream counts. ``match``: values by column.
         """
         for stage in stages:
             for port in stage.ports:
@@ -89,8 +91,8 @@ class StreamResults(JoinedRows):
         return []
 
     def explain_stored_record(self, entry: Entry, row: StoredRow) -> RowExplanation:
-        """Explain ``row``, a stored record of the stream ``entry``, at its own time. Stored records
-        have met the conditions of all views, so no condition makes the record ``"unknown"``.
+        """Explain ``row``, a stored record of the stream ``entry``, at its own time. It has met the
+        conditions of all views before it was stored, so no condition makes it ``"unknown"``.
         """
         # What is stored has met the conditions of views.
         walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
@@ -100,11 +102,13 @@ class StreamResults(JoinedRows):
 def _is_any_emitted(
     node: StreamJoin, rows_by_side: Sequence[Sequence[StoredRow]], waits: Sequence[int]
 ) -> bool:
-    """Return True if a stored record of a key has been emitted, in a pair or alone.
+    """Return True if a stored record of a key has been emitted, in a pair or alone. It has in a
+    pair if the times of a record of each side lie within the join's window.
 
     ``rows_by_side``: the stored records of the left side and of the right side, each in the order
-    of time. ``waits``: the number of records of each side that wait for their window to close. Only
-    a side that the join preserves without a match can be emitted alone.
+    of time. ``waits``: the count of records of each side that wait for their window to close. A
+    side with more records than that has emitted one alone, if the join preserves this side without
+    a match.
     """
     left_us, right_us = (np.array([row.time_us for row in rows], np.int64) for rows in rows_by_side)
     least_us, greatest_us = Window(**asdict(node.within)).other_side_bounds(0, left_us)

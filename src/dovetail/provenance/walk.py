@@ -55,11 +55,14 @@ class Walk(StreamResults):
     """The explanations of rows of one topology, from one state."""
 
     def row(self, node: Node, key: Key, stages: Sequence[Stage] = ()) -> RowExplanation:
-        """Explain the row of a node with a key, or that there is none.
+        """Return the explanation of a node's row with a key: the presence ``"row"`` if there is
+        one, ``"none"`` if not, ``"unknown"`` if the stores do not tell. It holds for the time
+        ``at_us`` of this object, None for now.
 
         ``key``: a value for each of the node's key columns, by name. ``stages``: those that compute
-        the node; empty to look for them. If they do not store the row, the explanation is derived
-        from the rows below it, or is ``"unknown"``.
+        the node, or that read it if it is an input of stages; empty to look for them. If they do
+        not store the row, the explanation is derived from the node's inputs. A source's row is
+        ``"unknown"`` then.
         """
         stages = stages or self._stages_of(node)
         return (
@@ -74,9 +77,10 @@ class Walk(StreamResults):
         """Explain a row of a node from ``row``, which a stage that reads the node has stored of it.
 
         The presence is always ``"row"``, with the time and the values of ``row``. Values that
-        ``row`` lacks, and the rows below, come from the node's own stages. A union names its part
-        that can have the key, or no part if several can. ``key``: a value for each of the node's
-        key columns, by name. ``stages``: those that compute the node; empty to look for them.
+        ``row`` lacks, and the rows that it is made of, come from the node's own stages. A union's
+        explanation has the one table of the union that can have the key, or none of them if several
+        can. ``key``: a value for each of the node's key columns, by name. ``stages``: those that
+        compute the node; empty to look for them.
         """
         values = {name: row.values[name] for name in node.values.names if name in row.values}
         if isinstance(node, Union):
@@ -91,9 +95,9 @@ class Walk(StreamResults):
         return replace(below, presence="row", values={**below.values, **values}, time=row.time)
 
     def _stages_of(self, node: Node) -> list[Stage]:
-        """Return the stages that compute a node, in the order of the plan. Stages of the node alone
-        come first; if there are none, those of a larger node that contains it count. Empty for an
-        input.
+        """Return the stages whose own node is ``node``, in the order of the plan. Without such a
+        stage, return those that compute ``node`` as a part of a larger node, or that read it as an
+        input. Empty if there are none either.
         """
         alone = [stage for stage in self.stages if stage.node == node]
         return alone or [stage for stage in self.stages if stage.computes(node)]
@@ -104,8 +108,8 @@ class Walk(StreamResults):
         """Explain the row with this key of ``node``, an input of another node, or that there is
         none.
 
-        ``stages``: those that compute the other node. They store its inputs, or compute ``node`` as
-        well.
+        ``key``: a value for each key column of ``node``, by name. ``stages``: those that compute
+        the other node. They store its inputs, or compute ``node`` as well.
         """
         if isinstance(node, Entry):
             return self.explain_input_row(stages, node, key)
@@ -125,6 +129,8 @@ class Walk(StreamResults):
     def _(self, node: TableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a join of tables by key: by the rows with the same key values on both
         sides. Key columns are taken by position, since the sides may name them differently.
+        ``key``: a value for each key column of ``node``, by name, in order. ``stages``: those that
+        compute it.
         """
         right = dict(zip(node.right.key.names, key.values(), strict=True))
         left = dict(zip(node.left.key.names, key.values(), strict=True))
@@ -139,6 +145,10 @@ class Walk(StreamResults):
         """Explain a row of a join by foreign key: by the left row with the left table's key, and
         the right row that it refers to. If all columns of the left key are null, the result is that
         of a right row without a left row.
+
+        ``key``: a value for each key column of ``node``, by name: those of the left table, then the
+        right key's, under names of their own, if right rows may stay alone. ``stages``: those that
+        compute it.
         """
         primary = {name: key[name] for name in node.left.key.names}
         theirs = {
@@ -165,8 +175,10 @@ class Walk(StreamResults):
         """Explain the row with this key of a foreign key join whose stages also compute other joins
         of the same left table.
 
-        The explanation is ``"unknown"`` if the foreign key is not among the known columns of the
-        left row. ``stages``: those that compute the join.
+        ``key``: a value for each key column of the join. ``stages``: those that compute the join.
+        If the left row is ``"none"`` or ``"unknown"``, so is the result, and no right row is looked
+        for. The explanation is ``"unknown"``, too, if the foreign key is not among the known
+        columns of the left row.
         """
         primary = {name: key[name] for name in node.left.key.names}
         inner = node.left.node if isinstance(node.left, Derived) else None
@@ -194,7 +206,8 @@ class Walk(StreamResults):
         foreign: Sequence[Any],
         stages: Sequence[Stage],
     ) -> RowExplanation:
-        """Explain the result of a left row, from the right row that it refers to.
+        """Explain the result of a left row, from the right row that it refers to. If there is no
+        such right row, the presence depends on the kind of the join.
 
         ``key``: that of the result. ``left``: the explanation of the left row, which is there.
         ``foreign``: the left row's foreign key, in the order of the right key; a null in it refers
@@ -216,11 +229,13 @@ class Walk(StreamResults):
     def _explain_left_row(
         self, node: ForeignKeyJoin, key: Key, route: StoredRow, answering: Stage
     ) -> RowExplanation:
-        """Explain the left row with this key of a foreign key join, which is there.
+        """Explain the left row with this key of a foreign key join, which is there: the presence is
+        always ``"row"``.
 
-        ``key``: that of the left row. ``route``: its stored foreign key, with the time of the row.
-        ``answering``: the stage that stores left rows by their foreign key. A row that this stage
-        does not store is explained by the rows below it.
+        ``key``: that of the left row. ``route``: the stored row of the left row's key, foreign key
+        and time, which proves that it is there. ``answering``: the stage that stores left rows by
+        their foreign key. If it does not store this one, the known values come from the rows that
+        the left row is made of. Only the time comes from ``route`` then.
         """
         rows = self.rows(answering, ForeignKeyJoinLaw.SUBSCRIPTIONS, key)
         if rows:
@@ -237,11 +252,13 @@ class Walk(StreamResults):
         subscribing: Stage,
         answering: Stage,
     ) -> RowExplanation:
-        """Explain the result that a right row gives if no left row refers to it.
+        """Explain the result that a right row gives if no left row refers to it. The join keeps
+        such rows.
 
-        ``key``: that of the result. ``theirs``: that of the right row. ``subscribing``,
-        ``answering``: the join's stages by primary key and by foreign key. The presence is
-        ``"none"`` if there is no right row, or if a left row refers to it.
+        ``key``: that of the result. ``theirs``: the right row's key, by the right table's column
+        names. ``subscribing``, ``answering``: the join's stages by primary key and by foreign key.
+        The presence is ``"none"`` if the right row is not there or not known, or if a left row
+        refers to it. Otherwise it is ``"row"``.
         """
         right = self.explain_input_row([answering], node.right, theirs)
         if right.presence != "row":
@@ -261,9 +278,11 @@ class Walk(StreamResults):
         """Explain a row of an aggregate: by the rows of its group, or the records of a stream if
         they are known.
 
-        At most ``members`` of them are named; the reason has the number of the others. The presence
-        is ``"none"`` if a table has no row of the group. If ``stages`` is empty, as for an
-        aggregate within another step, the presence is ``"unknown"``.
+        At most ``members``, an attribute of this object, of them are named; the reason has the
+        count of the others. The presence is ``"none"`` if a table has no row of the group. ``key``:
+        the group columns and, with windows, the start and end of the window, by name. ``stages``:
+        those that compute ``node``. Without any, as for an aggregate within another step, the
+        presence is ``"unknown"``.
         """
         group = {name: key[name] for name in node.by}
         if not stages:
@@ -301,8 +320,13 @@ class Walk(StreamResults):
 
         ``rows``: the stored row of aggregates; empty for no group, None if it cannot be looked up.
         ``stages``: those that compute the aggregate. If all records are known,
-        ``_explain_group_by_records`` answers. Otherwise a group that may have existed in a closed
-        window is ``"unknown"``.
+        ``_explain_group_by_records`` answers. Otherwise the presence is:
+
+        - ``"row"`` with a row of aggregates;
+        - ``"unknown"`` if ``rows`` is None;
+        - ``"unknown"``, too, if ``rows`` is empty and the group's window has closed, since groups
+          of closed windows may have been dropped;
+        - ``"none"`` in all other cases.
         """
         fixed = node.windows is None or node.windows.fixed
         # Records within a former session may belong to a longer one by now.
@@ -366,7 +390,8 @@ class Walk(StreamResults):
     @_explain.register(Transacted)
     def _(self, node: Any, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of an operator that keeps keys: by the row of its input with the same key.
-        The explanation has the presence, the time and the known values of that row.
+        The explanation has the presence, the time and the known values of that row. ``key``: a
+        value for each key column of ``node``, by name, in order. ``stages``: those that compute it.
         """
         below = self._explain_input(node.node, key, stages)
         reason = below.reason
@@ -387,8 +412,10 @@ class Walk(StreamResults):
     def _(self, node: Exploded, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of an exploded table: by the row with the array.
 
-        The last key column is the element's position from 0, or the element itself if positions are
-        not kept. The presence is ``"none"`` if the array lacks the element.
+        ``key``: a value for each key column of ``node``, by name, in order. The last one is the
+        element's position from 0, or the element itself if positions are not kept. ``stages``:
+        those that compute ``node``. The presence is ``"none"`` if the array is null or lacks the
+        element.
         """
         *parent, element = key.values()
         below = self._explain_input(
@@ -413,7 +440,8 @@ class Walk(StreamResults):
     def _(self, node: Union, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a union of tables: by the row of the one table that has the key. If no
         table is known to have it, the presence is ``"unknown"`` if one of the tables does not tell,
-        else ``"none"``.
+        else ``"none"``. ``key``: a value for each key column of ``node``, by name, in order.
+        ``stages``: those that compute it.
         """
         parts = [self._explain_input(part, key, stages) for part in node.parts]
         present = [part for part in parts if part.presence == "row"]
@@ -435,8 +463,9 @@ class Walk(StreamResults):
     def _(self, node: Unwindowed, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a windowed table read as a table: by the row of the window.
 
-        The presence is ``"unknown"`` if the key lacks a key column of the windowed table. A row of
-        a table with only final results is ``"none"`` before its window closes.
+        ``key``: a value for each key column of ``node``, by name. ``stages``: those that compute
+        it. The presence is ``"unknown"`` if the key lacks a key column of the windowed table. A row
+        of a table with only final results is ``"none"`` before its window closes.
         """
         windowed = node.input.node
         origins = zip(node.row.names, node.columns, strict=True)
@@ -467,12 +496,16 @@ class Walk(StreamResults):
     def _close_and_stream_time_us(
         self, windowed: Node, row: Key, stages: Sequence[Stage]
     ) -> tuple[int, int | None]:
-        """Return the stream time from which the window in ``row`` is closed, and the present stream
-        time of the slowest input, both in microseconds.
+        """Return the stream time from which the window in ``row`` is closed, and the smallest
+        stream time of the inputs, both in microseconds.
 
-        The latter is None before the first row of an input, and if none of ``stages`` stores the
-        windows. ``windowed``: the node with windows. ``row``: columns by name, at least the end of
-        the window.
+        A window closes at its end plus the grace period. For a session, the gap is added. Windows
+        that are not fixed, sessions and sliding ones, include their end, so they close a
+        microsecond later.
+
+        The second is None before the first row of an input, and if none of ``stages`` stores rows
+        of ``windowed``. ``windowed``: the node with windows. ``row``: columns by name, at least
+        ``window_end``, the end of the window.
         """
         windows = windowed.windows
         assert windows is not None
@@ -492,7 +525,8 @@ class Walk(StreamResults):
         meets.
 
         The right row is the one of the same window, of a shifted window, or with the same key. The
-        presence is ``"unknown"`` if the right row's window is not known.
+        presence is ``"unknown"`` if the right row's window is not known. ``key``: a value for each
+        key column of ``node``, by name, in order. ``stages``: those that compute it.
         """
         left = self._explain_windowed_side(
             node.left, key_under_names(key, node.left.key.names), stages
@@ -519,10 +553,12 @@ class Walk(StreamResults):
     def _explain_windowed_side(
         self, entry: Entry, key: Key, stages: Sequence[Stage]
     ) -> RowExplanation:
-        """Explain the row with this key of ``entry``, a side of a join of windowed tables.
+        """Explain the row with this key of ``entry``, a side of a join of windowed tables, or that
+        there is none.
 
-        ``stages``: those that compute the join, and perhaps the side. Their stores of the side are
-        asked first, since the join keeps rows longer than the windows are open.
+        ``key``: a value for each key column of ``entry``, those of the window included if it has
+        windows. ``stages``: those that compute the join, and perhaps the side. Their stores of the
+        side are asked first, since the join keeps rows longer than the windows are open.
         """
         if entry.windows is None:
             return self.explain_input_row(stages, entry, key)
@@ -538,9 +574,9 @@ class Walk(StreamResults):
     def _(self, node: StreamTableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a result of a stream joined with a table: by the record and the table's row.
 
-        ``key`` needs the record's columns by which the table is joined, since records are not
-        stored. Without them the presence is ``"unknown"``. A record with a null in one of them
-        meets no row.
+        ``key``: the known columns of the record, by name. Records are not stored, so it needs those
+        by which the table is joined, else the presence is ``"unknown"``. A record with a null in
+        one of them meets no row. ``stages``: those that compute ``node``.
         """
         left = self._explain_input(node.left, key, stages)
         record = {**key, **left.key, **left.values}
@@ -561,13 +597,16 @@ class Walk(StreamResults):
 
     @_explain.register
     def _(self, node: StreamJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
-        """Explain results of a join of two streams (``StreamResults``)."""
+        """Explain the results of a join of two streams that have this key, by the stored records of
+        both sides (``StreamResults``). ``key``: a value for each key column of ``node``, by name.
+        ``stages``: those that compute it.
+        """
         return self.explain_stream_results(node, key, stages)
 
 
 def _sending_stage(stage: Stage) -> Stage:
-    """Return the stage of the same node that sends messages to ``stage``. There must be one; of
-    several, the first counts.
+    """Return the stage of the same node whose results are an input of ``stage``. There must be one;
+    of several, the first counts.
     """
     return next(
         port.origin
@@ -584,7 +623,8 @@ def _first_store_name(stage: Stage) -> str:
 
 
 def _is_of_other_part(entry: Entry, key: Key) -> bool:
-    """Return True if ``entry``, a part of a union, cannot have a row with this key: the key names
-    another part by a constant column.
+    """Return True if ``entry``, one of the tables of a union, cannot have a row with this key. It
+    is then a view with a constant column that differs from the key's value. ``key``: values by
+    column.
     """
     return isinstance(entry, View) and has_other_constant(entry, key)

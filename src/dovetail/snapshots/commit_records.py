@@ -1,6 +1,6 @@
 """What the commits of a target record: the versions of the sources that they cover, as JSON.
 
-- ``dovetail``: the number of the format
+- ``dovetail``: the version of the format
 - ``tables``: name, id and covered version of each source
 - ``join``: the description of the plan
 - ``base``: the target's version that the commit was made from
@@ -34,7 +34,7 @@ class Commit:
     covered: Mapping[str, int]
     """The version of each source that the commit covers, by the source's name."""
     changed: int | None = None
-    """The number of the target's rows that the commit changed.
+    """The count of the target's rows that the commit changed.
 
     None if the commit was read from the history. None, too, for a commit that wrote the whole
     table: the first one, and each one with ``way="all"``.
@@ -54,7 +54,7 @@ class TargetState:
     """The present version of a target, and the versions of the sources that it covers."""
 
     version: int
-    """The target's present version: a number of Delta, or the id of an Iceberg snapshot."""
+    """The target's present version: that of a Delta table, or the id of an Iceberg snapshot."""
     covered: Versions
     """The covered version of each source, by table id."""
 
@@ -69,11 +69,16 @@ class CommitRecords:
     """The last node of the plan."""
 
     def record_as_json(self, versions: Versions, base: int, step: RefreshStep | None) -> str:
-        """Return the record of a commit as JSON text, in the form that the module describes.
+        """Return the record of a commit as the JSON text of an object:
+
+        - ``dovetail``: the version of the format, 2
+        - ``tables``: a list of objects with ``name``, ``id`` and ``version``, one for each source
+        - ``base``: the argument
+        - ``step``: the fields of the argument; missing if it is None
+        - ``join``: the description of the plan (``plan.describe``)
 
         ``versions``: the version of each source of the plan, by table id. ``base``: the target
         version that the commit continues; for none, -1 of a Delta target and 0 of an Iceberg one.
-        ``step``: None leaves the step out.
         """
         recorded = [
             {"name": name, "id": table_id, "version": versions[table_id]}
@@ -97,7 +102,8 @@ class CommitRecords:
 
     def refuse_other_plan(self, record: Mapping[str, Any]) -> None:
         """Raise ``TargetError`` if a commit's record has another format, or describes another plan
-        than this one. The message names the parts that differ.
+        than this one. The message names the parts that differ. ``record``: a result of
+        ``record_of``.
         """
         if record["dovetail"] != FORMAT:
             raise TargetError(
@@ -153,8 +159,8 @@ def commit_of(version: int, record: Mapping[str, Any]) -> Commit:
 
 
 def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
-    """Return the step in a commit's parsed record; None if the record has none, or is of another
-    format than ``FORMAT``.
+    """Return the step in a commit's parsed record. None if the record has none, or is of another
+    format than ``FORMAT``; an empty record has none.
     """
     if record.get("dovetail") != FORMAT or "step" not in record:
         return None
@@ -162,18 +168,23 @@ def step_of(record: Mapping[str, Any]) -> RefreshStep | None:
 
 
 def covered_by_name(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the version of each source that a commit's record covers, by the source's name."""
+    """Return the version of each source that a commit covers, by the source's name. ``record``: the
+    commit's parsed record. Raises ``KeyError`` if that is of another format and has no ``tables``.
+    """
     return {table["name"]: table["version"] for table in record["tables"]}
 
 
 def covered_by_id(record: Mapping[str, Any]) -> dict[str, int]:
-    """Return the version of each source that a commit's record covers, by the source's table id."""
+    """Return the version of each source that a commit covers, by the source's table id; two sources
+    of one table have one entry. ``record``: the commit's parsed record. Raises ``KeyError`` if that
+    is of another format and has no ``tables``.
+    """
     return {table["id"]: table["version"] for table in record["tables"]}
 
 
 def record_of(text: str | None) -> dict[str, Any] | None:
-    """Return the parsed record in a commit's metadata, of any plan and format. None for no text,
-    text that is not JSON, and JSON of another writer.
+    """Return the parsed record in a commit's metadata, of any plan and format. None for None or no
+    text, text that is not JSON, and JSON of another writer.
     """
     try:
         record = json.loads(text or "null")

@@ -32,7 +32,7 @@ READ, CHANGED = 0.2, 14.0
 overwriting a byte.
 """
 STEPS_MAX = 3
-"""The number of steps of each way whose times count: the last ones."""
+"""The most steps of each way whose times count: the last ones."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class StepWork:
     ``size``. So a source that has changed as a whole counts as all of them.
     """
     rows: int | None
-    """The number of rows that have changed; None if it is not known."""
+    """The count of rows that have changed; None if it is not known."""
     few: bool
-    """True if the changes are few enough for this process."""
+    """True if the changes are few enough to be collected to this process."""
     cores: int
-    """The number of tasks that run at the same time."""
+    """The count of tasks that run at the same time."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class ChosenWay:
 
 
 def choose_way(work: StepWork, earlier: Sequence[TimedStep]) -> ChosenWay:
-    """Return the cheaper way of a step, with both estimates as the reason; ``"changes"`` if both
-    cost the same.
+    """Return the cheaper way of a step, ``"changes"`` or ``"all"``, with both estimates as the
+    reason; ``"changes"`` if both cost the same.
 
-    ``earlier``: steps of the target, the last one first; empty before there are any. They correct
-    the estimates.
+    ``work``: the bytes of the sources and of their changes, and the cores. ``earlier``: steps of
+    the target, the last one first; empty before there are any. They correct the estimates.
     """
     merging, overwriting = (_expected_s(work, way, earlier) for way in ("changes", "all"))
     share = min(work.changed / max(work.size, 1), 1.0)
@@ -99,7 +99,8 @@ def choose_way(work: StepWork, earlier: Sequence[TimedStep]) -> ChosenWay:
 
 def estimated_s(work: StepWork, way: Way) -> float:
     """Return the seconds that a step takes by this way, more than 0, by the constants of this
-    module alone. Earlier steps do not count.
+    module alone. ``"changes"`` merges changed rows, ``"all"`` overwrites the target. ``work``: the
+    bytes of the sources and of their changes, and the cores. Earlier steps do not count.
     """
     rate = BYTES_S * max(work.cores, 1)
     if way == "all":
@@ -109,8 +110,8 @@ def estimated_s(work: StepWork, way: Way) -> float:
 
 
 def _expected_s(work: StepWork, way: Way, earlier: Sequence[TimedStep]) -> float:
-    """Return the estimated seconds of a step, multiplied by a factor from earlier steps, the last
-    one first.
+    """Return the estimated seconds of a step by this way, multiplied by a factor from earlier
+    steps, which come with the last one first.
 
     The factor is the median of seconds taken / seconds estimated. The last ``STEPS_MAX`` steps of
     the same way count, or those of any way if there are none. Steps without an estimate do not

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BROADCAST_ROWS_MAX = 500_000
-"""The number of keys or changed rows up to which they are sent to all executors. No table is
+"""The most keys or changed rows that are sent to all executors. No table is
 shuffled then.
 """
 
 LISTED_KEYS_MAX = 2_000
-"""The number of keys up to which a condition lists them. Then no job sends them to executors."""
+"""The most keys that a condition lists. Then no job sends them to executors."""
 
 HASHED_BYTES_MAX = 256 << 20
 """The bytes of data files up to which the hashes of all keys, of eight bytes each, are compared in
@@ -65,8 +65,8 @@ class StoredFrames:
     """The stored frames, in the order of ``keep``."""
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Return a frame with the same rows that is computed once, by the first job that reads all
-        of it. ``release`` frees its storage.
+        """Return a frame with the same rows that is computed once and stored on the executors, by
+        the first job that reads all of it. ``release`` frees its storage; this runs no job.
 
         The plan that made the frame is dropped. Each delta is used several times, so plans would
         otherwise grow by a factor with every join of a cascade.
@@ -89,7 +89,7 @@ class DistinctKeys:
     frame: DataFrame
     """The keys, one per row, as columns ``_f0``, ``_f1`` …."""
     count: int
-    """The number of keys, which may be 0."""
+    """The count of keys, which may be 0."""
     ranges: tuple[delta_tables.Range | None, ...]
     """The smallest and the largest value of each column, both inclusive, by which files can be
     skipped. None for columns without a usable range.
@@ -119,9 +119,11 @@ class DistinctKeys:
 
 
 def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> DistinctKeys:
-    """Return keys of this process as ``DistinctKeys``, with a frame that is broadcast. ``keys``:
-    columns ``_f0``, ``_f1`` … without duplicates. ``types``: their Spark types, in order, which
-    ``delta_upsert.is_plain`` must allow.
+    """Return keys of this process as ``DistinctKeys`` with a frame that is marked for broadcast,
+    ranges, and the keys themselves as ``few``. There may be none.
+
+    ``keys``: columns ``_f0``, ``_f1`` … without duplicates, perhaps with nulls. ``types``: their
+    Spark types, in order, which ``delta_upsert.is_plain`` must allow.
     """
     fields = [StructField(name, t) for name, t in zip(keys.column_names, types, strict=True)]
     few = FewRows(keys, StructType(fields))
@@ -129,20 +131,26 @@ def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -
 
 
 def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> DistinctKeys:
-    """Return the distinct values of a frame's columns, without those that contain a null. Runs a
-    job, and stores the keys in ``scratch`` until that is released.
+    """Return the distinct values of a frame's ``columns``, as columns ``_f0``, ``_f1`` … in this
+    order. Values that contain a null are left out.
+
+    The result has a count and ranges. The keys are not collected to this process, so its ``few`` is
+    None. Runs a job, and stores the keys in ``scratch`` until that is released.
     """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return count_keys(keys)
 
 
 def count_keys(keys: DataFrame) -> DistinctKeys:
-    """Return keys with their number and ranges, without ``few``. Runs a job.
+    """Return keys as ``DistinctKeys``, with their count and ranges. They are not collected to this
+    process, so its ``few`` is None. Runs a job.
 
     ``keys``: distinct values as columns ``_f0``, ``_f1`` …, stored by ``StoredFrames.keep``. They
     are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX``.
     """
-    parts = [part for f in keys.schema for part in delta_tables.bounds(f.name, f.dataType)]
+    parts = [
+        part for f in keys.schema for part in delta_tables.range_aggregates(f.name, f.dataType)
+    ]
     row = keys.agg(F.count("*").alias("count"), *parts).first()
     assert row is not None
     ranges = tuple(delta_tables.range_of(row, name) for name in keys.columns)
@@ -150,8 +158,8 @@ def count_keys(keys: DataFrame) -> DistinctKeys:
 
 
 def broadcast_if_small(frame: DataFrame, rows: int) -> DataFrame:
-    """Return the frame, marked for broadcast if ``rows``, its number of rows, is at most
-    ``BROADCAST_ROWS_MAX``.
+    """Return the frame, marked for broadcast if ``rows``, the count of its rows, is at most
+    ``BROADCAST_ROWS_MAX``; else unchanged. Runs no job.
     """
     return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
 
@@ -176,8 +184,8 @@ class VersionReader:
 
     def columns(self, source: SnapshotSource) -> list[str]:
         """Return the names of the source's columns that the plan uses, key columns first, then
-        values in the order of the table. The key is always used. Raises ``KeyError`` for a source
-        that is not in the plan.
+        values in the order of the table. Key columns are always among them. Raises ``KeyError`` for
+        a source that is not in the plan.
         """
         used = used_columns(self.root)[source]
         return [name for name in source.columns if name in used]
@@ -189,7 +197,8 @@ class VersionReader:
         columns: Sequence[str] = (),
         keys: DistinctKeys | None = None,
     ) -> DataFrame:
-        """Return a plan node's rows at these versions, the key columns first.
+        """Return a plan node's rows at these versions as a frame, in undefined order: the key
+        columns first, then the values.
 
         ``versions``: the version of each source by table id. ``keys``: only rows whose ``columns``
         equal one of these keys are returned, keys without nulls; None for all rows. ``columns``:
@@ -220,11 +229,11 @@ class VersionReader:
         columns: Sequence[str],
         keys: DistinctKeys | None,
     ) -> DataFrame:
-        """Return the aggregate's rows at these versions: all rows if ``keys`` is None, else those
-        whose ``columns`` have the values of one of the keys.
+        """Return the aggregate's rows at these versions, the group columns first. If ``keys`` is
+        None return all rows, else those whose ``columns`` have the values of one of the keys.
 
-        If ``columns`` are group columns, the keys restrict the rows that are read. Otherwise all
-        groups are computed first.
+        If all ``columns`` are group columns, the keys restrict the rows that are read. Otherwise
+        all groups are computed first.
         """
         if keys is None or not set(columns) <= set(node.key.names):
             rows = delta_rules.aggregated_rows(node, self.rows(node.input, versions))
@@ -234,8 +243,10 @@ class VersionReader:
     def source_rows_with_keys(
         self, source: SnapshotSource, versions: Versions, keys: DistinctKeys
     ) -> DataFrame:
-        """Return the source's rows at its version whose key is one of ``keys``. A null equals a
-        null. ``keys``: one column for each key column of the source, in order.
+        """Return the source's rows at its version whose key is one of ``keys``, with the columns
+        that the plan uses. A null equals a null.
+
+        ``versions``: by table id. ``keys``: one column for each key column of the source, in order.
         """
         names = source.key.names
         return keys.rows_with_keys(
@@ -249,7 +260,8 @@ class VersionReader:
         may have such rows. Rows that equal none of the keys may be among them. All rows are
         returned if no key column has a range.
 
-        ``columns``: columns of the source, one for each key column, in order.
+        ``versions``: by table id. ``columns``: columns of the source, one for each column of
+        ``keys``, in order.
         """
         if source.iceberg is None:
             frame = self._rows_of_source(source, versions)
@@ -257,7 +269,9 @@ class VersionReader:
             ranges = dict(zip(columns, keys.ranges, strict=True))
             version = versions[source.table_id]
             frame = self.iceberg.rows(source, self.columns(source), version, ranges)
-        for condition in delta_tables.within([F.col(quoted(n)) for n in columns], keys.ranges):
+        for condition in delta_tables.range_conditions(
+            [F.col(quoted(n)) for n in columns], keys.ranges
+        ):
             frame = frame.where(condition)
         return frame
 
@@ -265,9 +279,12 @@ class VersionReader:
         self, node: SnapshotJoin, versions: Versions, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the join's rows whose ``columns`` equal one of the keys, and possibly more rows.
+        The result has all columns of the join.
 
-        Only a part of either side is read, if possible: the keys restrict the sides that have all
-        of ``columns``, and that side's rows restrict the other one.
+        Only a part of either side is read, if possible. Sides that have all of ``columns`` are
+        restricted by the keys. If only one has, its rows then restrict the other side, by jobs. If
+        none has, ``_rows_by_one_side`` answers. ``versions``: by table id. ``columns``: columns of
+        the join, one for each column of ``keys``, in order.
         """
         origins = [node.origins[name] for name in columns]
         on_both_sides = all(None not in origin for origin in origins)
@@ -288,11 +305,11 @@ class VersionReader:
         self, node: SnapshotJoin, versions: Versions, side: int, rows: DataFrame
     ) -> DataFrame:
         """Return the join of some rows of a side with their matches of the other side, at these
-        versions. Runs jobs.
+        versions. The columns are those of the join: key, then values. Runs jobs.
 
-        ``side``: 0 if ``rows`` are of the left side, 1 for the right. Rows without a match stay
-        only if the join keeps such rows of this side. Unmatched rows of the other side are left
-        out.
+        ``side``: 0 if ``rows`` are of the left side, 1 for the right. Of ``rows``, those without a
+        match at these versions stay only if the join keeps unmatched rows of this side. Unmatched
+        rows of the other side are left out.
         """
         rows = self.scratch.keep(rows)
         other = 1 - side
@@ -311,11 +328,13 @@ class VersionReader:
         partial_sides: list[int],
     ) -> DataFrame:
         """Return the join's rows if neither side has all ``columns`` of the keys, and possibly more
-        rows.
+        rows. The result has all columns of the join.
 
-        ``partial_sides``: the sides with some of these columns, 0 for the left and 1 for the right.
-        The first one is restricted by its part of the keys. Without such a side all rows are
-        returned.
+        ``columns``: columns of the join, one for each column of ``keys``. ``partial_sides``: the
+        sides with some of these columns, 0 for the left and 1 for the right. The first one is
+        restricted, by jobs, to the values of its columns in ``keys``. Its rows then restrict the
+        other side. All other columns of the keys are ignored. Without such a side all rows are
+        returned, without a job.
         """
         if not partial_sides:
             return self.rows(node, versions)
@@ -328,7 +347,7 @@ class VersionReader:
 
     def _rows_of_source(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return all rows of a source at its version, with the columns that the plan uses, key
-        columns first.
+        columns first. The opened Delta frame of a version is remembered. ``versions``: by table id.
         """
         version = versions[source.table_id]
         if source.iceberg is not None:
@@ -344,8 +363,10 @@ class VersionReader:
         in undefined order.
 
         ``old``, ``new``: versions by table id; those of the source must differ. The columns are
-        those that the plan uses, then ``_sign`` and ``_version``. ``_sign`` is -1 for a row that
-        goes, +1 for one that comes; an update is one of each. ``_version`` is that of the change.
+        those that the plan uses, then ``_sign``, an int, and ``_version``, a bigint. ``_sign`` is
+        -1 for a row that goes, +1 for one that comes; an update is one of each. ``_version`` rises
+        from commit to commit: the version of a Delta table, the snapshot's sequence number of an
+        Iceberg table.
 
         Raises ``TargetError`` if a used column of a Delta table is not the same one in both
         versions. Raises ``ConfigurationError`` if Spark Connect does not show that.
@@ -391,11 +412,13 @@ def refuse_duplicates(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions, size: int | None
 ) -> None:
     """Raise ``DataError`` if a key of a source occurs twice at its version, or if all columns of a
-    key are null. Nothing is checked without sources.
+    key are null. Of several such sources the first one is reported. Nothing is checked without
+    sources.
 
-    ``versions``: by table id. ``size``: the bytes of the sources' data files, None if they are not
-    known. If they are at most ``HASHED_BYTES_MAX``, one job brings the hashes of all keys to this
-    process. Otherwise, and if these hashes do not decide, a job a source groups its keys.
+    ``sources``: two may read one table by different keys. ``versions``: by table id. ``size``: the
+    bytes of the sources' data files, None if they are not known. If they are at most
+    ``HASHED_BYTES_MAX``, one job brings the hashes of all keys to this process. Otherwise, and if
+    these hashes do not decide, a job a source groups its keys.
     """
     small = size is not None and size <= HASHED_BYTES_MAX
     if not small or not sources or not _have_different_hashes(reader, sources, versions):
@@ -406,12 +429,12 @@ def refuse_duplicates(
 def _have_different_hashes(
     reader: VersionReader, sources: Sequence[SnapshotSource], versions: Versions
 ) -> bool:
-    """Return True if the keys of all sources have different hashes, so no key occurs twice. Runs a
-    job.
+    """Return True if the keys of all sources have different hashes, so no key occurs twice, and no
+    key is null in all its columns. Runs a job that brings the hashes here.
 
-    ``sources``: at least one. ``versions``: by table id. False means that this is not known: there
-    is a null key, two hashes are equal, or Spark may take different values of a key's type for
-    equal.
+    ``sources``: at least one. ``versions``: by table id. False means that this is not known. Then
+    there is a key of nulls only, or two hashes are equal, or a key's type is a float or none that
+    ``delta_upsert.is_plain`` allows.
     """
     hashes = []
     for index, source in enumerate(sources):
@@ -455,8 +478,8 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
     """Raise ``DataError`` for a source unless both counts are 0. The error names the source's
     version in ``versions``, by table id.
 
-    ``twice``: the number of keys that occur more than once, which is reported first. ``nulls``: the
-    number of rows with a null key.
+    ``twice``: the count of keys that occur more than once, which is reported first. ``nulls``: the
+    count of rows whose key is null.
     """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:
@@ -484,11 +507,14 @@ class DeltaState:
 
     @classmethod
     def read(cls, session: SparkSession, path: str) -> DeltaState:
-        """Return the present state of the Delta table at the folder ``path``, from its log. On
-        Spark Connect it takes several SQL jobs, and Spark raises an error if there is no table.
+        """Return the present version, id, change feed and log of the Delta table at the folder
+        ``path``, from its log. Without a table, the version is -1 in a classic session, and the id
+        is of no use.
+
+        On Spark Connect it takes several SQL jobs, and Spark raises an error if there is no table.
         """
         if is_remote(session):
-            table = delta_tables.named(path)
+            table = delta_tables.sql_name(path)
             version = delta_tables.history(session, table, 1)[0]["version"]
             detail = delta_tables.details(session, table)
             feed = delta_tables.records_changes(detail["properties"])
@@ -499,11 +525,11 @@ class DeltaState:
 
 
 def present_version(reader: VersionReader, source: SnapshotSource) -> int:
-    """Return the latest version of a source: ``DeltaState.version`` of a Delta table, or the id of
-    an Iceberg snapshot, 0 if the table has none.
+    """Return the latest version of a source. It is that of a Delta table, counted from 0, or the id
+    of an Iceberg table's present snapshot, 0 if it has none.
 
     Raises ``TargetError`` if an Iceberg table was replaced, and ``ConfigurationError`` if it cannot
-    be read.
+    be read. A Delta table that is gone gives -1, or Spark's own error on Spark Connect.
     """
     if source.iceberg is not None:
         return reader.iceberg.latest_snapshot(source, ())
@@ -511,15 +537,17 @@ def present_version(reader: VersionReader, source: SnapshotSource) -> int:
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
-    """Return a description of each column of the Delta table at the folder ``path`` at a version,
-    by name, as its files store it. Equal descriptions mean the same column; they are JSON data.
+    """Return a description of each column of a Delta table at a version as its files store it, by
+    the column's name. Equal descriptions mean the same column; they are JSON data. ``path``: the
+    table's folder.
 
     A table with column mapping renames and drops columns without changing its files. Spark Connect
     does not show the names in the files, so such a table raises ``ConfigurationError`` there.
+    Spark's or Delta's error passes if the version is gone.
     """
     if is_remote(session):
         mode = delta_tables.property_of(
-            session, delta_tables.named(path), "delta.columnMapping.mode"
+            session, delta_tables.sql_name(path), "delta.columnMapping.mode"
         )
         if mode not in (None, "none"):
             raise ConfigurationError(
@@ -561,11 +589,12 @@ _LEFT_OUT_OF_SCHEMA = ("metadata", "nullable")
 
 
 def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState:
-    """Return the present state of a source that is a Delta table, which must still fit the plan.
+    """Return the present state of a source that is a Delta table. It must still fit the plan.
 
     Raises ``TargetError`` if the table was replaced or is gone, or if a used column is gone or has
-    another type. Raises ``ConfigurationError`` without a change data feed. On Spark Connect, a
-    table that is gone raises Spark's own error.
+    another type. The order of columns does not matter, nor if they may be null. Raises
+    ``ConfigurationError`` without a change data feed. On Spark Connect, a table that is gone raises
+    Spark's own error.
     """
     operator = f"snapshot {source.name}"
     now = DeltaState.read(reader.session, source.path)
@@ -575,10 +604,10 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
         raise ConfigurationError(
             operator,
             "its change data feed is not enabled",
-            f"Run ALTER TABLE {delta_tables.named(source.path)} SET TBLPROPERTIES "
+            f"Run ALTER TABLE {delta_tables.sql_name(source.path)} SET TBLPROPERTIES "
             f"({delta_tables.FEED} = true)",
         )
-    schema = delta_tables.read(reader.session, delta_tables.named(source.path)).schema
+    schema = delta_tables.read(reader.session, delta_tables.sql_name(source.path)).schema
     for name in reader.columns(source):
         planned = (source.key if name in source.key.names else source.values)[name].dataType
         present = schema[name].dataType if name in schema.names else None

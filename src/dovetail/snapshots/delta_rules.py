@@ -11,7 +11,7 @@ A changed row of a preserved side without a match gives its row with nulls. If a
 side gains its first match, its row with nulls goes; if it loses its last match, that row comes.
 
 Each term is a function of the side that changes and the other side, which stands still. Sides are
-numbers: 0 the left, 1 the right.
+indices: 0 the left, 1 the right.
 
 A term may have rows that are in neither snapshot, such as an old row of A beside a new one of B.
 Such rows occur once with +1 and once with -1. An *image* of a row is known by its key and its
@@ -65,11 +65,11 @@ def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the row of each key before and after the changes of a change feed.
 
     ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
-    ``key``: the names of the key columns. The result has a row per key in the feed, with these
-    columns:
+    ``key``: the names of the key columns; null keys equal each other. The result has a row per key
+    in the feed, with these columns:
 
     - the key
-    - ``_old`` and ``_new``: structs of all columns, null if there was or is no row
+    - ``_old`` and ``_new``: structs of the key and the values, null if there was or is no row
     - ``_apart``: true if both differ
     - ``_fresh``: true if the first change brings a row, so the key must have had none before
     - ``_faulty``: true if the key had two rows at once
@@ -113,8 +113,9 @@ def signed_rows(changed: DataFrame) -> DataFrame:
     """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one, in
     undefined order.
 
-    ``changed``: a result of ``images_of_feed``. A key without ``_apart`` gives no rows, one whose
-    row is updated gives two. The columns are ``_sign`` and those of the source.
+    ``changed``: a result of ``images_of_feed``. A key whose row did not change (``_apart`` is
+    false) gives no rows, one whose row is updated gives two. The columns are ``_sign`` and those of
+    the source.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)
@@ -140,9 +141,11 @@ def signed_rows(changed: DataFrame) -> DataFrame:
 def paired_images(delta: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``.
 
-    ``delta``: rows with ``_sign``, at most one per key and sign; null keys equal each other.
-    ``_old`` and ``_new`` are structs of all columns but ``_sign``, null for no row. A row of a
-    coarse type (``_is_coarse``) counts as different, even if it is not.
+    ``delta``: rows with ``_sign``, at most one per key and sign. ``key``: the names of the key
+    columns; null keys equal each other. ``_old`` and ``_new`` are structs of all columns but
+    ``_sign``, null for no row. A key whose row is the same before and after is left out. It stays
+    if a column is of a type that Spark cannot compare exactly (``_is_coarse``), other than float
+    and double.
     """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -197,13 +200,14 @@ def former_rows(
     """Return a node's rows before a change, from its rows after it. So no table is read at its old
     version.
 
-    ``rows``: the rows after the change, all or those that have certain values in some columns.
-    ``delta``: the node's delta, with ``_sign``. ``key``: the node's key columns; null keys equal
-    each other. ``gone``: the rows of ``delta`` with ``_sign`` -1, restricted to the same values as
-    ``rows``.
+    ``rows``: the rows after the change: all of them, or all that have certain values in some
+    columns. ``delta``: the node's delta, with ``_sign``: -1 for a row that goes, +1 for one that
+    comes. ``key``: the node's key columns; null keys equal each other. ``gone``: the rows of
+    ``delta`` with ``_sign`` -1, restricted to the same values as ``rows``.
 
-    The result has the columns of ``rows`` and ``_age``: ``o`` for rows of ``gone``, ``u`` for the
-    others.
+    The result has the columns of ``rows`` and ``_age``. All rows of ``gone`` come with ``o``. Of
+    ``rows`` come those, with ``u``, whose key has no +1 in ``delta``. A row that only has these
+    values since the change is thus left out.
     """
     come, same = _keys_that_come(delta, key)
     unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
@@ -215,8 +219,8 @@ def rows_with_age(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> Data
     """Return a node's rows after a change, with a last column ``_age``: ``n`` if the delta has the
     row's key with ``_sign`` +1, else ``u``. So an updated row is ``n``, too.
 
-    ``rows``: rows after the change. ``delta``: the node's delta, with ``_sign``; a key that has +1
-    twice repeats the row. ``key``: the node's key columns; null keys equal each other.
+    ``rows``: rows after the change. ``delta``: the node's delta: its columns and ``_sign``. A key
+    that has +1 twice repeats the row. ``key``: the node's key columns; null keys equal each other.
     """
     come, same = _keys_that_come(delta, key)
     return rows.join(come.withColumn("_age", F.lit(NEW)), same, "left").select(
@@ -235,15 +239,18 @@ def _keys_that_come(delta: DataFrame, key: Sequence[str]) -> tuple[DataFrame, Co
     return keys, all_of(column.eqNullSafe(F.col(name)) for column, name in pairs)
 
 
-def moved_values(delta: DataFrame, columns: Sequence[str], now: DataFrame | None) -> DataFrame:
+def values_gained_or_lost(
+    delta: DataFrame, columns: Sequence[str], now: DataFrame | None
+) -> DataFrame:
     """Return the values of ``columns`` for which a node gains its first row or loses its last one.
 
-    ``delta``: the node's delta, with ``_sign``. ``now``: the node's rows after it, at least those
-    with these values. ``now`` is None if a value has at most one row, since the delta suffices
-    then. Values with a null in any column are left out.
+    ``delta``: the node's delta, with ``_sign``. ``columns``: the node's compared columns. ``now``:
+    the node's rows after it, at least those with these values. ``now`` is None if a value has at
+    most one row, since the delta suffices then. Values with a null in any column are left out.
 
-    The values are named ``_f0``, ``_f1`` …. ``_sign`` is -1 if the node gains its first row, +1 if
-    it loses its last one: the sign of the other side's rows with nulls.
+    The values are named ``_f0``, ``_f1`` …, in the order of ``columns``. ``_sign`` is -1 if the
+    node gains its first row, +1 if it loses its last one: the sign of the other side's rows with
+    nulls.
     """
     keys = [foreign_name(i) for i in range(len(columns))]
 
@@ -279,10 +286,14 @@ def term_of_side(
 
     ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
     ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
-    ``moved``: the result of ``moved_values`` for ``side``, None unless the other side is preserved.
+    ``moved``: the result of ``values_gained_or_lost`` for ``side``, None unless the other side is
+    preserved.
 
-    The columns are those of both sides under the names of ``_numbered_names``, then ``_sign``,
-    ``_left_age`` and ``_right_age``. A missing side has nulls.
+    The columns are ``_0_<i>`` for left column ``i`` and ``_1_<i>`` for right column ``i``, from 0,
+    then ``_sign``, ``_left_age`` and ``_right_age``. A missing side has nulls, also for its age.
+    The changing side's age is ``n`` if ``_sign`` is +1, else ``o``; the other side's age is its
+    ``_age``. For each value in ``moved`` there is also each of ``others`` with that value, beside
+    nulls, with the value's ``_sign``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
@@ -302,8 +313,10 @@ def term_of_side(
 def net_delta(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
     """Return a join's delta from its terms: the columns of the join, then ``_sign``.
 
-    ``terms``: the union of results of ``term_of_side``, one for each side that has changed. Rows of
-    the same keys and ages whose signs sum to 0 are left out.
+    ``terms``: the union of results of ``term_of_side``, one for each side that has changed. Rows
+    with one key and the same two ages are the same row. Their signs are summed, one of them stays,
+    and none if the sum is 0. So the old and the new row of an updated key both stay, -1 and +1,
+    since their ages differ.
     """
     keys = _key_columns(node)
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
@@ -340,9 +353,9 @@ def aggregated_rows(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
 
 
 def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
-    """Return the delta of an aggregate, with ``_sign``: the rows of its groups before a change,
-    which go, and those after it, which come. A group whose row is the same before and after goes
-    and comes.
+    """Return the delta of an aggregate: the group columns, the aggregates and ``_sign``. It has the
+    rows of its groups before a change with -1, and those after it with +1. A group whose row is the
+    same before and after has both.
 
     ``before``, ``now``: all rows of the changed groups in the aggregate's input, before and after
     the change. A column ``_age`` in them is ignored.
@@ -355,11 +368,14 @@ def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFram
 
 
 def projected_rows(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> DataFrame:
-    """Return a join's key and value columns, in order, then the columns ``also``.
+    """Return a join's key and value columns, in order, then the columns ``also``. A key column of
+    both sides has the value of the left side, or of the right one where that is null. Selected
+    expressions are computed on these rows.
 
-    ``rows``: both sides' columns under the names of ``_numbered_names``, with ``_left_age`` and
-    ``_right_age``. An age is null if its side is missing. ``also``: expressions over ``rows``.
-    Selected expressions are computed on these rows.
+    ``rows``: both sides' columns, ``_0_<i>`` for left column ``i`` and ``_1_<i>`` for right column
+    ``i``, from 0 among all columns of the side. They also have ``_left_age`` and ``_right_age``,
+    null for a missing side. ``also``: plain columns of ``rows`` under their own names. If an
+    expression is selected, they are selected twice, so they must not be computed or renamed.
     """
     places = [
         dict(zip(side.columns, _numbered_names(node, side_index, side.columns), strict=True))
@@ -404,11 +420,12 @@ def projected_rows(node: SnapshotJoin, rows: DataFrame, also: list[Column]) -> D
 
 
 def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame:
-    """Return a side's rows with the columns named by ``_numbered_names``, so that two sides share
-    no name. ``side``: 0 for the left, 1 for the right.
+    """Return a side's rows with column ``i`` of the side, from 0, named ``_<side>_<i>``, so that
+    two sides share no name. ``side``: 0 for the left, 1 for the right.
 
     ``frame``: some of the side's columns, ``_age`` and perhaps ``_sign``. A column that ``frame``
-    lacks is null. ``_sign`` follows the columns if it is there, then the side's age column.
+    lacks is null and stands after the others. ``_sign`` follows the columns if it is there, then
+    the age as ``_left_age`` or ``_right_age``.
     """
     names = node.sides[side].columns
     places = _numbered_names(node, side, names)
@@ -429,9 +446,9 @@ def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame
 
 
 def _numbered_names(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:
-    """Return a name for each of a side's ``columns``, in their order: made of the side and the
-    column's index, so no two columns of a join share one. ``side``: 0 for the left, 1 for the
-    right. Raises ``KeyError`` for an unknown column.
+    """Return the internal name of each of a side's ``columns``, in their order: ``_<side>_<i>``.
+    There ``i`` is the index, from 0, among all columns of the side. ``side``: 0 for the left, 1 for
+    the right. Raises ``KeyError`` for an unknown column.
     """
     index_by_name = {name: i for i, name in enumerate(node.sides[side].columns)}
     return [value_name(side, index_by_name[name]) for name in columns]
@@ -439,16 +456,16 @@ def _numbered_names(node: SnapshotJoin, side: int, columns: Sequence[str]) -> li
 
 def _match_condition(node: SnapshotJoin) -> Column:
     """Return the condition that a left and a right row match: all compared columns are equal. A
-    null equals nothing.
+    null equals nothing. Its columns are ``_0_<i>`` of the left side and ``_1_<i>`` of the right.
     """
     sides = [_numbered_names(node, side, node.on_columns(side)) for side in (0, 1)]
     return all_of(F.col(a) == F.col(b) for a, b in zip(*sides, strict=True))
 
 
 def _key_columns(node: SnapshotJoin) -> list[Column]:
-    """Return the join's key columns, in order and with their names, as expressions over the columns
-    of ``_numbered_names``. A key column of both sides has the value of the left side, or of the
-    right one where that is null.
+    """Return the join's key columns, in order and with their names, as expressions. They are over
+    ``_0_<i>``, left column ``i``, and ``_1_<i>``, right column ``i``, from 0. A key column of both
+    sides has the value of the left side, or of the right one where that is null.
     """
     columns = []
     for column in node.key_columns:
@@ -475,9 +492,9 @@ def all_of(conditions: Iterable[Column]) -> Column:
 def _difference_condition(changed: DataFrame) -> Column:
     """Return the condition that ``_old`` and ``_new`` differ, which is never null.
 
-    ``changed``: a frame with both structs, each null for no row. Floats differ if their texts do,
-    so -0.0 differs from 0.0. If another column has a coarse type (``_is_coarse``), the condition is
-    always true.
+    ``changed``: a frame with both structs of equal fields, each null for no row. Floats differ if
+    their texts do, so -0.0 differs from 0.0. If a column that is no plain float has a coarse type
+    (``_is_coarse``), the condition is always true.
     """
     row = changed.schema[BEFORE].dataType
     assert isinstance(row, StructType)

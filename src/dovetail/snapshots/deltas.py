@@ -39,12 +39,12 @@ from dovetail.snapshots.plan import (
 
 @dataclass(frozen=True)
 class RowDelta:
-    """The rows that a plan node loses and gains between two versions, and their number."""
+    """The rows that a plan node loses and gains between two versions, and their count."""
 
     frame: DataFrame | None
     """The rows with ``_sign``: -1 for a row that goes, +1 for one that comes. None without rows."""
     rows: int
-    """The number of rows; an update counts as two. A row that Spark cannot compare counts as
+    """The count of rows; an update counts as two. A row that Spark cannot compare counts as
     updated.
     """
     few: FewRows | None = None
@@ -56,13 +56,13 @@ class TargetChanges:
     """The changes of a target's rows between the versions that two commits cover."""
 
     frame: DataFrame | None
-    """A row for each changed key, as ``delta_rules.paired_images`` returns it. None if nothing
-    changes.
+    """A row for each changed key, a result of ``delta_rules.paired_images``: the key, ``_old`` and
+    ``_new``. None if nothing changes.
     """
     rows: int
-    """The number of changed keys."""
+    """The count of changed keys."""
     few: bool
-    """True if the changes may go through this process."""
+    """True if the changes are few and simple enough to be collected to this process."""
 
 
 class Deltas:
@@ -85,10 +85,12 @@ class Deltas:
 
     def delta_of(self, node: SnapshotNode) -> RowDelta:
         """Return the rows that a plan node loses and gains from the old versions to the new ones.
+        Without any, the ``RowDelta`` has 0 rows and no frame.
 
         The first call for a node computes them by Spark jobs, later calls return the same delta.
-        Raises ``DataError`` if a source has several rows of one key, or a key that is null. Raises
-        ``TargetError`` or ``ConfigurationError`` as ``VersionReader.change_feed`` does.
+        Raises ``DataError`` if a changed key of a source has several rows, or is null in all its
+        columns. Raises ``TargetError`` if a used column of a Delta table is not the same one in
+        both versions. Raises ``ConfigurationError`` if Spark Connect does not show that.
         """
         if node not in self._known:
             if isinstance(node, SnapshotSource):
@@ -98,10 +100,15 @@ class Deltas:
         return self._known[node]
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
-        """Return the keys of ``root`` whose rows differ between the old and the new versions, each
-        with its row before and after. ``root``: the plan's last node.
+        """Return the keys of ``root`` whose rows differ between the old and the new versions.
+        ``root``: the plan's last node. The result has their count, and a frame of the key, ``_old``
+        and ``_new``: the rows before and after, as structs. It has 0 rows and no frame if nothing
+        changes.
 
-        Raises the errors of ``delta_of``. Runs Spark jobs, each time anew.
+        Runs Spark jobs, each time anew, and stores the rows in the reader's ``scratch``. Raises
+        ``DataError`` if a changed key of a source has several rows, or is null in all its columns.
+        Raises ``TargetError`` if a used column of a Delta table was replaced, and
+        ``ConfigurationError`` if Spark Connect does not show that.
         """
         frame = (
             self.delta_of(root).frame
@@ -119,8 +126,9 @@ class Deltas:
         """Return the rows that a source loses and gains, from its change feed. Nothing is read if
         its version stays the same.
 
-        Raises ``DataError`` if a changed key has several rows, or is null. Raises the errors of
-        ``VersionReader.change_feed``.
+        Raises ``DataError`` if a changed key has several rows, or is null in all its columns.
+        Raises ``TargetError`` if a used column of a Delta table is not the same one in both
+        versions. Raises ``ConfigurationError`` if Spark Connect does not show that.
         """
         old, new = (versions[source.table_id] for versions in (self._old, self._new))
         if old == new:
@@ -162,7 +170,7 @@ class Deltas:
 
         ``images``: the result of ``delta_rules.images_of_feed`` for the source. ``row_type``: the
         columns of its rows, all of plain types. Raises ``DataError`` if a changed key has several
-        rows, or is null.
+        rows, or is null in all its columns.
         """
         held, key = images.toArrow(), source.key.names
         counts = few_rows.count_images(held, key)
@@ -186,9 +194,10 @@ class Deltas:
         return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
 
     def _refuse_known_keys(self, source: SnapshotSource, fresh: DistinctKeys, come: int) -> None:
-        """Raise ``DataError`` if a key that the change feed reports as new had a row before.
+        """Raise ``DataError`` if a key that the change feed reports as new had a row before. Runs a
+        job.
 
-        ``fresh``: the keys reported as new. ``come``: the number of them that have a row after the
+        ``fresh``: the keys reported as new. ``come``: the count of those that have a row after the
         changes. If more rows than these have such a key at the new version, one of them was there
         before.
         """
@@ -196,17 +205,17 @@ class Deltas:
         refuse_keys(source, self._new, rows - come, 0)
 
     def _computed_rows(self, node: SnapshotJoin | SnapshotAggregate) -> DataFrame | None:
-        """Return the rows that a node above the sources loses and gains, with ``_sign``; None if no
-        input has changed.
+        """Return the rows that a join or an aggregate loses and gains: its columns, and ``_sign``
+        -1 or +1. None if no input has changed.
         """
         return (
             self._join_rows(node) if isinstance(node, SnapshotJoin) else self._aggregate_rows(node)
         )
 
     def _aggregate_rows(self, node: SnapshotAggregate) -> DataFrame | None:
-        """Return the rows that an aggregate loses and gains, with ``_sign``: those of the groups
-        that have changed rows, computed anew. A group may go and come as it was. Return None, and
-        read nothing, if the input has not changed.
+        """Return the rows that an aggregate loses and gains, with ``_sign`` -1 and +1: those of the
+        groups that have changed rows, computed anew. A group may go and come as it was. Return
+        None, and read nothing, if the input has not changed.
         """
         reader, by = self._reader, node.key.names
         delta = self.delta_of(node.input)
@@ -219,7 +228,8 @@ class Deltas:
 
     def _keys_of_delta(self, delta: RowDelta, columns: Sequence[str]) -> DistinctKeys:
         """Return the distinct values of ``columns`` in a delta, without those that contain a null.
-        The delta must have rows.
+        The delta must have rows. Its keys are counted in this process if it is held here, else by a
+        job.
         """
         assert delta.frame is not None
         if delta.few is None:
@@ -228,8 +238,8 @@ class Deltas:
         return few_keys(self._reader.session, few_rows.keys_of(delta.few.table, columns), types)
 
     def _join_rows(self, node: SnapshotJoin) -> DataFrame | None:
-        """Return the rows that a join loses and gains, with ``_sign``. Return None, and read
-        nothing, if neither side has changed.
+        """Return the rows that a join loses and gains: its columns, and ``_sign`` -1 or +1. Return
+        None, and read nothing, if neither side has changed.
         """
         deltas = [self.delta_of(side) for side in node.sides]
         terms = [
@@ -243,7 +253,7 @@ class Deltas:
 
     def _term_of_side(self, node: SnapshotJoin, side: int, delta: RowDelta) -> DataFrame:
         """Return the effect of one side's changes on a join, a result of
-        ``delta_rules.term_of_side``.
+        ``delta_rules.term_of_side``: both sides' columns, ``_sign`` and two ages.
 
         ``side``: 0 for the left, 1 for the right. Changes of the left side meet the right side's
         new rows. Changes of the right side meet the left side's old rows. ``delta``: the side's
@@ -259,20 +269,22 @@ class Deltas:
         if not node.has_one_match(side):
             now = reader.rows(node.sides[side], self._new, columns, keys)
         elif few is not None and not delta_upsert.has_floats(few.schema, columns):
-            moved = few_rows.moved_values(few.table, columns)
+            moved = few_rows.values_gained_or_lost(few.table, columns)
             if not moved.num_rows:
                 return delta_rules.term_of_side(node, side, delta.frame, others, None)
-        moved = delta_rules.moved_values(delta.frame, columns, now)
+        moved = delta_rules.values_gained_or_lost(delta.frame, columns, now)
         return delta_rules.term_of_side(node, side, delta.frame, reader.scratch.keep(others), moved)
 
     def _other_rows(
         self, node: SnapshotNode, columns: list[str], keys: DistinctKeys, *, old: bool
     ) -> DataFrame:
         """Return the rows of ``node`` whose ``columns`` have the values of one of the keys, each
-        with ``_age``. ``node``: the other side of a join.
+        with ``_age``. ``node``: the other side of a join. ``columns``: one for each column of
+        ``keys``.
 
-        ``old``: True for the node's rows before the changes, aged ``o`` or ``u``. False for those
-        after them, aged ``n`` or ``u``. All rows of a node without changes are aged ``u``.
+        ``old``: True for the node's rows before the changes, aged ``o`` if the changes remove them,
+        else ``u``. False for those after them, aged ``n`` if the changes bring them, else ``u``.
+        All rows of a node without changes are aged ``u``.
         """
         rows = self._reader.rows(node, self._new, columns, keys)
         delta = self.delta_of(node)
@@ -287,10 +299,10 @@ class Deltas:
     def _former_rows(
         self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
-        """Return the rows of a changed node at the old versions, whose ``columns`` have the values
-        of one of the keys, each with ``_age``: ``o`` for rows that go, else ``u``.
+        """Return the rows of a changed node at the old versions whose ``columns`` have the values
+        of one of the keys. Each has ``_age``: ``o`` for rows that go, else ``u``.
 
-        ``now``: such rows at the new versions.
+        ``now``: the node's rows with these values at the new versions.
         """
         delta = self.delta_of(node)
         assert delta.frame is not None
@@ -300,10 +312,11 @@ class Deltas:
         )
 
     def _store_delta(self, frame: DataFrame | None) -> RowDelta:
-        """Return rows with ``_sign`` as a delta, computed and counted by a job. None gives an empty
-        delta.
+        """Return ``frame``, rows with ``_sign``, as a delta. A job computes, stores and counts
+        them. None gives a delta without rows.
 
-        The rows come to this process if they are few and the sources' changes are, too.
+        The rows are collected to this process if ``delta_upsert.measure`` finds them few, and if
+        the sources' changes are few (``few`` of this object).
         """
         if frame is None:
             return RowDelta(None, 0)

@@ -40,22 +40,25 @@ class FewRows:
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """The numbers of keys to refuse or to look up in a result of ``delta_rules.images_of_feed``."""
+    """The counts of keys to refuse or to look up in a result of ``delta_rules.images_of_feed``."""
 
     faulty: int
-    """The number of keys that had two rows at once."""
+    """The count of keys that had two rows at once."""
     nulls: int
-    """The number of keys that are null and have a row."""
+    """The count of keys that are null and have a row after the changes."""
     fresh: int
-    """The number of keys that must have had no row before."""
+    """The count of keys that must have had no row before."""
 
 
 def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
-    """Count the keys to refuse or to look up in ``images``, a result of
-    ``delta_rules.images_of_feed``.
+    """Return three counts of keys in ``images``, a result of ``delta_rules.images_of_feed``:
 
-    ``key``: the names of the key columns. A key counts as null if all its columns are null. A null
-    key never counts as faulty.
+    - ``faulty``: keys that had two rows at once
+    - ``nulls``: null keys with a row after the changes
+    - ``fresh``: keys that must have had no row before
+
+    ``key``: the names of the key columns. A key is null if all its columns are. A null key never
+    counts as ``faulty``.
     """
     nulls = np.logical_and.reduce([pc.is_null(images[name]).to_numpy() for name in key])
     faulty, fresh = (images[flag].to_numpy() for flag in (FAULTY, FRESH))
@@ -66,10 +69,11 @@ def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
 
 
 def signed_rows(images: pa.Table) -> pa.Table:
-    """Return the rows that go and come as a table with ``_sign``: -1 for old rows, +1 for new ones.
+    """Return the rows that go and come as a table: the source's columns, then ``_sign``, int32: -1
+    for old rows, +1 for new ones.
 
     ``images``: a result of ``delta_rules.images_of_feed``. All old rows stand before all new ones.
-    Keys without ``_apart`` give no rows.
+    Keys whose row did not change (``_apart`` is false) give no rows.
     """
     changed = images.filter(images[APART])
     sides = []
@@ -99,9 +103,9 @@ def numbered_columns(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows.select(columns).rename_columns([foreign_name(i) for i in range(len(columns))])
 
 
-def moved_values(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the values of ``columns`` that gain or lose a row, as ``_f0``, ``_f1`` … and
-    ``_sign``.
+def values_gained_or_lost(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the values of ``columns`` that gain or lose their row, as ``_f0``, ``_f1`` … and
+    ``_sign``, in undefined order.
 
     ``rows``: a delta with ``_sign``, in which a value has at most one row before and one after.
     ``_sign`` of the result is -1 for a value that gains its row, +1 for one that loses it. Values
@@ -116,13 +120,17 @@ def moved_values(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def ranges_of(keys: FewRows) -> tuple[Range | None, ...]:
-    """Return the smallest and the largest value of each column of ``keys``, both inclusive.
+    """Return the smallest and the largest value of each column of ``keys``, both inclusive, in
+    order.
 
-    None stands for a column that is empty, has nulls, or is of a type without a usable range.
+    None stands for a column that is empty, has nulls, or is of a type without a usable range
+    (``has_range``).
     """
 
     def range_of(name: str) -> Range | None:
-        """Return the smallest and the largest value of a column, or None."""
+        """Return the smallest and the largest value of the column ``name``; None if it is empty,
+        has nulls or no usable range.
+        """
         column = keys.table[name]
         if len(column) == 0 or column.null_count or not has_range(keys.schema[name].dataType):
             return None

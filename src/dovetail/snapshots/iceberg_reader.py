@@ -37,10 +37,10 @@ class SnapshotReader:
     def latest_snapshot(self, source: SnapshotSource, columns: Sequence[str]) -> int:
         """Return the id of a source's present snapshot, 0 if it has none.
 
-        ``columns``: the names of columns that must be as they were when the join was written; a new
-        name does not matter. Raises ``TargetError`` if the table was replaced, or if one of
-        ``columns`` was dropped or has another type. Raises ``ConfigurationError`` if the table
-        cannot be read.
+        ``columns``: the names of columns that must be as they were when the plan was made in
+        Python, as ``source`` has them; a new name in the table does not matter. Raises
+        ``TargetError`` if the table was replaced, or if one of ``columns`` was dropped or has
+        another type. Raises ``ConfigurationError`` if the table cannot be read.
         """
         operator, table, iceberg = (
             _title_of(source),
@@ -68,8 +68,8 @@ class SnapshotReader:
     def next_snapshot(
         self, source: SnapshotSource, covered: int, latest: int, versions_max: int | None
     ) -> int:
-        """Return the id of the snapshot that a step covers next: ``latest``, or the last of the
-        next ``versions_max`` snapshots after ``covered`` if that comes before.
+        """Return the id of the snapshot that a step covers next. It is ``latest``, or the last of
+        the next ``versions_max`` snapshots after ``covered`` if that comes before.
 
         ``covered``: the id of the snapshot that is covered, 0 for the table before its first one.
         ``versions_max``: at least 1, None for no limit. Unless ``covered`` is ``latest``, raise
@@ -100,7 +100,7 @@ class SnapshotReader:
         ``ConfigurationError`` if the snapshot does not exist, or if the table cannot be read.
         """
         ids = _iceberg_table(source).ids
-        near: list[ColumnRange] = [
+        content_ranges: list[ColumnRange] = [
             (ids[name], *ends)
             for name, ends in ranges.items()
             if ends is not None and isinstance(ends[0], (int, str))
@@ -114,19 +114,21 @@ class SnapshotReader:
                 f"snapshot {version} is not there, or has expired",
                 "Give the id of one in its metadata table 'snapshots', or 0 for the empty table",
             )
-        request = _feed_request(source, columns, end=version, near=near)
+        request = _feed_request(source, columns, end=version, content_ranges=content_ranges)
         frame = feed_frame(self.session, request, streaming=False)
         return frame.select(*map(quoted, columns))
 
     def changes(
         self, source: SnapshotSource, columns: Sequence[str], old: int, new: int
     ) -> DataFrame:
-        """Return what the snapshots after ``old``, exclusive, up to ``new``, inclusive, change in a
-        source.
+        """Return the rows that the snapshots after ``old``, exclusive, up to ``new``, inclusive,
+        remove from a source and add to it.
 
         The columns are ``columns``, ``_sign`` (-1 a row that goes, +1 one that comes) and
-        ``_version``. ``old``: 0 for the table before its first snapshot. Nothing is checked or read
-        yet; a job that reads the frame fails if a snapshot in between has expired.
+        ``_version``. That is the sequence number of the change's snapshot, which rises from
+        snapshot to snapshot. ``old``, ``new``: ids of snapshots; ``old`` is 0 for the table before
+        its first one. Nothing is checked or read yet; a job that reads the frame fails if a
+        snapshot in between has expired.
         """
         start: FeedOffset = {"snapshot": old or None, "content": False}
         rows = feed_frame(self.session, _feed_request(source, columns, start, new), streaming=False)
@@ -137,8 +139,9 @@ class SnapshotReader:
         )
 
     def _opened_table(self, source: SnapshotSource) -> Table:
-        """Return the opened Iceberg table of a source. The first call for a source asks the
-        catalog, and raises ``ConfigurationError`` if the table cannot be read.
+        """Return the opened Iceberg table of a source. The first call for a table asks the catalog,
+        and raises ``ConfigurationError`` if the table cannot be read. Later calls return the same
+        object, which is never refreshed, so later snapshots are not seen.
         """
         if source.table_id not in self._tables:
             self._tables[source.table_id] = _iceberg_table(source).address.open(_title_of(source))
@@ -150,14 +153,15 @@ def _feed_request(
     columns: Sequence[str],
     start: FeedOffset | None = None,
     end: int | None = None,
-    near: Sequence[ColumnRange] = (),
+    content_ranges: Sequence[ColumnRange] = (),
 ) -> FeedRequest:
     """Return the request to read ``columns`` of a source: by default for the rows of its present
     snapshot.
 
-    ``start``: the place from which changes are read, in place of rows. ``end``: the id of the last
-    snapshot, inclusive; None for the present one. ``near``: ranges of columns by which files are
-    skipped.
+    ``start``: to read changes in place of rows: ``snapshot``, the id of the last snapshot that is
+    left out, and ``content``, False. ``end``: the id of the last snapshot, inclusive; None for the
+    present one. ``content_ranges``: ranges by which files are skipped: the column's id, its
+    smallest and its largest value.
     """
     from pyiceberg.schema import Schema
 
@@ -169,7 +173,7 @@ def _feed_request(
         Schema(*(planned[name] for name in columns)).model_dump_json(),
         start or {"snapshot": None, "content": True},
         end=end,
-        near=near,
+        content_ranges=content_ranges,
     )
 
 

@@ -71,10 +71,11 @@ class IcebergSnapshotTarget:
         """Return the id of the target's present snapshot and the version of each source that it
         covers.
 
-        Raises ``TargetError`` if the target holds another plan or other columns, or if others
-        changed its rows since the base of the last recorded snapshot. Raises it, too, if that
-        record has another format, or if no snapshot in the history has a record. The table must
-        exist; ``ConfigurationError`` says that it cannot be read.
+        Raises ``TargetError`` if the target holds another plan or other columns. So it does if its
+        last record has another format, or if no snapshot in the history has a record. Raises it,
+        too, if another writer has changed rows since the snapshot ``base`` of the last record, from
+        which the recorded snapshot was made. The table must exist; ``ConfigurationError`` says that
+        it cannot be read.
         """
         table = self._open_table()
         newer: list[Snapshot] = []
@@ -130,7 +131,8 @@ class IcebergSnapshotTarget:
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
-        """Merge changes into the target in one commit, and return it.
+        """Merge changes into the target in one commit, and return it, with the count of changed
+        keys.
 
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the id of the snapshot to continue from. ``step``:
@@ -165,7 +167,9 @@ class IcebergSnapshotTarget:
                 yield commit_of(snapshot.snapshot_id, record)
 
     def earlier_steps(self) -> list[TimedStep]:
-        """Return an empty list: times of steps are not needed while there is an ``objection``."""
+        """Return an empty list: an ``objection`` decides the way of each step, so no times are
+        needed.
+        """
         return []
 
     @property
@@ -187,8 +191,8 @@ class IcebergSnapshotTarget:
 
         ``rows``: the rows to add, of the target's Arrow schema. ``removed``: the data files to
         remove. ``versions``: the version of each source, by table id. ``base``: the id of the
-        snapshot to continue from. ``count``: the number of changed rows. ``step``: None leaves it
-        out of the record.
+        snapshot to continue from. ``count``: the count of changed rows for the result. ``step``:
+        None leaves it out of the record.
 
         Raises ``TargetError`` if another writer was faster.
         """
@@ -206,7 +210,7 @@ class IcebergSnapshotTarget:
         base: int,
         step: RefreshStep | None,
     ) -> None:
-        """Make one snapshot that has the record of this plan.
+        """Make one snapshot that has the record of this plan, even if no row is added or removed.
 
         ``rows``: the rows to add, of the target's Arrow schema. ``removed``: the data files to
         remove. ``versions``: the version of each source, by table id. ``base``: the id of the
@@ -226,7 +230,7 @@ class IcebergSnapshotTarget:
 
     def _refuse_changed(self, snapshots: Sequence[Snapshot]) -> None:
         """Raise ``TargetError`` at the first of ``snapshots``, those of other writers, that may
-        change rows. Snapshots that only replace files are allowed.
+        change rows; do nothing if none may. Snapshots that only replace files are allowed.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -235,8 +239,8 @@ class IcebergSnapshotTarget:
                 raise self._records.foreign_change_error(f"snapshot {snapshot.snapshot_id} is")
 
     def _refuse_columns(self, table: Table) -> None:
-        """Raise ``TargetError`` if a table's columns have other names or types than the plan's.
-        Their order does not matter.
+        """Raise ``TargetError`` if the columns of ``table``, the opened target, have other names or
+        types than the plan's. Their order does not matter.
         """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 

@@ -52,7 +52,7 @@ class IcebergTable:
     columns: str
     """The columns as Iceberg's JSON of a schema."""
     ids: Mapping[str, int]
-    """Iceberg's number of each column, by the column's name. No other column ever gets it."""
+    """Iceberg's id of each column, by the column's name. No other column ever gets it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +116,13 @@ class SnapshotJoin:
     @cached_property
     def key_columns(self) -> tuple[KeyColumn, ...]:
         """The key columns of the result in order, each with the left and the right column that it
-        comes from.
+        comes from. One of these may be None.
 
-        If both keys are joined, each is a pair of both sides' columns under the left name.
-        Otherwise the left key is followed by the right key, whose columns are named
-        ``right_<column>``, with more prefixes until the name is free. The right key is left out if
-        each left row has at most one match and right rows never stay alone.
+        If ``on`` pairs the two keys column by column, and nothing else, each is a pair of both
+        sides' columns under the left name. Otherwise the left key is followed by the right key,
+        whose columns are named ``right_<column>``, with more prefixes until the name is free. The
+        right key is left out if each left row has at most one match and right rows never stay
+        alone.
         """
         left, right = self.left.key.names, self.right.key.names
         if self.joins_whole_keys:
@@ -156,7 +157,7 @@ class SnapshotJoin:
 
     @property
     def sides(self) -> tuple[SnapshotNode, SnapshotNode]:
-        """The left and the right plan node, in this order. The index is the side's number."""
+        """The left and the right plan node: index 0 is the left side, 1 the right."""
         return self.left, self.right
 
     @property
@@ -239,12 +240,12 @@ def source(
     name: str,
     iceberg: IcebergTable | None = None,
 ) -> SnapshotSource:
-    """Return a plan node for a table with the columns ``schema`` and this key.
+    """Return a plan node for a table with the columns ``schema`` and this key. Nothing is read.
 
     ``path``: the folder of a Delta table, or the name of an Iceberg table. ``table_id``: the id
-    that Delta or Iceberg gives the table, by which a table made anew is recognized. ``key``: one
-    column or several. ``name``: the name in errors and commits. ``iceberg``: None for a Delta
-    table.
+    that Delta or Iceberg gives the table, by which a table made anew is recognized. ``key``: the
+    names of one column or several. ``name``: the name in errors and commits. ``iceberg``: None for
+    a Delta table.
 
     Raises ``PlanError`` for an empty key, unknown, repeated or reserved column names, and types
     that cannot be keys.
@@ -270,14 +271,16 @@ def join(
 ) -> SnapshotJoin:
     """Return the join of two plan nodes.
 
-    ``on``: the columns of the left side that equal columns of the right one. None pairs the columns
-    of both keys, which must have the same names. ``how``: the kind of join. ``select``: the value
-    columns, None for those of both sides. ``name``: None for a name made of both sides' names.
+    ``on``: left column names, one for each column of the right key, in its order. Or a mapping of
+    left columns to right columns, of which any may be named. None pairs the columns of both keys,
+    which must have the same names. ``how``: the rows kept without a match: ``"inner"`` none,
+    ``"left"``, ``"right"``, or ``"outer"`` both. ``select``: the value columns, None for those of
+    both sides. ``name``: None for a name made of both sides' names.
 
-    Raises ``PlanError`` for unknown, ambiguous or duplicate column names, and for two tables of one
-    name. Also for compared columns of different types, or of a type that cannot be a key. Also for
-    a selection that Spark does not resolve, that depends on chance or the time, or that computes
-    without an active session.
+    Raises ``PlanError`` for unknown, ambiguous or duplicate column names, in the result as well,
+    and for two tables of one name. Also for compared columns of different types, or of a type that
+    cannot be a key. Also for a selection that Spark does not resolve, that depends on chance or the
+    time, or that computes without an active session.
     """
     label = name or f"{how} join of {left.name} and {right.name}"
     pairs = tuple((str(a), b) for a, b in pairs_of(label, left, right, on, whole=False))
@@ -306,8 +309,8 @@ def aggregate(
 
     ``aggregates``: Spark expressions by the names of their result columns. Raises ``PlanError``
     without a group column or an aggregate, and for names that are unknown, reserved or duplicate.
-    Also for a group column of a type that cannot be a key, for an aggregate that
-    ``_aggregate_field`` refuses, and without an active session.
+    Also for a group column of a type that cannot be a key, and without an active session. Also for
+    an aggregate that depends on the present time or the user, or that Spark does not resolve.
     """
     label = f"aggregate of {node.name} by {', '.join(by)}"
     row = StructType([*node.key, *node.values])
@@ -404,8 +407,9 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
     """Yield a text for each part in which two descriptions differ, such as ``left.how was 'inner'
     and is 'left'``. Nothing is yielded if both are equal.
 
-    ``then``, ``now``: results of ``describe``, or parts of them, the former and the present one.
-    ``where``: the path to these parts, empty for whole descriptions.
+    ``then``, ``now``: results of ``describe``, or parts of them, the former and the present one;
+    None for a part that is missing. ``where``: the path to these parts, its names joined by dots;
+    empty for whole descriptions.
     """
     if isinstance(then, dict) and isinstance(now, dict):
         for part in [*then, *(part for part in now if part not in then)]:
@@ -416,8 +420,8 @@ def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
-    """Return the description of a plan node and of all nodes below it, as JSON data. ``used``: the
-    names of the columns of each source that are described.
+    """Return the description of a plan node and of all nodes below it, as JSON data. ``used``: by
+    source, the names of the columns to describe; other columns are left out.
     """
     if isinstance(node, SnapshotSource):
         return {
@@ -453,8 +457,8 @@ def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]])
 
 
 def _described_type(source: SnapshotSource, field: StructField) -> str:
-    """Return a column's type in Spark's words and, for an Iceberg table, the column's number, such
-    as ``bigint, column 3``.
+    """Return a column's type in Spark's words. For an Iceberg table, Iceberg's id of the column
+    follows, such as ``bigint, column 3``.
     """
     type_ = field.dataType.simpleString()
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
@@ -475,7 +479,7 @@ def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> Non
 
 def _refuse_same_names(label: str, node: SnapshotJoin) -> None:
     """Raise ``PlanError`` if two different tables below a join have one name, because commits
-    record versions by name. One table may be used twice. ``label``: the join in errors.
+    record versions by name. One table may be used twice. ``label``: the join's name in errors.
     """
     ids: dict[str, str] = {}
     for table in sources(node):
@@ -506,7 +510,8 @@ def _add_used(
     """Add to ``used`` the source columns that the columns ``wanted`` of a plan node need.
 
     ``used``: column names by source, changed in place. Keys and compared columns are always needed.
-    A selection with an expression and an aggregate need all columns of their inputs.
+    An aggregate needs all columns of its input, and a join with a computed selection all columns of
+    both sides.
     """
     if isinstance(node, SnapshotSource):
         used[node] = used.get(node, frozenset()) | wanted | frozenset(node.key.names)
@@ -537,7 +542,7 @@ def _part_in_words(part: Any) -> str:
 
 
 def plan_source(node: SnapshotNode) -> Source:
-    """Return a ``Source`` without rows that has a node's name, key and values, as selections of
-    joins expect it.
+    """Return a ``Source`` without rows that has a node's name, key and values. It stands for the
+    node where selections of joins are resolved.
     """
     return Source(node.name, node.key, node.values)

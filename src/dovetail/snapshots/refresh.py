@@ -14,16 +14,16 @@ from dovetail.errors import DovetailError, PlanError, TargetError
 from dovetail.iceberg.catalogs import GivenCatalog, TableAddress
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.delta_tables import (
+    fail_on_bad_files,
     folder_of,
     path_of,
     refuse_but_one,
     refuse_without_delta,
-    setting,
-    strict,
+    temporary_settings,
     tune,
 )
 from dovetail.platform.progress_bar import progress_bar
-from dovetail.platform.sessions import apart, cores
+from dovetail.platform.sessions import cloned_session, cores
 from dovetail.snapshots.commit_records import Commit, TargetState
 from dovetail.snapshots.costs import ChosenWay, RefreshStep, StepWork, Way, choose_way, estimated_s
 from dovetail.snapshots.delta_reader import (
@@ -47,12 +47,7 @@ ANY_SCHEMA = (
 
 
 class Refresher:
-    """The refresher of one target of one plan, with a Spark session of its own.
-
-    The new session has the settings of ``session``, except those under which rows would be missed.
-    ``call``: the method named in errors. ``path``, ``table``, ``catalog``: the target, as for
-    ``target_of``.
-    """
+    """The refresher of one target of one plan, with a Spark session of its own."""
 
     def __init__(
         self,
@@ -63,12 +58,21 @@ class Refresher:
         table: str | None,
         catalog: GivenCatalog | None,
     ) -> None:
-        """Make the session and find the target; the folder of a path is created. Raises the errors
-        of ``target_of``.
+        """Copy ``session``, change those settings of the copy under which rows would be missed, and
+        find the target; the folder of a path is created.
+
+        ``root``: the plan's last node. ``call``: the user's method, for errors. ``path``: the
+        folder of a Delta target. ``table``: the target's name in a catalog. ``catalog``: that of an
+        Iceberg target, by its name or its properties; None for a Delta target.
+
+        Raises ``PlanError`` unless exactly one of ``path`` and ``table`` is given. Raises it, too,
+        for a path with a catalog, and for a key or type that Iceberg does not store. Raises
+        ``ConfigurationError`` without Delta Lake if it is needed, and for a path that cannot be
+        reached or made.
         """
         self._operator = f"target {table if path is None else fspath(path)}"
-        self._session = apart(session)
-        strict(self._session)
+        self._session = cloned_session(session)
+        fail_on_bad_files(self._session)
         tune(self._session)
         # The reader compares the used columns itself. Changes of other columns do not matter.
         self._session.conf.set(ANY_SCHEMA, "true")
@@ -86,9 +90,10 @@ class Refresher:
         The present versions are those at the call. A target that does not exist is made in one
         commit, without regard to ``max_versions`` and ``way``. So is one with ``rebuild``.
 
-        ``max_versions``: the number of versions of each source that a commit covers at most; None
-        for no limit. ``rebuild``: True to compute the whole target anew, even if it is the target
-        of another plan. ``way``: how each step is made; None for the cheaper way.
+        ``max_versions``: the most versions of each source that a commit covers; None for no limit.
+        ``rebuild``: True to compute the whole target anew, even if it is the target of another
+        plan. ``way``: how each step is made: ``"changes"`` merges changed rows, ``"all"``
+        overwrites the target; None for the cheaper way.
 
         Raises ``TargetError`` if the target or a source does not allow it, or if another writer was
         faster. Raises ``DataError`` for a key that occurs twice or is null. Raises
@@ -138,13 +143,14 @@ class Refresher:
     def _next_versions(
         self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
     ) -> Versions:
-        """Return the version of each source that the next step covers, by table id; ``covered`` if
-        there is nothing new.
+        """Return the version of each source that the next step covers, by table id; a mapping equal
+        to ``covered`` if there is nothing new.
 
         ``covered``, ``latest``: the version of each source that is covered and the present one, by
-        table id. ``max_versions``: the number of versions of each source that a step covers at
-        most; None for all. The version of a Delta table never goes back. Raises ``TargetError`` if
-        an Iceberg table no longer has the snapshots in between, or was rolled back.
+        table id. Several sources of one table share its version. ``max_versions``: the most
+        versions of each table that a step covers; None for all. A Delta table whose present version
+        is below the covered one stays at that. Raises ``TargetError`` if an Iceberg table no longer
+        has the snapshots in between, or was rolled back.
         """
         until = {}
         for source in self._sources:
@@ -158,12 +164,12 @@ class Refresher:
         return until
 
     def _work_of_step(self, old: Versions | None, new: Versions) -> StepWork | None:
-        """Return the work of a step; None if a source is not a Delta table, or on Spark Connect,
-        where logs are not in reach.
+        """Return the work of a step: the bytes of all sources, and the rows and bytes that changed.
+        None if a source is not a Delta table, or on Spark Connect, where logs are not in reach.
 
         ``old``, ``new``: the version of each source by table id, the former exclusive, the latter
         inclusive. ``old`` is None for a target that is written anew. A source whose log does not
-        say what changed counts as changed as a whole.
+        say what changed counts as changed as a whole; ``rows`` is None then.
         """
         logs = {key: state.log for key, state in self._states.items() if state.log is not None}
         if len(logs) < len({source.table_id for source in self._sources}):
@@ -203,8 +209,8 @@ class Refresher:
         return choose_way(work, self._target.earlier_steps())
 
     def _record_of_step(self, choice: ChosenWay, work: StepWork | None) -> RefreshStep:
-        """Return the record of a step that begins now and goes the way of ``choice``. ``work``:
-        None if it is not known; the estimate is then 0 s.
+        """Return the record of a step that begins now and goes the way of ``choice``, with the
+        estimated seconds of this way. ``work``: None if it is not known; the estimate is then 0 s.
         """
         seconds = 0.0 if work is None else estimated_s(work, choice.way)
         return RefreshStep(choice.way, seconds, int(time() * 1000))
@@ -270,20 +276,23 @@ class Refresher:
 
         ``standing``: the target before. ``new``: the version of each source by table id.
         ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
-        known. A commit is made even if no row changes; it has no ``way``.
+        known. If no row of the target changes, the commit only records the versions, its ``way`` is
+        None, and its reason says so.
 
-        Raises ``DataError`` for a changed key that occurs twice or is null. Raises ``TargetError``
-        if another writer was faster, and the errors of ``VersionReader.change_feed``.
+        Raises ``DataError`` for a changed key that occurs twice or is null in all its columns.
+        Raises ``TargetError`` if another writer was faster, or if a used column of a Delta table
+        was replaced by another one. Raises ``ConfigurationError`` if Spark Connect does not show
+        that.
         """
         step = self._record_of_step(choice, work)
         few = work is not None and work.few
         with self._source_reader() as reader, ExitStack() as settings:
             if few:
-                settings.enter_context(setting(self._session, self._settings_for_few))
+                settings.enter_context(temporary_settings(self._session, self._settings_for_few))
             deltas = Deltas(reader, standing.covered, new, few=few)
             changed = sum(deltas.delta_of(source).rows for source in self._sources)
             if not few and changed <= delta_upsert.ROWS_MAX:
-                settings.enter_context(setting(self._session, self._settings_for_few))
+                settings.enter_context(temporary_settings(self._session, self._settings_for_few))
             changes = deltas.changes(self._root)
             settings.close()
             if changes.frame is None:
@@ -342,8 +351,9 @@ def target_of(
     """Return the target of a plan: an Iceberg table if ``catalog`` is given, else a Delta table.
     The table need not exist.
 
-    ``call``: the method named in errors. ``path``: the folder of a Delta table. ``table``: the name
-    of the table in a catalog. ``make``: True to create the folder of a path.
+    ``root``: the plan's last node. ``call``: the method named in errors. ``path``: the folder of a
+    Delta table. ``table``: the name of the table in a catalog. ``make``: True to create the folder
+    of a path.
 
     Raises ``PlanError`` unless either a path or a table is given, or for a path with a catalog.
     Raises it, too, for a key or a type that Iceberg does not store. Raises ``ConfigurationError``
@@ -356,8 +366,8 @@ def target_of(
         if make and path is not None:
             path = folder_of(session, call, "target=", path)
         full = None if path is None else path_of(session, call, "target=", path)
-        named = (table or "") if full is None else delta_tables.named(full)
-        return SnapshotTarget(session, operator, named, root, full)
+        name = (table or "") if full is None else delta_tables.sql_name(full)
+        return SnapshotTarget(session, operator, name, root, full)
     if table is None:
         raise PlanError(
             call,

@@ -28,8 +28,8 @@ from dovetail.plan.select import Selection
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform import delta_tables
-from dovetail.platform.sessions import apart
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.sessions import cloned_session
+from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.snapshots import plan
 from dovetail.snapshots.commit_records import Commit
 from dovetail.snapshots.costs import Way
@@ -146,7 +146,7 @@ class SnapshotTable:
         delta_tables.refuse_but_one("from_delta", path, table)
         operator = f"snapshot {name or table or path}"
         delta_tables.refuse_without_delta(spark, operator)
-        with refused(
+        with convert_spark_errors(
             operator,
             f"{f'{path=!s}' if table is None else f'{table=!s}'} cannot be read",
             _GIVE_A_TABLE,
@@ -157,7 +157,7 @@ class SnapshotTable:
             else:
                 folder = delta_tables.location(spark, table)
                 label = name or table.rsplit(".", 1)[-1].strip("`")
-            schema = delta_tables.read(spark, delta_tables.named(folder)).schema
+            schema = delta_tables.read(spark, delta_tables.sql_name(folder)).schema
             table_id = DeltaState.read(spark, folder).table_id
         return cls(
             spark, plan.source(path=folder, table_id=table_id, schema=schema, key=key, name=label)
@@ -593,7 +593,8 @@ class SnapshotTable:
         -------
         list of Commit
             The commits, with ``version``, ``way`` and ``covered``: the version of each source
-            by its name. Those of other joins in the same target are among them.
+            by its name. Those of other joins in the same target are among them. The list is
+            empty for a table that no join has been written to.
 
         Raises
         ------
@@ -623,7 +624,7 @@ class SnapshotTable:
         """
         operator = f"target {target or table}"
         opened = target_of(self._session, self.plan, "commits", target, table, catalog)
-        with refused("commits", f"{operator} cannot be read", _GIVE_A_TABLE):
+        with convert_spark_errors("commits", f"{operator} cannot be read", _GIVE_A_TABLE):
             return list(opened.commits())
 
     @validated
@@ -633,14 +634,16 @@ class SnapshotTable:
         Parameters
         ----------
         versions : mapping of str to int, optional
-            Other versions, by the names of the sources. A source that is left out is at its
+            Other versions, by the names of the sources. The version of an Iceberg table is the
+            id of a snapshot, or 0 for the empty table. A source that is left out is at its
             present version.
 
         Returns
         -------
         DataFrame
-            The key, then the values. Keys are not checked: a key that occurs twice in a source
-            gives several rows.
+            The key, then the values. The versions are those at the call, also if the frame is
+            read later. Keys are not checked: a key that occurs twice in a source gives several
+            rows.
 
         Raises
         ------
@@ -677,14 +680,16 @@ class SnapshotTable:
                 f"versions= names an unknown table {unknown[0]!r}",
                 f"Known are {', '.join(sorted(names))}",
             )
-        session = apart(self._session)
-        delta_tables.strict(session)
+        session = cloned_session(self._session)
+        delta_tables.fail_on_bad_files(session)
         reader = VersionReader(session, self.plan, StoredFrames())
         chosen = _chosen_versions(sources, versions or {})
         for source in sources:
             if source.table_id not in chosen:
                 chosen[source.table_id] = present_version(reader, source)
-        with refused("to_batch", "versions= cannot be read", "Give versions that the tables have"):
+        with convert_spark_errors(
+            "to_batch", "versions= cannot be read", "Give versions that the tables have"
+        ):
             return reader.rows(self.plan, chosen)
 
     @property
@@ -711,8 +716,9 @@ def _chosen_versions(
     """Return the given version of each table, by its table id. Tables without a given version are
     left out.
 
-    ``sources``: all of the plan. ``versions``: by the names of some sources. Raises ``PlanError``
-    for two versions of one table, which sources of different names may read.
+    ``sources``: all of the plan. ``versions``: by the names of some sources; other names are
+    ignored. Raises ``PlanError`` for two versions of one table, which sources of different names
+    may read.
     """
     chosen: dict[str, int] = {}
     for source in sources:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMITS_MAX = 20
-"""The number of commits, from the present one backwards, whose times count."""
+"""The most commits, from the present one backwards, whose times count."""
 METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The setting of a session that has the user metadata of its next commits."""
 
@@ -63,7 +63,9 @@ class SnapshotTarget:
         self._root = root
 
     def exists(self) -> bool:
-        """Return True if the Delta table exists."""
+        """Return True if there is a table or view in the target's place, of Delta or not. Spark's
+        error passes if it cannot be read.
+        """
         return delta_tables.exists(self._session, self._table)
 
     def present_state(self) -> TargetState:
@@ -99,7 +101,7 @@ class SnapshotTarget:
         table exists.
         """
         text = self._records.record_as_json(versions, -1, step)
-        with delta_tables.setting(self._session, {METADATA: text}):
+        with delta_tables.temporary_settings(self._session, {METADATA: text}):
             delta_tables.create(rows, self._table, {}, replace=False)
         return Commit(self._present_version(), self._records.versions_by_name(versions))
 
@@ -148,7 +150,9 @@ class SnapshotTarget:
                     key={name: F.col(quoted(name)) for name in names},
                     values={name: F.col(f"{AFTER}.{quoted(name)}") for name in values},
                     gone=F.col(AFTER).isNull(),
-                    where=delta_tables.near(changes.frame, {name: name for name in names}),
+                    where=delta_tables.file_skipping_conditions(
+                        changes.frame, {name: name for name in names}
+                    ),
                 )
         return self._present_commit(changes.rows, versions, base, step)
 
@@ -178,8 +182,8 @@ class SnapshotTarget:
                 yield commit_of(row["version"], recorded)
 
     def earlier_steps(self) -> list[TimedStep]:
-        """Return the steps with their seconds among the last ``COMMITS_MAX`` commits, the latest
-        first.
+        """Return the steps of the last ``COMMITS_MAX`` commits with the seconds that each took
+        until its commit, the latest first.
 
         Commits without a recorded step are left out, and those that the log no longer has. The list
         is empty on Spark Connect, which has no access to the log. The table must exist.
@@ -204,7 +208,7 @@ class SnapshotTarget:
         return None
 
     def _present_version(self) -> int:
-        """Return the target's present version. The table must exist."""
+        """Return the target's present Delta version, from 0. The table must exist."""
         return int(next(iter(self._commits()))["version"])
 
     def _commits(self) -> Iterator[Mapping[str, Any]]:
@@ -225,7 +229,8 @@ class SnapshotTarget:
             yield {"userMetadata": None, **commit, "version": version}
 
     def _history_of_spark(self, newest: int | None) -> Iterator[Mapping[str, Any]]:
-        """Yield the commits in Spark's history of the table, the latest first.
+        """Yield the commits in Spark's history of the table, the latest first, each with
+        ``version``, ``operation`` and ``userMetadata``.
 
         ``newest``: the version to begin with, inclusive; None for the present one. The first few
         usually suffice, so commits are read in growing portions.
@@ -241,7 +246,10 @@ class SnapshotTarget:
             seen = len(rows)
 
     def _log(self) -> DeltaLog | None:
-        """Return the target's Delta log at its present version; None on Spark Connect."""
+        """Return the target's Delta log at its present version; None on Spark Connect. The version
+        is -1 if the folder has no table. Spark raises an error for a table given by its name that
+        does not exist.
+        """
         if is_remote(self._session):
             return None
         return DeltaLog.of(self._session, self._location)
@@ -283,17 +291,22 @@ class SnapshotTarget:
     def _commit_metadata(
         self, versions: Versions, base: int, step: RefreshStep | None
     ) -> AbstractContextManager[None]:
-        """Return a context in which commits have the record of this plan as user metadata.
+        """Return a context in which commits of the session have the record of this plan as user
+        metadata. It changes settings of the session, for all its threads. They are restored at the
+        end, also on an error.
 
-        Their transaction has the number ``base + 1``, which Delta accepts once: a second commit
-        changes nothing, without an error. ``versions``: the version of each source, by table id.
-        ``step``: None leaves it out of the record.
+        The commits also have a name of the writer, ``dovetail``, and a version, ``base + 1``
+        (``delta_tables.commit_once_settings``). Delta ignores a later commit of the same or a
+        smaller version, without an error. So the caller must look for its own.
+
+        ``versions``: the version of each source, by table id. ``base``: the target version to
+        continue from. ``step``: None leaves it out of the record.
         """
-        return delta_tables.setting(
+        return delta_tables.temporary_settings(
             self._session,
             {
                 METADATA: self._records.record_as_json(versions, base, step),
-                **delta_tables.once("dovetail", base + 1),
+                **delta_tables.commit_once_settings("dovetail", base + 1),
             },
         )
 
@@ -303,10 +316,10 @@ class SnapshotTarget:
         """Return the commit after version ``base`` that has just been made with the record of these
         arguments.
 
-        ``count``: the number of changed rows to put into it, None if all were written.
-        ``versions``: the version of each source, by table id. ``step``: None for a record without
-        one. Raises ``TargetError`` if there is no such commit: another writer was faster, and Delta
-        made no second one.
+        ``count``: the count of changed rows to put into it, None if all were written. ``versions``:
+        the version of each source, by table id. ``step``: None for a record without one. Raises
+        ``TargetError`` if there is no such commit: another writer was faster, and Delta made no
+        second one.
         """
         record = record_of(self._records.record_as_json(versions, base, step))
         for row in self._commits():

@@ -27,7 +27,8 @@ _SEGMENTS_MAX = 200
 
 
 def checkpoint_report(checkpoint: str) -> Report:
-    """Return what is found in a checkpoint. ``checkpoint``: a path or a ``file:`` URI.
+    """Return what is found in a checkpoint, which is only read. ``checkpoint``: a path or a
+    ``file:`` URI.
 
     Raises ``ConfigurationError`` for a checkpoint that is not on a local disk, for a folder without
     ``dovetail.json``, and if rocksdict is not installed.
@@ -44,8 +45,8 @@ def checkpoint_report(checkpoint: str) -> Report:
 
 def _findings(files: LocalFiles) -> Iterator[Finding]:
     """Yield a finding for each point that is checked in a checkpoint, with or without a problem. If
-    its own file cannot be read, later points see an empty one. After state that cannot be read,
-    nothing more is checked.
+    ``dovetail.json`` cannot be read, later points take it for empty. After state that cannot be
+    read, nothing more is checked.
     """
     bound = _read_binding(files)
     yield Finding(
@@ -102,9 +103,11 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
 
 
 def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
-    """Return the finding on takeovers. It has a problem if the query of the binding ``bound``
-    follows another one, or if another one has taken over from it. If that successor's checkpoint is
-    gone, there is no problem.
+    """Return the finding on takeovers. A query may be built beside another one, which it follows
+    until it takes over from it. ``bound``: the content of ``dovetail.json``.
+
+    There is a problem if this query still follows another one, or if another query has taken over
+    from it. The latter is none if that other query's checkpoint is gone.
     """
     if FOLLOWS in bound:
         return Finding(
@@ -125,7 +128,7 @@ def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
 
 
 def _is_gone(checkpoint: str) -> bool:
-    """Say whether ``checkpoint``, a URI, is one on a local disk whose ``dovetail.json`` is gone.
+    """Return True if ``checkpoint``, a URI, is on a local disk and its ``dovetail.json`` is gone.
     Other file systems are not asked: the answer is False.
     """
     path = checkpoint.removeprefix("file:")
@@ -144,8 +147,8 @@ def _read_binding(files: LocalFiles) -> dict[str, Any]:
 
 
 def _most_segments(stored: CheckpointStores) -> str | None:
-    """Return a text on the store with the most segments in one bucket: their number, the store and
-    its stage. Return None if these are at most ``_SEGMENTS_MAX``.
+    """Return a text on the store with the most segments in one bucket: their count, the store and
+    its stage. Return None if these are at most ``_SEGMENTS_MAX``, and without stores.
     """
     counts = {
         (store.stage.number, store.name): sum(1 for _ in store.runs(label).segments)

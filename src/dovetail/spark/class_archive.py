@@ -19,16 +19,19 @@ from pathlib import Path
 import pyspark
 
 HEADER_BYTES = 4
-"""The number of bytes at the start of a file that are zero until it is complete."""
+"""The count of bytes at the start of a file that are zero until it is complete."""
 SILENT_LOG = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Options that leave out lines about classes without a place in an archive."""
 
 
 def java_options(folder: Path, class_path: str) -> str:
-    """Return the JVM options by which an archive in ``folder`` is used, or written if there is no
-    complete one. The folder is made; an ``OSError`` passes if it cannot be.
+    """Return the JVM options, a text without a space at its ends, by which an archive of loaded
+    classes in ``folder`` is used. Without a complete archive they let the JVM write one as it ends.
+    The folder is made; an ``OSError`` passes if it cannot be.
 
-    ``class_path``: the text in front of Spark's own class path, perhaps empty.
+    The archive is a file for Java's sharing of class data. Each installation of Java and Spark,
+    with each class path, has one of its own. ``class_path``: the text in front of Spark's own class
+    path, perhaps empty.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.resolve() / f"classes-{_installation(class_path)}.jsa"
@@ -48,8 +51,8 @@ def is_complete(path: Path) -> bool:
 
 
 def _installation(class_path: str) -> str:
-    """Return a short text that differs between installations of Java and Spark, and between class
-    paths.
+    """Return a text of 16 hexadecimal digits that differs between installations of Java and Spark,
+    and between class paths.
     """
     java = shutil.which("java", path=_java_path())
     home = Path(java).resolve().parents[1] if java else Path()

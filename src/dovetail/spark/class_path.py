@@ -29,8 +29,9 @@ SEARCHED_FIRST = (
 
 
 def driver_jars() -> list[Path]:
-    """Return the jars for the front of the class path of a JVM on this machine: those that are
-    searched first, in order, then the one of ``local_disk``.
+    """Return the jars for the front of the class path of a JVM on this machine. First come Spark's
+    jars of ``SEARCHED_FIRST``, in that order, then the library's own jar with a file system for
+    local disks (``local_disk.JAR``).
 
     Jars that this installation of Spark lacks are left out.
     """

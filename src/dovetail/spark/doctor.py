@@ -108,6 +108,8 @@ def doctor(spark: SparkSession) -> Report:
 def _findings(spark: SparkSession) -> Iterator[Finding]:
     """Yield a finding for each point that is checked in a session, with or without a problem. Run
     jobs of one row, which ask the workers.
+
+    Points that do not concern the session's machine or master are left out.
     """
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"

@@ -48,9 +48,12 @@ fi
 
 
 def fork_driver_workers(context: SparkContext) -> None:
-    """Let the driver workers of a session's further queries be forked. ``context``: that of the
-    session, with a JVM on this machine; its ``pythonExec`` becomes a program that asks the server.
+    """Let the driver workers of a session's further queries be forked from a server. A driver
+    worker is a Python process that Spark starts on the driver, one for each stage with state, when
+    a query starts.
 
+    ``context``: that of the session, with a JVM on this machine. Its ``pythonExec`` becomes a
+    program that asks the server (``make_program``). Contexts with the same Python share a server.
     Do nothing if that is done already, and where programs or pipes cannot be made in the folder for
     temporary files.
     """
@@ -61,7 +64,7 @@ def fork_driver_workers(context: SparkContext) -> None:
 
 def is_program(python: str) -> bool:
     """Return True if ``python`` is the path of a program that ``make_program`` has made in this
-    process.
+    process; False for any other text.
     """
     return python in _SERVERS
 
@@ -108,14 +111,17 @@ def make_program(python: str) -> str | None:
 
 
 def _close_after(server: subprocess.Popen[bytes], pipe: Path) -> None:
-    """Wait for the server's end, and remove its pipe, which would keep writers waiting."""
+    """Wait for the end of ``server``, then remove its pipe. Otherwise a program that opens the pipe
+    to write would wait forever for a reader. It runs in a thread of its own.
+    """
     server.wait()
     pipe.unlink(missing_ok=True)
 
 
 def main(pipe: Path) -> None:
     """Fork a driver worker for each line of ``pipe``, until the standard input ends. Then remove
-    the folder of ``pipe``.
+    the folder of ``pipe``. A line has the values of the variables ``ADDRESS``, in order, with tabs
+    between them.
     """
     sys.path.remove(str(Path(__file__).parent))  # its modules are no top-level ones
     import_module(DRIVER_WORKER)
@@ -141,8 +147,9 @@ def main(pipe: Path) -> None:
 
 
 def run_driver_worker(address: list[str]) -> None:
-    """Do a driver worker's work, as Spark's own process does, and end this process. ``address``:
-    the values of the variables ``ADDRESS``, an empty text for one that is not set.
+    """Do a driver worker's work, as Spark's own process does, and end this process with exit code
+    0. ``address``: the values of the variables ``ADDRESS``, in order, an empty text for one that is
+    not set.
     """
     from pyspark.sql.streaming import transform_with_state_driver_worker
     from pyspark.worker_util import get_sock_file_to_executor

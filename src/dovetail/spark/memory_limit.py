@@ -26,9 +26,14 @@ def memory_settings(
     """Return Spark's settings for the JVM's heap ``memory`` and the ``limit`` of all processes,
     both sizes such as ``6g``. Without ``limit``, only the heap is set, and without both nothing.
 
-    ``options``: the builder's settings, of which a heap goes before ``memory``. Half of what the
-    heap leaves is for files of state that workers keep mapped, in equal parts for all cores. Raises
-    ``ConfigurationError`` as ``configure`` does.
+    ``options``: the builder's settings. A heap among them (``spark.driver.memory``) is taken in
+    place of ``memory``. Without either, the heap is half of the limit. Half of what the heap leaves
+    is for files of state that workers keep mapped. It is set in equal parts for all cores, in
+    bytes, as the variable ``DOVETAIL_MAPPED_BYTES_MAX`` of the workers' environment.
+
+    Raises ``ConfigurationError`` for a limit with a master that is not local, or a limit below
+    ``2g``. Raises it, too, for a text that is no size, and for a heap that leaves less than a
+    quarter of the limit. Just a quarter is allowed.
     """
     if limit is None:
         return {} if memory is None else {HEAP: memory}
@@ -60,8 +65,9 @@ def memory_settings(
 
 
 def _size_bytes(name: str, text: str) -> int:
-    """Return a size such as ``6g`` or ``512m`` in bytes. Raises ``ConfigurationError`` for another
-    text, which names the argument ``name``.
+    """Return in bytes a size such as ``6g`` or ``512m``: digits, then k, m, g or t in either case,
+    for powers of 1024. Raises ``ConfigurationError`` for another text, also without a letter or
+    with decimals. It names the argument ``name``.
     """
     size = re.fullmatch(r"(\d+)([kmgt])b?", text.strip().lower())
     if size is None:
@@ -72,8 +78,9 @@ def _size_bytes(name: str, text: str) -> int:
 
 
 def _core_count(master: str) -> int:
-    """Return the number of cores of a local master, such as 2 for ``local[2]``. For ``local[*]`` it
-    is that of the machine.
+    """Return the count of cores of a local master, such as 2 for ``local[2]`` and ``local[2,3]``,
+    and 1 for ``local``. For ``local[*]``, and for ``local-cluster[...]``, it is that of the
+    machine.
     """
     number = re.match(r"local\[(\d+)", master)
     return int(number[1]) if number else 1 if master == "local" else os.cpu_count() or 1

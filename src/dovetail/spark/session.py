@@ -28,7 +28,7 @@ MEMORY = {
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
 DAEMON = "dovetail.spark.daemon"
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
-"""The number of pieces of generated code that the JVM keeps, to avoid compiling them in each
+"""The count of pieces of generated code that the JVM keeps, to avoid compiling them in each
 micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""
 CLASS_PATH, JAVA_OPTIONS = "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"
 _BETWEEN = {CLASS_PATH: os.pathsep, JAVA_OPTIONS: " "}

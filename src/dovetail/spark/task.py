@@ -24,7 +24,9 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def partition() -> int:
-    """Return the number of the Spark task's partition, from 0; 0 outside of Spark."""
+    """Return the index of the partition that the Spark task computes, from 0; 0 outside of
+    Spark.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -32,13 +34,19 @@ def partition() -> int:
 
 
 def micro_batch() -> int:
-    """Return the number of the streaming query's micro-batch; 0 outside of one."""
+    """Return the id of the streaming query's micro-batch, from 0, for the job of the task that
+    calls this. Return 0 in a job of no streaming query, and outside of a task, so also in
+    ``foreachBatch`` on the driver.
+    """
     tagged = _job_tag()
     return int(_local_property("streaming.sql.batchId") or (tagged[1] if tagged else 0))
 
 
 def run_id() -> str:
-    """Return the identifier of this start of the streaming query; empty outside of one."""
+    """Return the id of this start of the streaming query, as text, for the job of the task that
+    calls this. It is empty in other jobs, and outside of a task. On Spark Connect, jobs of
+    ``foreachBatch`` have a random name in its place.
+    """
     tagged = _job_tag()
     return tagged[2] if tagged else _local_property("spark.jobGroup.id") or ""
 
@@ -54,13 +62,16 @@ def temporary_directory(name: str) -> Path:
 
 @cache
 def _cached_path(root: str, name: str) -> Path:
-    """Return a folder's path, the same object each time: it is asked for by each bucket."""
+    """Return the path of the folder ``name`` in ``root``, the same object each time: it is asked
+    for by each bucket. Nothing is created.
+    """
     return Path(root) / name
 
 
 def freezing_imports(function: BatchFunction) -> BatchFunction:
-    """Return a function for ``mapInArrow`` that does what ``function`` does. Its task freezes the
-    imports at its end (``freeze_imports``).
+    """Return a function for ``mapInArrow`` that yields what ``function`` yields. When all of it is
+    yielded, the task takes all present objects out of the garbage collector's sight
+    (``freeze_imports``).
     """
 
     @wraps(function)
@@ -84,8 +95,8 @@ def freeze_imports() -> None:
 
 def _job_tag() -> re.Match[str] | None:
     """Return the match of the tag that jobs of ``foreachBatch`` have on Spark Connect. Group 1 is
-    the micro-batch's number, group 2 the run of the query. None for a job without the tag, and
-    outside of Spark.
+    the micro-batch's id, group 2 a random name of the query's start. None for a job without the
+    tag, and outside of Spark.
     """
     return _TAG.search(_local_property("spark.job.tags") or "")
 

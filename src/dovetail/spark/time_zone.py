@@ -29,11 +29,13 @@ def time_zone_setting(session: SparkSession, zone: str) -> dict[str, str]:
 
 
 def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
-    """Return the time zone of a query: the one in which its checkpoint began, the session's for a
-    new one. ``bound``: the binding, None for a new checkpoint.
+    """Return the time zone of a query: the one that its checkpoint began in. For a new checkpoint,
+    or one that names none, it is the session's. ``run``: the query, with its session and plan
+    nodes. ``bound``: the content of ``dovetail.json``, None for a new checkpoint.
 
-    Raises ``CheckpointError`` for a frame whose own expressions are bound to another zone. On Spark
-    Connect, which does not tell these, nothing is raised.
+    Raises ``CheckpointError`` if expressions in the frame of a source are bound to another zone.
+    These are the streaming frames that the user has given; frames of tables whose rows never change
+    are not checked. On Spark Connect, which does not tell the zones, nothing is raised.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))
@@ -55,8 +57,8 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
 
 
 def _zoned_expressions(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield (SQL, zone) of each expression in a frame's plan that depends on a time zone; nothing
-    if none does.
+    """Yield the SQL text and the zone of each expression in a frame's plan that depends on a time
+    zone; nothing if none does.
     """
     plan = jvm.analyzed_plan(frame)
     aware = plan.getClass().getClassLoader().loadClass(_AWARE)
@@ -68,9 +70,9 @@ def _zoned_expressions(frame: DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _zoned_children(expressions: list[Any], aware: Any) -> Iterator[tuple[str, str]]:
-    """Yield (SQL, zone) of each of ``expressions`` and of their children that depends on a time
-    zone; nothing if none does. Expressions whose options name a zone do not count. ``aware``:
-    Spark's class of such expressions.
+    """Yield the SQL text and the zone of each of ``expressions`` and of their children that depends
+    on a time zone; nothing if none does. Expressions whose options name a zone do not count.
+    ``aware``: Spark's class of such expressions, an object of the JVM.
     """
     waiting = [*expressions]
     while waiting:
@@ -88,7 +90,7 @@ def _zoned_children(expressions: list[Any], aware: Any) -> Iterator[tuple[str, s
 
 
 def _has_zone_option(expression: Any) -> bool:
-    """Say whether ``expression``, which reads or writes text such as JSON, has an option with a
-    time zone.
+    """Return True if ``expression``, one of the JVM that reads or writes text such as JSON, has an
+    option with a time zone.
     """
     return any(expression.options().contains(name) for name in ("timeZone", "timezone"))

@@ -38,7 +38,10 @@ def prepare_workers(spark: SparkSession) -> None:
     """Prepare the Python workers of a session for its queries. Do nothing if that is done already.
 
     Workers that clearly run the driver's own Python are started in the background, while Spark
-    plans. Others are asked whether they have this version of the library. Raises
+    plans. A failure there is ignored, since the query will raise it. Driver workers, Python
+    processes that Spark starts on the driver, are then forked (``fork_driver_workers``).
+
+    Other workers are asked by a job of one row if they have this version of the library. Raises
     ``ConfigurationError`` if they lack it.
     """
     if spark in _PREPARED:
@@ -65,8 +68,10 @@ def _start_a_worker(spark: SparkSession) -> None:
 
 
 def workers_lack(spark: SparkSession) -> str | None:
-    """Return in words why the workers' Python cannot run queries, or None if it can: no worker
-    starts, or the worker lacks the driver's version of the library. Run a job of one row.
+    """Return in words why the workers' Python cannot run queries, or None if it can. Run a job of
+    one row.
+
+    It cannot if no worker starts, or if the worker lacks the driver's version of the library.
     """
     own_version = import_module("dovetail").__version__
 

@@ -30,7 +30,7 @@ class Matches:
     """The stored rows that answer range queries, as pairs of a query and a row."""
 
     query: Ints
-    """The query of each pair: int64[pairs]."""
+    """The index of the query of each pair: int64[pairs]."""
     row: Ints
     """The index in ``rows`` of each pair: int64[pairs]."""
     rows: pa.Table
@@ -56,12 +56,17 @@ class HistoryState(RunState):
         versioned: bool,
         horizon_us: int = _FIRST,
     ) -> None:
-        """Open the store.
+        """Open the store. Nothing is read yet.
 
-        ``schema``: the stored columns; ``keys``: the indices of the key columns; ``runs``: those
-        that the manifest names. ``versioned``: True for versions of a table, False for records of a
-        stream. ``horizon_us``: by default before all times, so nothing is dropped. It may be set
-        later, before anything is stored.
+        ``schema``: the stored columns. Among them are ``_hash`` and ``_event_time``, int64 without
+        nulls, the key columns, and ``_deleted`` if ``versioned``. ``keys``: the indices of the key
+        columns in it. ``runs``: those that the manifest names. ``blobs``: the bucket's storage of
+        segments. ``cache``: the segments that the process has opened.
+
+        ``versioned``: True for versions of a table, False for records of a stream. ``horizon_us``:
+        merges drop records before it, exclusive, and versions that another one replaced at or
+        before it. By default it is before all times, so nothing is dropped. It may be set later,
+        before anything is stored.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((HASH, EVENT_TIME)))
         self._key_columns = keys
@@ -70,18 +75,20 @@ class HistoryState(RunState):
 
     @property
     def latest_us(self) -> int | None:
-        """The largest event time in the stored runs, tombstones and expired rows included; None if
-        nothing is stored.
+        """The largest event time in the stored runs, tombstones and expired rows included, in
+        microseconds; None if nothing is stored.
         """
         return max((run.latest_us for run in self.runs.runs), default=None)
 
     def find_as_of(self, hash_: Ints, keys: Sequence[pa.Array], time_us: Ints) -> Located:
-        """Find the last version of each query's key at or before ``time_us``, tombstones included.
-        Of two stored versions with one time, the later written counts.
+        """Return the segment and the row in it (``Located``) of the last version of each query's
+        key at or before ``time_us``. A tombstone, a version that deletes its key, is found but not
+        present. Of two stored versions with one time, the later written counts.
 
-        ``hash_``: int64[n], non-decreasing; ``keys``: n rows each; ``time_us``: int64[n]. A query
-        without such a version gets segment -1, the smallest int64 as its time, and is not present.
-        One key may be asked for at several times.
+        ``hash_``: int64[n], non-decreasing, the hash of each query's key. ``keys``: the key
+        columns, n rows each. ``time_us``: int64[n], in microseconds. A query without such a version
+        gets segment -1, row 0 and the smallest int64 as its time, and is not present. One key may
+        be asked for at several times.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -106,11 +113,18 @@ class HistoryState(RunState):
     def find_between(
         self, hash_: Ints, keys: Sequence[pa.Array], low_us: Ints, high_us: Ints
     ) -> Matches:
-        """Find all rows of each query's key from ``low_us`` to ``high_us``, both inclusive.
+        """Return all rows of each query's key from ``low_us`` to ``high_us``, both inclusive, as
+        pairs of a query and a row. A query may have none.
 
-        ``hash_``: int64[n], non-decreasing; the other arguments have n rows, too. ``rows`` of the
-        result come run by run, oldest first, in each run by hash, then time. Older versions of one
-        time are among them. Rows behind the horizon may still be found.
+        ``hash_``: int64[n], non-decreasing, the hash of each query's key. ``keys``: the key
+        columns, n rows each. ``low_us``, ``high_us``: int64[n], event times in microseconds. The
+        result has ``query`` and ``row``, int64[pairs], the index of each pair's query and that of
+        its row in ``rows``.
+
+        ``rows``, a table of all stored columns, comes run by run, oldest first, in each run by
+        hash, then time. So of two versions of a key with one time, the later row is the newer one.
+        Such older versions are among the rows, as are tombstones (rows that delete their key). Rows
+        older than the horizon may still be found.
         """
         queries: list[Ints] = []
         rows: list[Ints] = []
@@ -137,12 +151,13 @@ class HistoryState(RunState):
         )
 
     def _candidate_rows(self, hash_: Ints) -> Iterator[tuple[pa.Table, Ints, Ints, Ints]]:
-        """Yield for each segment that holds a hash of some queries: (table, query, first, end), the
-        oldest segment first. ``hash_``: int64[n], non-decreasing, the hash of each query.
+        """Yield for each segment that holds a hash of some queries: (table, query, first, end). The
+        segments of the oldest run come first, and those of one run by ascending hash. ``hash_``:
+        int64[n], non-decreasing, the hash of each query.
 
-        The rows of query ``query[i]`` in ``table`` are those from ``first[i]`` up to ``end[i]``,
-        exclusive. Keys are not compared yet. Segments without any of the hashes are left out, so
-        the result may be empty.
+        ``query``, ``first`` and ``end`` are int64[m]. The rows in ``table`` with the hash of query
+        ``query[i]`` are those from ``first[i]`` up to ``end[i]``, exclusive. Keys are not compared
+        yet. Segments without any of the hashes are left out, so nothing may be yielded.
         """
         for run in self.runs.runs:
             for segment in run.segments:
@@ -159,8 +174,9 @@ class HistoryState(RunState):
                     yield table, low + hit, first[hit], end
 
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
-        """Find the pairs i whose row ``row[i]`` of ``table`` has the key of query ``query[i]``:
-        bool[pairs]. ``keys``: the key columns, one row per query.
+        """Return the pairs i whose row ``row[i]`` of ``table`` has the key of query ``query[i]``,
+        as a mask: bool[pairs]. ``row``, ``query``: int64[pairs]. ``keys``: the key columns, one row
+        per query.
         """
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
@@ -170,8 +186,9 @@ class HistoryState(RunState):
         empty.
 
         A store of records keeps those that are not older than ``horizon_us``. A versioned store
-        keeps the versions that a reader can still ask for. ``pieces``: the next rows of the merge's
-        inputs, oldest first, one or more. ``merge``: the merge that they belong to.
+        drops versions that another one replaced at or before ``horizon_us``, and tombstones that
+        hide nothing more (``last_versions``). ``pieces``: the next rows of the merge's inputs,
+        oldest first, one or more. ``merge``: the merge that they belong to.
         """
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:
@@ -208,17 +225,19 @@ def last_versions(
     begun: int | None = None,
 ) -> pa.Table:
     """Return the versions among ``rows`` that anyone can still ask for, ordered by hash, then time.
-    ``key_columns``: the indices of the key's columns. ``rows``: at least one, with one chunk a
-    column.
+    A version is a row of its key from its time on; a tombstone is one that deletes its key.
 
-    ``rows`` come with the oldest written first. Dropped are:
+    ``rows``: at least one, with one chunk a column, the oldest written first. ``key_columns``: the
+    indices of the key's columns. Dropped are:
 
     - of two versions of a key with one time, the earlier written;
     - a version that another replaced at or before ``horizon_us``;
-    - a tombstone older than ``settled_us``, since no other version before that time is stored.
+    - a tombstone before ``settled_us``, exclusive, since no other version before that time is
+      stored.
 
-    ``settled_us`` is at most the horizon. ``begun``: the hash whose older versions were kept
-    elsewhere, so its tombstones stay; None for no such hash.
+    ``horizon_us``, ``settled_us``: in microseconds, the latter at most the former. ``begun``: the
+    last hash that earlier steps of the same merge have written, None for none. They may have kept
+    versions of this hash, which ``rows`` lacks. So all tombstones of this hash stay.
     """
     keys = [rows.column(i).combine_chunks() for i in key_columns]
     hash_, time = int64_column(rows, HASH), int64_column(rows, EVENT_TIME)

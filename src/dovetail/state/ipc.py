@@ -41,8 +41,8 @@ def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Tab
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:
-    """Yield ``table`` in consecutive parts of at most ``size_bytes``, uncompressed, and at most
-    ``rows`` rows, by default any number.
+    """Yield ``table`` in consecutive parts of at most ``size_bytes`` uncompressed and at most
+    ``rows`` rows, by default of any count.
 
     A part has at least one row, whatever its size. An empty table is one part.
     """

@@ -50,8 +50,9 @@ def remove_file(path: Path) -> None:
 
 
 def remove_older(directory: Path, than_s: float) -> None:
-    """Remove the files in ``directory`` that were last written or touched before the epoch second
-    ``than_s``, exclusive. Files that cannot be removed stay; a missing directory has none.
+    """Remove the files in ``directory`` whose time of modification is before ``than_s``, exclusive,
+    in epoch seconds. Files that cannot be removed stay, and so do folders; a missing directory has
+    none.
     """
     try:
         paths = list(directory.iterdir())

@@ -48,21 +48,24 @@ class Manifest:
     topology: str
     """The fingerprint of the stage's plan."""
     buckets: int
-    """The number of buckets of the key space."""
+    """The count of buckets that share the key space."""
     stream_time_us: tuple[int | None, ...]
-    """For each source the largest timestamp processed; None before the first."""
+    """For each source the largest timestamp processed, in microseconds; None before the first."""
     read_us: tuple[int | None, ...] = ()
-    """For each source the largest timestamp read. It is larger if rows wait for another source."""
+    """For each source the largest timestamp read, in microseconds. It is larger if rows wait for
+    another source.
+    """
     heard_us: tuple[int | None, ...] = ()
-    """For each source the wall-clock time at which it last brought something."""
+    """For each source the wall-clock time, in microseconds, at which it last brought something."""
     position: int = 0
-    """The number of changes that the bucket has emitted."""
+    """The count of changes that the bucket has emitted."""
     rows: int = 0
-    """The number of stream rows that the bucket has numbered."""
+    """The count of stream rows to which the bucket has given a row number."""
     stores: Mapping[str, Runs] = field(default_factory=dict)
     """The runs of each store, by its name."""
     logs: tuple[Logs, ...] = ()
-    """For each source, by log, the largest timestamp read and when the log last brought something.
+    """For each source, by the log's id, the largest timestamp read and when the log last brought
+    something, both in microseconds.
 
     Empty if logs are not waited for one by one.
     """
@@ -80,9 +83,10 @@ def load(
     """Return the manifest in a bucket's ``blobs``, or an empty one for ``sources`` sources before
     its first batch.
 
-    ``topology``: the stage's fingerprint; ``buckets``: the number of its buckets. ``stored_pages``:
-    pages by name that need not be read. Raises ``CheckpointError`` if the manifest belongs to
-    another topology or number of buckets, and ``StateError`` as ``read`` does.
+    ``topology``: the stage's fingerprint. ``buckets``: the count of its buckets. ``sources``: the
+    count of its inputs. ``stored_pages``: segments by page name, of pages that need not be read.
+    Raises ``CheckpointError`` if the manifest belongs to another topology or count of buckets.
+    Raises ``StateError`` if it or a page has another format version.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:
@@ -99,10 +103,11 @@ def load(
 
 
 def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest | None:
-    """Return the bucket's manifest, of whatever topology, or None before its first batch.
+    """Return the manifest in a bucket's ``blobs``, of whatever topology, or None before its first
+    batch.
 
-    ``stored_pages``: pages by name that need not be read. Raises ``StateError`` if the manifest or
-    a page has another format version.
+    ``stored_pages``: segments by page name, of pages that need not be read: pages never change.
+    Raises ``StateError`` if the manifest or a page has another format version.
     """
     blob = blobs.get(NAME)
     if blob is None:
@@ -111,7 +116,10 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
     pages: dict[str, Segments] = {}
 
     def read_segments(stored: Sequence[Any]) -> Segments:
-        """Return the segments of a stored list: those of its pages, then the others."""
+        """Return the segments of a stored list: those of its pages, in order, then the others. Add
+        the pages to ``pages``. ``stored``: the names of the pages, then the other segments in JSON
+        form.
+        """
         names, unpaged = stored
         for name in names:
             pages[name] = stored_pages[name] if name in stored_pages else _read_page(blobs, name)
@@ -147,7 +155,7 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
 
 def save(blobs: Blobs, manifest: Manifest) -> Pages:
     """Write ``manifest`` to a bucket's ``blobs``, in place of a former one, and return the pages
-    that are stored now, by name.
+    that are stored now, by name. A page is a list of segments in a blob of its own.
 
     ``manifest.pages``: the pages that were stored before. Pages that are not among them are written
     first, and pages no longer needed are deleted last.
@@ -155,7 +163,9 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
     pages: dict[str, Segments] = {}
 
     def to_stored_form(segments: Segments) -> list[Any]:
-        """Return the names of the pages of a list, and its other segments. Add the pages."""
+        """Return a list of segments in its stored form: the names of its pages, then its other
+        segments as lists of field values. Add its pages to ``pages``.
+        """
         whole = len(segments) - len(segments) % _PAGE
         starts = range(0, whole, _PAGE)
         segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
@@ -220,7 +230,7 @@ def _from_blob(blob: bytes) -> Any:
 
 
 def _parse_segments(segments: Sequence[Sequence[Any]]) -> Segments:
-    """Return segments from their JSON form, a list of field values each in the order of the fields,
-    in their order.
+    """Return segments from their JSON form, in order. Each is a list of the values of the fields of
+    ``Segment``, in the order of the fields.
     """
     return tuple(Segment(*fields) for fields in segments)

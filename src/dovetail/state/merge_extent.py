@@ -34,15 +34,15 @@ class Order:
 
 @dataclass(frozen=True)
 class MergeInput:
-    """A sorted run that is being merged, read by row number."""
+    """A sorted run that is being merged. Its rows are counted from 0 through all its segments."""
 
     run: SortedRun
     open: Callable[[Segment], pa.Table]
     """The function that returns the rows of a segment."""
     rows: Ints = field(init=False)
-    """The number of rows before each segment, then that of all rows: int64[segments + 1]."""
+    """The count of rows before each segment, then that of all rows: int64[segments + 1]."""
     size_bytes: Ints = field(init=False)
-    """The number of bytes before each segment, then that of all: int64[segments + 1]."""
+    """The count of bytes before each segment, then that of all: int64[segments + 1]."""
 
     def __post_init__(self) -> None:
         """Set ``rows`` and ``size_bytes`` from the segments of ``run``."""
@@ -57,15 +57,16 @@ class MergeInput:
         return float(np.interp(row, self.rows, self.size_bytes))
 
     def row_after_bytes(self, row: int, size_bytes: float) -> int:
-        """Return the exclusive end of about ``size_bytes`` of rows from ``row`` on: at least one
-        row, and none of the next segment. The input must have row ``row``.
+        """Return the exclusive end of about ``size_bytes`` of rows from row ``row`` on: at least
+        one row. The end is in the same segment as ``row``, so the rows may have far fewer bytes.
+        ``row``: an index from 0 through all segments of the input, which must have this row.
         """
         end = np.interp(self.bytes_before(row) + size_bytes, self.size_bytes, self.rows)
         return min(max(int(end), row + 1), int(self.rows[self._segment_of_row(row) + 1]))
 
     def order_values(self, row: int, order: Order) -> tuple[int, ...]:
         """Return the values of the columns of ``order`` in row ``row``, most significant first.
-        Rows are counted from 0 through all segments of the input.
+        ``row``: an index from 0 through all segments of the input; its segment is opened.
         """
         segment_index = self._segment_of_row(row)
         table = self.open(self.run.segments[segment_index])
@@ -76,11 +77,12 @@ class MergeInput:
     def first_row_not_below(
         self, row: int, values: Sequence[int], order: Order, *, after: bool
     ) -> int:
-        """Return the number of the first row, from ``row`` on, that is not below ``values`` in
-        ``order``. With ``after``, the row must be above them. ``values``: one for each column of
-        ``order``.
+        """Return the index of the first row, from ``row`` on, whose columns of ``order`` are not
+        below ``values``. With ``after``, they must be above them. ``values``: one for each column
+        of ``order``.
 
-        The number of all rows is returned if there is none.
+        Rows are counted from 0 through all segments. If there is no such row, the count of all rows
+        is returned.
         """
         for segment_index in range(self._segment_of_row(row), len(self.run.segments)):
             first = int(self.rows[segment_index])
@@ -96,8 +98,9 @@ class MergeInput:
         return int(self.rows[-1])
 
     def slice_rows(self, start: int, end: int) -> list[pa.Table]:
-        """Return the rows from number ``start`` up to an exclusive ``end``, a table for each
-        segment, in order; no tables if ``start`` is ``end``.
+        """Return the rows from index ``start``, inclusive, up to ``end``, exclusive, a table for
+        each segment, in order. Rows are counted from 0 through all segments. There are no tables if
+        ``start`` is ``end``.
         """
         parts = []
         while start < end:
@@ -111,7 +114,7 @@ class MergeInput:
 
     def _segment_of_row(self, row: int) -> int:
         """Return the index of the segment that has row ``row``, counted from 0 through all
-        segments.
+        segments. For the count of all rows it is that after the last segment.
         """
         return int(np.searchsorted(self.rows, row, side="right") - 1)
 
@@ -128,14 +131,17 @@ class MergeInput:
 def step_end(
     inputs: Sequence[MergeInput], read: Sequence[int], size_bytes: int, order: Order
 ) -> tuple[int, ...]:
-    """Return for each input, oldest first, the number of its rows read after the next step.
+    """Return for each input of a merge, oldest first, the count of its rows read after the next
+    step, those of earlier steps included.
 
     The step reads the next rows in order: between three quarters of ``size_bytes`` and all of it,
     as long as single rows are not larger. If no more than ``size_bytes`` are unread, it reads all
-    of them. With ``order.whole``, rows that are equal in it are read together, whatever their size.
-    With several order columns it ends where a value of the first one begins, unless it would then
-    read nothing. ``read``: the number of rows of each input read before. ``order``: the order of
-    rows in all inputs.
+    of them. With the flag ``order.whole``, rows that are equal in all columns of ``order`` are read
+    together, whatever their size. With several order columns it ends where a value of the first one
+    begins, unless it would then read nothing.
+
+    ``inputs``: sorted runs. ``read``: the count of rows of each input read before. ``order``: the
+    order of rows in all inputs.
     """
     ends = [int(i.rows[-1]) for i in inputs]
     now = list(read)
@@ -152,12 +158,13 @@ def step_end(
 def _cut_before_last_value(
     inputs: Sequence[MergeInput], read: Sequence[int], now: list[int], ends: list[int], order: Order
 ) -> list[int]:
-    """Return the ends ``now``, moved back to where the first unread value of the leading column
-    begins. Rows with that value are then read together.
+    """Return the ends ``now``, moved back so that rows with one value of the leading column are
+    read together. That value is the smallest one of the unread rows of all inputs. Each input ends
+    before its first row with this value or a larger one.
 
-    ``read``, ``now``, ``ends``: per input, the rows read before the step, those read by now, and
-    all rows. The result may be before or at ``read``. With one order column, or if nothing is
-    unread, the ends stay.
+    ``read``, ``now``, ``ends``: for each input, the counts of rows read before the step, of those
+    read by now, and of all. An end of the result may be at its ``read``. With one order column, or
+    if nothing is unread, the ends stay.
     """
     unread = [
         i.order_values(row, order)
@@ -174,7 +181,9 @@ def _cut_before_last_value(
 
 
 def _estimate_bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
-    """Return about how many bytes the first ``rows[i]`` rows of all ``inputs[i]`` have together."""
+    """Return about how many bytes the first ``rows[i]`` rows of ``inputs[i]`` have, summed over all
+    inputs. ``rows``: a count for each input.
+    """
     return sum(i.bytes_before(row) for i, row in zip(inputs, rows, strict=True))
 
 
@@ -193,12 +202,16 @@ def _estimate_bytes(inputs: Sequence[MergeInput], rows: Sequence[int]) -> float:
 def _advance_rows(
     inputs: Sequence[MergeInput], now: list[int], ends: list[int], share: float, order: Order
 ) -> list[int]:
-    """Return the number of rows of each input read after another bit of a step.
+    """Return the count of rows of each input read after another bit of a step.
 
     Each unfinished input could be read by about ``share`` bytes. The input whose share ends first
-    in ``order`` is read so far, all others up to the same place in the order. So no input is read
-    further than its share, unless ``order.whole`` adds rows that are equal to the last one.
-    ``now``, ``ends``: the rows read so far, and all rows; at least one input is unfinished.
+    in ``order`` is read so far. The others are read up to the last row of that share. Of rows equal
+    to it, older inputs have theirs read and newer ones do not, unless ``order.whole`` has them read
+    in all inputs.
+
+    So no input is read further than its share, unless ``order.whole`` adds rows that are equal to
+    the last one. ``now``, ``ends``: for each input, the counts of rows read so far and of all; at
+    least one input is unfinished.
     """
     reach = {
         input_index: input_.row_after_bytes(now[input_index], share)

@@ -24,15 +24,25 @@ class QueueState(RunState):
     def __init__(
         self, schema: pa.Schema, runs: Runs, blobs: Blobs, cache: SegmentCache, *, taken_us: int
     ) -> None:
-        """Open the queue. ``schema``: the stored columns. ``runs``: those that the manifest names.
-        ``taken_us``: the time up to which, inclusive, rows have been taken.
+        """Open the queue. Nothing is read yet.
+
+        ``schema``: the stored columns. Among them are ``_due``, int64, the time in microseconds
+        until which a row waits, and ``_event_time``. Arrival has no column: it is the order in
+        which rows were stored. ``runs``: those that the manifest names. ``blobs``: the bucket's
+        storage of segments. ``cache``: the segments that the process has opened. ``taken_us``: the
+        time in microseconds up to which, inclusive, rows have been taken.
         """
         super().__init__(schema, runs, blobs, cache, order=Order((DUE,)))
         self._taken_us = taken_us
 
     def take_due(self, upto_us: int) -> pa.Table:
-        """Remove and return the rows due after the last time taken and at or before ``upto_us``, by
-        due time, then arrival. The table may be empty; it is if ``upto_us`` is not after that time.
+        """Return the rows whose ``_due`` is after the last time taken and at or before ``upto_us``,
+        in microseconds, by ``_due``, then arrival. They count as taken from now on.
+
+        The table is empty if there are none, as it is if ``upto_us`` is not after that time.
+        ``upto_us`` becomes the last time taken if it is later. Runs of which every row has been
+        taken are deleted now, others by a later merge. The caller keeps the time, and writes
+        ``runs`` to the manifest.
         """
         parts = [self.schema.empty_table()]
         for run in self.runs.runs:
@@ -48,7 +58,9 @@ class QueueState(RunState):
         return rows.take(pa.array(np.argsort(rows.column(DUE).to_numpy(), kind="stable")))
 
     def expire_due(self) -> None:
-        """Drop the runs of which every row has been taken; runs that a merge reads stay."""
+        """Drop the runs of which every row is due at or before the last time taken, and delete
+        their segments. Runs that a merge reads stay.
+        """
         dropped = tuple(
             run
             for run in self.runs.unmerged_runs()
@@ -57,10 +69,11 @@ class QueueState(RunState):
         self._drop_runs(dropped)
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the rows that are due after the time up to which rows have been taken, by due
-        time, then arrival. The table may be empty.
+        """Return the rows of ``pieces`` whose ``_due`` is after the last time taken, by ``_due``,
+        then arrival. The table may be empty.
 
-        ``pieces``: the slice of each input, oldest first, one or more. ``merge`` is not used.
+        ``pieces``: the slice of each input, oldest first, one or more. So of two rows with one
+        ``_due``, the first in ``pieces`` arrived first. ``merge`` is not used.
         """
         rows = pa.concat_tables(pieces).combine_chunks()
         due = rows.column(DUE).to_numpy()
@@ -71,7 +84,8 @@ class QueueState(RunState):
 def count_waiting_rows(
     runs: Runs, taken_us: int, open_segment: Callable[[Segment], pa.Table]
 ) -> int:
-    """Return the number of rows in the ``runs`` of a queue that are due after ``taken_us``.
+    """Return the count of rows in the ``runs`` of a queue that are due after ``taken_us``,
+    exclusive, in microseconds. Merges are not looked at.
 
     ``open_segment``: returns the rows of a segment. It is called only for segments with rows on
     both sides of that time.

@@ -31,9 +31,12 @@ _COMPACTION_BYTES_MIN = 256 << 10
 
 @dataclass(frozen=True)
 class Located:
-    """The places of the stored rows that answer n queries."""
+    """The places of the stored rows that answer n queries of a store: for each, a segment and a row
+    in it.
+    """
 
     schema: pa.Schema
+    """The columns of the rows."""
     tables: tuple[pa.Table, ...]
     """The opened segments."""
     segment: Ints
@@ -41,15 +44,15 @@ class Located:
     row.
     """
     row: Ints
-    """The row in that segment, 0 for none: int64[n]."""
+    """The index of the row in that segment, 0 for none: int64[n]."""
     event_time_us: Ints
     """The event time of the row: int64[n]. Each lookup says what it is for none."""
     present: Mask
     """False if there is no row or the row is a tombstone: bool[n]."""
 
     def take(self, which: Ints) -> Located:
-        """Return the answers to the queries with the indices ``which``, in that order. An index may
-        come several times. ``tables`` stay whole.
+        """Return the answers to the queries with the indices ``which``, int64[m], in that order. An
+        index may come several times. ``tables`` stay whole.
         """
         return replace(
             self,
@@ -60,8 +63,8 @@ class Located:
         )
 
     def concatenate(self, other: Located) -> Located:
-        """Return these answers followed by those of ``other``, which has the same ``schema``.
-        Queries of ``other`` are numbered from n on.
+        """Return these answers followed by those of ``other``, which has the same ``schema``. Query
+        0 of ``other`` becomes query n.
         """
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
@@ -74,19 +77,21 @@ class Located:
         )
 
     def fetch(self, which: Ints, columns: Sequence[int]) -> pa.Table:
-        """Return the ``columns`` of the rows that answer the queries ``which``, in that order.
+        """Return the ``columns`` of the rows that answer the queries ``which``, one row per query,
+        in that order.
 
-        ``columns``: indices in ``schema``. Every one of these queries must have a row, perhaps a
-        tombstone.
+        ``which``: indices of queries, int64[m]. ``columns``: indices in ``schema``. Every one of
+        these queries must have a row, perhaps a tombstone; this is not checked.
         """
         rows, gathered_row = self.fetch_by_segment(which, columns)
         return rows.combine_chunks().take(pa.array(gathered_row))
 
     def fetch_by_segment(self, which: Ints, columns: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """Return the ``columns`` of the rows that answer the queries ``which``, ordered by segment.
+        """Return the ``columns`` of the rows that answer the queries ``which``, int64[m], ordered
+        by segment. Rows of one segment are in the order of ``which``.
 
-        The second result is int64[which]: the index of each query's row among them. For example,
-        queries 4, 1 and 2 have rows in segments 1, 0 and 1:
+        The second result is int64[m]: the index of each query's row among them, in the order of
+        ``which``. For example, queries 4, 1 and 2 have rows in segments 1, 0 and 1:
 
         | rows | query 1 | query 4 | query 2 |
         |---|---|---|---|
@@ -126,11 +131,12 @@ class RunState(ABC):
         order: Order,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """Open the store.
+        """Open the store. Nothing is read yet.
 
         ``schema``: the stored columns. ``runs``: those that the manifest names. ``blobs``: the
-        bucket's, where segments lie; ``cache``: that of the process. ``order``: the columns that
-        order rows; ``expiry``: the column of times by which they expire.
+        bucket's storage of segments. ``cache``: the segments that the process has opened.
+        ``order``: the columns that order rows, the first one being that of the segments' ranges.
+        ``expiry``: the column of times by which rows expire.
         """
         self.runs = runs
         self.schema = schema
@@ -143,12 +149,14 @@ class RunState(ABC):
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return, in the store's order, the rows that ``merge`` keeps of one slice of its inputs.
 
-        ``pieces``: the slice of each input of ``merge``, oldest first. The result may be empty.
+        ``pieces``: the rows of each input of ``merge`` in the slice, oldest input first, each in
+        the store's order and perhaps empty. The result may be empty.
         """
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, and compact in proportion to the bytes written. No rows change
-        nothing.
+        """Append a batch's rows as the newest run, and merge in proportion to the bytes written.
+        Segments are written and deleted, and ``runs`` is replaced, which the caller writes to the
+        manifest. A table without rows changes nothing.
 
         ``rows``: the columns of ``schema``, in the store's order.
         """
@@ -157,9 +165,10 @@ class RunState(ABC):
             self.compact(2 * self.runs.count_tiers() * written + _COMPACTION_BYTES_MIN)
 
     def expire(self, before_us: int) -> None:
-        """Drop the runs whose rows are all older than ``before_us`` by the column ``expiry``.
+        """Drop the sorted runs whose rows all expire before ``before_us``, exclusive, in
+        microseconds, by the column ``expiry``. Their segments and local copies are deleted.
 
-        A run with any newer row stays whole, and so does a run that is being merged.
+        A run with any other row stays whole, and so does a run that is being merged.
         """
         self._drop_runs(
             tuple(run for run in self.runs.unmerged_runs() if run.latest_us < before_us)
@@ -174,10 +183,12 @@ class RunState(ABC):
             self._delete_segments(run)
 
     def append(self, rows: pa.Table) -> int:
-        """Store a batch's ``rows`` as the newest run, in segments of at most ``SEGMENT_BYTES_MAX``.
-        The rows have the columns of ``schema`` and are in the store's order.
+        """Store a batch's ``rows`` as the newest sorted run, of tier 0 (the runs of single
+        batches). Each of its segments has at most ``SEGMENT_BYTES_MAX``. It becomes a blob and is
+        put into the cache, too. The rows have the columns of ``schema`` and are in the store's
+        order.
 
-        Return the uncompressed bytes of the new segments, 0 for no rows, which make no run.
+        Return the uncompressed bytes of the new segments; 0 for no rows, which make no run.
         """
         if rows.num_rows == 0:
             return 0
@@ -186,11 +197,12 @@ class RunState(ABC):
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
-        """Start merges that are due, and carry merges on until about ``budget_bytes`` of input are
-        read. A merge that the budget reaches makes at least one step, so the budget may be exceeded
-        by one.
+        """Start a merge in each tier that has enough sorted runs for one (``FANOUT``). Carry merges
+        on until about ``budget_bytes`` of input are read. A merge that the budget reaches makes at
+        least one step, so the budget may be exceeded by one.
 
-        A complete merge replaces its inputs, whose segments are deleted.
+        A complete merge replaces its inputs in ``runs``, and their segments are deleted. An
+        incomplete one goes on at the next call.
         """
         self.runs = self.runs.with_due_merges()
         size_bytes = min(budget_bytes, SEGMENT_BYTES_MAX)
@@ -208,8 +220,10 @@ class RunState(ABC):
 
     def contents(self) -> Iterator[pa.Table]:
         """Yield, in order and some at a time, all rows that a merge of everything would keep;
-        nothing for an empty store. It is for a store that is only read, because it puts all runs
-        into one tier.
+        nothing for an empty store. No segment is stored or deleted.
+
+        It is for a store that is only read, because it puts all runs into one tier and forgets
+        merges.
         """
         self.runs = self.runs.on_one_tier()
         merge = Merge(0, (0,) * len(self.runs.runs))
@@ -223,10 +237,11 @@ class RunState(ABC):
                 yield merged
 
     def _advance_merge(self, merge: Merge, size_bytes: int) -> tuple[Merge, int]:
-        """Merge the next slice of the inputs of ``merge``, of about ``size_bytes``, into at most
-        one new segment; none if no row is kept.
+        """Merge the next slice of the inputs of ``merge``, of about ``size_bytes``, into one new
+        segment, which is stored. There is none if no row is kept.
 
-        Return the merge after it, and the bytes read, at least 1. ``runs`` stays.
+        Return the merge as it is after this step, and the bytes read, at least 1. ``runs`` stays:
+        the caller puts the new merge there.
         """
         read, pieces = self._next_slice(merge, size_bytes, self._order)
         read_bytes = sum(piece.nbytes for piece in pieces)
@@ -239,8 +254,9 @@ class RunState(ABC):
     def _next_slice(
         self, merge: Merge, size_bytes: int, order: Order
     ) -> tuple[tuple[int, ...], list[pa.Table]]:
-        """Return for each input of ``merge``, oldest first, the number of its rows read so far, the
+        """Return for each input of ``merge``, oldest first, the count of its rows read so far, the
         next slice included. Also return the input's rows in that slice, perhaps an empty table.
+        Neither ``merge`` nor ``runs`` changes.
 
         The slice has about ``size_bytes``; it holds all rows that are left if they are no more.
         ``order``: the order in which rows are read.
@@ -270,8 +286,8 @@ class RunState(ABC):
         return segment
 
     def _describe_segment(self, table: pa.Table) -> Segment:
-        """Return the manifest's description of a table that becomes a new segment. The table has a
-        row and is in the store's order.
+        """Return the description of ``table`` as a new segment, under a new id: its counts and
+        ranges. The table has a row and is in the store's order. Nothing is stored.
         """
         return describe_segment(table, self._order.columns[0], self._expiry)
 

@@ -34,7 +34,7 @@ class SortedRun:
 
     @property
     def rows(self) -> int:
-        """The number of rows in all segments of the run."""
+        """The count of rows in all segments of the run."""
         return sum(segment.rows for segment in self.segments)
 
     @property
@@ -44,12 +44,16 @@ class SortedRun:
 
     @property
     def earliest_us(self) -> int:
-        """The smallest time by which a row of the run expires, in microseconds."""
+        """The smallest time by which a row of the run expires, in microseconds. The run must have a
+        segment.
+        """
         return min(segment.earliest_us for segment in self.segments)
 
     @property
     def latest_us(self) -> int:
-        """The largest time by which a row of the run expires, in microseconds."""
+        """The largest time by which a row of the run expires, in microseconds. The run must have a
+        segment.
+        """
         return max(segment.latest_us for segment in self.segments)
 
 
@@ -59,7 +63,7 @@ class Merge:
 
     tier: int
     read: tuple[int, ...]
-    """For each input, oldest first, the number of its rows that are merged already."""
+    """For each input, oldest first, the count of its rows that are merged already."""
     done: tuple[Segment, ...] = ()
     """The segments that the merge has written."""
 
@@ -84,11 +88,12 @@ class Runs:
             yield from merge.done
 
     def with_segments_around(self, ordered: Sequence[int]) -> Runs:
-        """Return the runs, without merges, with only the segments in whose range one of the values
-        ``ordered`` lies.
+        """Return the runs, without merges, with only the segments in whose range at least one of
+        the values ``ordered`` lies.
 
-        The values are of the column that orders rows, ascending. A segment's range is from its
-        first to its last row, both inclusive. Runs without such a segment are left out.
+        ``ordered``: ascending values of the column that orders rows; without any, no run is left. A
+        segment's range is from its first to its last row, both inclusive. Runs without such a
+        segment are left out.
         """
 
         def has_value_in_range(segment: Segment) -> bool:
@@ -102,50 +107,58 @@ class Runs:
         return Runs(tuple(run for run in runs if run.segments))
 
     def append(self, segments: tuple[Segment, ...]) -> Runs:
-        """Return the runs with a batch's segments as the newest run, of tier 0. ``segments``: at
-        least one, in ascending and disjoint ranges.
+        """Return the runs with the segments of a batch as the newest sorted run, of tier 0. Merges
+        stay. ``segments``: at least one, in ascending and disjoint ranges of the column that orders
+        rows.
         """
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def on_one_tier(self) -> Runs:
-        """Return all runs, in order, as runs of tier 0. Merges are left out, with the segments that
-        they have written.
+        """Return all sorted runs, in order, as runs of tier 0, so that one merge can read them all.
+        Merges under way are left out, with the segments that they have written.
         """
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
     def runs_of_tier(self, tier: int) -> tuple[SortedRun, ...]:
-        """Return the runs of ``tier``, oldest first; none for a tier without runs."""
+        """Return the sorted runs of ``tier``, oldest first; none for a tier without runs. Tier 0
+        has the runs of single batches, a higher tier those of merges.
+        """
         return tuple(run for run in self.runs if run.tier == tier)
 
     def count_tiers(self) -> int:
-        """Return the number of tiers up to the highest one with a run, including empty ones; 0
-        without runs.
+        """Return the count of tiers from 0 to the highest one with a sorted run, empty ones
+        included; 0 without runs. Each merge makes a run of a higher tier, or of the same one.
         """
         return self.runs[0].tier + 1 if self.runs else 0
 
     def runs_not_read_by(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs of all tiers that ``merge`` does not read, oldest first."""
+        """Return the sorted runs of all tiers that ``merge``, one of ``merges``, does not read,
+        oldest first.
+        """
         inputs = self.runs_read_by(merge)
         return tuple(run for run in self.runs if run not in inputs)
 
     def runs_read_by(self, merge: Merge) -> tuple[SortedRun, ...]:
-        """Return the runs that ``merge`` reads, oldest first: the first of its tier."""
+        """Return the sorted runs that ``merge`` reads, its inputs, oldest first. They are the
+        oldest runs of its tier, as many as ``merge.read`` has counts.
+        """
         return self.runs_of_tier(merge.tier)[: len(merge.read)]
 
     def unmerged_runs(self) -> tuple[SortedRun, ...]:
-        """Return the runs that no merge reads, oldest first."""
+        """Return the sorted runs that no merge under way reads, oldest first."""
         merging = [run for merge in self.merges for run in self.runs_read_by(merge)]
         return tuple(run for run in self.runs if run not in merging)
 
     def without_runs(self, dropped: tuple[SortedRun, ...]) -> Runs:
         """Return the runs without those equal to one of ``dropped``, which no merge may read.
-        Merges stay.
+        Merges stay, and no blob is deleted.
         """
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
     def with_due_merges(self) -> Runs:
-        """Return the runs with a new merge in every tier that has ``FANOUT`` runs or more and no
-        merge. A new merge reads all present runs of its tier. No row is read yet.
+        """Return the runs with a new merge in every tier that has ``FANOUT`` sorted runs or more
+        and no merge. A new merge reads all present runs of its tier. No row is merged yet. Without
+        such a tier the runs stay as they are.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
@@ -162,10 +175,12 @@ class Runs:
         return replace(self, merges=tuple(new if m is old else m for m in self.merges))
 
     def complete_merge(self, merge: Merge) -> Runs:
-        """Return the runs with the merge's inputs replaced by its result, or by nothing if no row
-        was kept. The result counts as older than every other run of that tier or a lower one. It is
-        in the next tier if it has at least half the size of its inputs. ``merge``: the object in
-        ``merges``, with its inputs wholly read.
+        """Return the runs with the merge's inputs replaced by its result, one run, or by nothing if
+        no row was kept. The merge is removed.
+
+        The result is in the next tier if it has at least half the bytes of its inputs, else in the
+        same tier. It counts as older than all other runs of the inputs' tier and of lower ones.
+        ``merge``: the object in ``merges``, with its inputs wholly read.
         """
         inputs = self.runs_read_by(merge)
         merged = SortedRun(merge.tier, merge.done)

@@ -53,6 +53,7 @@ class Segment:
     id: str
     """The name of the segment's blob and of its local copy, never used again."""
     rows: int
+    """The count of rows, at least 1."""
     size_bytes: int
     """The size of the local, uncompressed form."""
     first: int
@@ -60,17 +61,17 @@ class Segment:
     last: int
     """The largest value of that column, inclusive."""
     earliest_us: int
-    """The smallest time by which a row expires."""
+    """The smallest time by which a row expires, in microseconds."""
     latest_us: int
-    """The largest time by which a row expires."""
+    """The largest time by which a row expires, in microseconds."""
 
 
 def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
-    """Return the description of a new segment, under a new id, for the rows of ``table``. They are
-    already ordered by its column ``order``. Nothing is stored.
+    """Return the description of a new segment, under a new random id, for the rows of ``table``.
+    They are already in ascending order of its int64 column ``order``. Nothing is stored.
 
-    ``expiry``: the column of times by which rows expire. ``table`` has at least one row. Neither
-    column has nulls.
+    ``expiry``: the column of times, in microseconds, by which rows expire. ``table`` has at least
+    one row. Neither column has nulls.
     """
     ordering, time = table.column(order), table.column(expiry).cast(pa.int64()).to_numpy()
     return Segment(
@@ -85,8 +86,8 @@ def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> S
 
 
 def encode(table: pa.Table) -> bytes:
-    """Return the rows of a segment as bytes: a byte with the format's version, then a compressed
-    Arrow stream.
+    """Return the rows of a segment as bytes: a byte with the format's version, then an Arrow IPC
+    stream compressed with LZ4.
     """
     return bytes([FORMAT_VERSION]) + to_ipc(table)
 
@@ -125,8 +126,8 @@ class SegmentCache:
 
     def __init__(self, directory: Path | None = None, mapped_bytes_max: float = inf) -> None:
         """Begin without open segments. ``directory``: the folder of local copies, None for no
-        copies. ``mapped_bytes_max``: the most bytes of copies that stay mapped, by default any
-        number.
+        copies. ``mapped_bytes_max``: the most bytes of copies that stay mapped, by default
+        without a limit.
         """
         self._directory, self._mapped_bytes_max = directory, mapped_bytes_max
         self.pages: OrderedDict[str, tuple[Segment, ...]] = OrderedDict()
@@ -145,8 +146,9 @@ class SegmentCache:
     def open(self, segment: Segment, fetch: Callable[[str], bytes | None]) -> pa.Table:
         """Return the segment's rows, from memory or its local copy if there is one.
 
-        Else ``fetch`` is asked for the stored form by the segment's id, and must have it. Raises
-        ``StateError`` if that has another format version.
+        Else ``fetch`` is asked for the stored form by the segment's id; an ``AssertionError`` is
+        raised if it returns None. The rows then stay open, with a new local copy if there is a
+        directory. Raises ``StateError`` if the stored form has another format version.
         """
         table = self._open.get(segment.id)
         if table is not None:
@@ -166,8 +168,9 @@ class SegmentCache:
         ``table`` itself, and keep it in memory, if there is no directory or the copy cannot be
         written or read.
 
-        ``table``: the segment's rows, with one chunk a column. Above the limits of the cache the
-        oldest other segments are closed.
+        ``table``: the segment's rows, with one chunk a column. Above the limits of open segments
+        and of mapped bytes, other segments are closed, those used longest ago first. Above the
+        limit of bytes in memory, those added longest ago are.
         """
         path = self._copy_path(segment.id)
         mapped = None
@@ -200,10 +203,11 @@ class SegmentCache:
     def clean_up(self, segments: Iterable[Segment], now_s: float) -> None:
         """Clean up at the end of a bucket's batch. Without a directory, do nothing.
 
-        Copies of the bucket's segments are marked as used, and copies unused for ``_UNUSED_S_MAX``
-        deleted. Open segments whose copy another process deleted are closed. Each of these is done
-        at intervals, not in every call. ``segments``: all segments of the bucket; ``now_s``: the
-        time in epoch seconds, by the clock that dates files.
+        Copies of the bucket's segments get ``now_s`` as their file's time of modification, which
+        marks them as used. Copies not marked for ``_UNUSED_S_MAX`` seconds are deleted, those of
+        other processes included. Open segments whose copy another process deleted are closed. Each
+        of these is done at intervals, not in every call. ``segments``: all segments of the bucket.
+        ``now_s``: the wall-clock time in epoch seconds.
         """
         if self._directory is None:
             return
@@ -259,8 +263,8 @@ class SegmentCache:
 
     def _keep_open(self, segment: Segment, table: pa.Table) -> pa.Table:
         """Add a segment's rows ``table`` to the open ones, and return them. Above the limits of
-        number and of mapped bytes, close those used longest ago; above that of bytes in memory,
-        those added longest ago.
+        open segments and of mapped bytes, close those used longest ago. Above the limit of bytes in
+        memory, close those added longest ago. At least one mapped segment and one in memory stay.
         """
         self._open[segment.id] = table
         if segment.id not in self._in_memory:

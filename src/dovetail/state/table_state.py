@@ -30,7 +30,7 @@ class Scan:
     """The rows of a table's store that answer some queries, perhaps several each."""
 
     query: Ints
-    """The query that each row answers: int64[rows]."""
+    """The index of the query that each row answers: int64[rows]."""
     located: Located
     """The places of the rows, in the same order."""
 
@@ -54,12 +54,15 @@ class TableState(RunState):
         horizon_us: int = NO_TIME,
         expiry: str = EVENT_TIME,
     ) -> None:
-        """Open the store.
+        """Open the store. Nothing is read yet.
 
-        ``schema``: the stored columns; ``keys``: the number of key columns after the first three;
-        ``runs``: those that the manifest names. Rows older than ``horizon_us``, by the column
-        ``expiry``, are never asked for again; by default there are none. They may still be found
-        until a merge drops them.
+        ``schema``: the stored columns: ``_hash``, ``_event_time``, ``_deleted``, then the key, then
+        values. ``keys``: the count of key columns. ``runs``: those that the manifest names.
+        ``blobs``: the bucket's storage of segments. ``cache``: the segments that the process has
+        opened.
+
+        Rows whose time in the column ``expiry`` is before ``horizon_us``, exclusive, are never
+        asked for again. By default no row is. They may still be found until a merge drops them.
         """
         super().__init__(
             schema, runs, blobs, cache, order=Order((HASH,), whole=True), expiry=expiry
@@ -69,20 +72,22 @@ class TableState(RunState):
 
     @property
     def value_columns(self) -> range:
-        """The indices of the stored columns after the key."""
+        """The indices in ``schema`` of the columns after the key."""
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, and drop the runs whose rows are all behind the horizon. ``rows``:
-        in hash order, one per key. Without rows the runs are dropped all the same.
+        """Append a batch's rows, merge some, and drop the runs whose rows are all older than
+        ``horizon_us``. ``rows``: the columns of ``schema``, in hash order, one per key. Without
+        rows the runs are dropped all the same.
         """
         super().store(rows)
         self.expire(self.horizon_us)
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key in ``pieces``, without rows older than ``horizon_us``,
-        in hash order. ``pieces``: the next rows of the inputs of ``merge``, oldest first. A merge
-        of the oldest tier drops tombstones.
+        in hash order; perhaps none. ``pieces``: the next rows of the inputs of ``merge``, oldest
+        first. If no sorted run is of a higher tier than ``merge``, tombstones (rows that delete a
+        key) are left out, too.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:
@@ -92,11 +97,13 @@ class TableState(RunState):
         return merged.filter(pc.invert(merged.column(DELETED))) if oldest else merged
 
     def locate(self, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-        """Find the current row of each key, that in the newest run. A row behind the horizon may
-        still be found.
+        """Return the segment and the row in it (``Located``) where the current row of each key
+        lies: that of the newest sorted run. A row older than ``horizon_us`` may still be found.
 
-        ``hash_``: int64[n], non-decreasing; ``keys``: n distinct keys. A tombstone is found, but
-        not present. A key without any row has segment -1 and time 0.
+        ``hash_``: int64[n], non-decreasing, the hash of each key. ``keys``: the key columns, n
+        distinct keys. The result has the keys' order, and the row's event time. A tombstone, a row
+        that deletes its key, is found, with its time, but not present. A key without any row has
+        segment -1, row 0 and time 0.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -120,12 +127,17 @@ class TableState(RunState):
         return replace(located, tables=tuple(tables))
 
     def scan(self, low: Ints, high: Ints, prefix: Sequence[pa.Array]) -> Scan:
-        """Find the current rows in the hash range of each query whose key begins with the query's.
-        Tombstones are left out, so all rows are present. Rows come in no particular order.
+        """Return the current rows whose hash lies in a query's range and whose key begins with the
+        query's values. The result has ``query``, int64[rows], the index of each row's query. It has
+        ``located``, the segment and the row in it, in the same order.
 
-        ``low``, ``high``: int64[n], non-decreasing, the ends of the ranges, both inclusive.
-        ``prefix``: the queries' first key columns. No stored key may answer two queries. The event
-        times in the result are not read and are 0.
+        Tombstones, rows that delete their key, are left out, so all rows are present. Rows come in
+        no particular order. Event times are not read: they are 0.
+
+        ``low``, ``high``: int64[n], each non-decreasing, the ends of each query's range, both
+        inclusive. ``prefix``: the queries' values of the first key columns, n rows each. No stored
+        key may answer two queries; ranges may overlap if the values differ. A query may have no
+        rows or several.
         """
         tables: list[pa.Table] = []
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
@@ -156,12 +168,12 @@ class TableState(RunState):
         self, tables: Sequence[pa.Table], parts: Sequence[tuple[Ints, Ints, Ints, Ints]]
     ) -> Scan:
         """Return the rows of a scan, without those that a newer row of their key replaces and
-        without tombstones.
+        without tombstones. ``tables`` become those of the result.
 
-        ``parts``: for each of ``tables``, newest run first, arrays of query, table, row and hash,
-        one element per row.
-
-        A key may be in ``parts`` for one query only. All event times in the result are 0.
+        ``parts``: for each of ``tables``, those of the newest run first, four arrays with one
+        element per row: the index of the query, that in ``tables``, that of the row in its table,
+        and the row's hash. The tables of one run have no key in common, so their order is free. A
+        key may be in ``parts`` for one query only. All event times in the result are 0.
         """
         none = np.zeros(0, np.int64)
         query, segment, row, order = (
@@ -193,8 +205,9 @@ class TableState(RunState):
         holds. Arrays of ``located`` are changed in place; keys that ``table`` lacks stay as they
         are.
 
-        ``wanted``: indices of keys not yet found, by hash. ``hash_``, ``keys``: the hash and the
-        columns of all keys. ``table_index``: the number of the segment in ``located.tables``.
+        ``wanted``: indices of keys not yet found, by ascending hash. ``hash_``, ``keys``: the hash
+        and the columns of all keys. ``table_index``: the index of the segment in
+        ``located.tables``.
         """
         stored_hash = int64_column(table, HASH)
         first = np.searchsorted(stored_hash, hash_[wanted])
@@ -227,10 +240,12 @@ class TableState(RunState):
 #
 # Rows are compared at growing distances, until no two rows that far apart have a common hash.
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
-    """Return the newest row of each key in ``pieces``, tombstones included, in hash order.
-    ``key_columns``: the indices of the key columns.
+    """Return the newest row of each key in ``pieces``, in order of the column ``_hash``.
+    Tombstones, rows that delete their key, count as rows. ``key_columns``: the indices of the key
+    columns.
 
-    ``pieces``: at least one, oldest first, each in any order. Within a piece a key occurs once.
+    ``pieces``: at least one table, oldest first, each in any order. Within a piece a key occurs
+    once. Without rows the result is empty.
     """
     rows = pa.concat_tables(pieces).combine_chunks()
     age = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])

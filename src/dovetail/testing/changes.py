@@ -66,6 +66,8 @@ class Change(HintedChange):
     def timestamp(self) -> datetime:
         """The event time as a datetime in UTC.
 
+        Raises ``OverflowError`` outside of the years 1 to 9999.
+
         See Also
         --------
         Driver.pipe : Feed rows with their event times.
@@ -86,7 +88,9 @@ class Change(HintedChange):
         return _EPOCH + timedelta(microseconds=self.timestamp_us)
 
     def _columns(self) -> list[str]:
-        """Return the key's and the values' names, with which hints compare a misspelled one."""
+        """Return the names of the key and of the values, in order, with which hints compare a
+        misspelled one.
+        """
         return [*self.key, *(self.values or {})]
 
     def __repr__(self) -> str:
@@ -109,26 +113,28 @@ class TextTable:
     - binary as ``0x`` and hexadecimal digits; a duration in microseconds;
     - arrays, maps (a list of pairs) and structs as JSON.
 
-    When a text is read, empty lines and lines that begin with ``#`` are skipped. Columns may be in
-    any order. A value column that is left out is null, and ``change`` is ``upsert``.
+    When a text is read, empty lines and lines that begin with ``#`` are skipped. Key and value
+    columns may be in any order. A value column that is left out is null, and ``change`` is
+    ``upsert``.
     """
 
     def __init__(self, node: Node) -> None:
+        """Take the names and types of the columns of ``node``, the key's first."""
         self._title = node.title if isinstance(node, Entry) else node.name
         self._key = node.key.names
         fields = arrow_schema(StructType([*node.key.fields, *node.values.fields]))
         self._types = {field.name: field.type for field in fields}
 
     def lines(self, *parts: Sequence[Change]) -> list[list[str]]:
-        """Return the header and a line for each change, as a list of lines for each of ``parts``.
-        Cells are padded to the same widths in all parts.
+        """Return for each of ``parts`` a list of lines: the header, then one for each change. Cells
+        are padded to the same widths in all parts.
         """
         header = [TIME, *self._types, CHANGE]
         return aligned(*([header, *map(self._cells, part)] for part in parts))
 
     def _cells(self, change: Change) -> list[str]:
-        """Return the cells of a change, in the order of the header; those of missing values are
-        empty.
+        """Return the cells of a change as texts: time, key, values and kind. Those of missing
+        values are empty.
         """
         row = {**change.key, **(change.values or {})}
         values = (cell_text(row.get(name), type_) for name, type_ in self._types.items())
@@ -137,9 +143,11 @@ class TextTable:
     def read(self, text: str) -> list[Change]:
         """Return the changes in a text, line by line; none for a header alone.
 
-        Empty lines and lines that begin with ``#`` are skipped. The values of a tombstone are those
-        in its cells, so nulls, not None. Positions are 0. Raises ``DataError`` for a text that is
-        not such a table, and so for an empty one.
+        The first line is the header: ``time``, all key columns and any value columns, in any order
+        after ``time``, and perhaps ``change`` as the last. Empty lines and lines that begin with
+        ``#`` are skipped. The values of a tombstone are those in its cells, so nulls, not None.
+        Positions are 0. Raises ``DataError`` for a text that is not such a table, and so for an
+        empty one.
         """
         lines = ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
         numbered_cells = [
@@ -168,7 +176,8 @@ class TextTable:
         """Return the change of a line with these ``cells``: the time, the columns ``names`` and, if
         ``marked``, the kind. Columns without a cell are null; without a kind it is an upsert.
 
-        Raises ``DataError``, which names the line, for cells that do not fit.
+        ``line_number``: from 1, for errors. Raises ``DataError``, which names the line, for another
+        count of cells and for a cell that does not fit.
         """
         where = f"line {line_number} of the text"
         if len(cells) != 1 + len(names) + marked:
@@ -249,8 +258,9 @@ def _scalar_from_json(data: Any, type_: pa.DataType) -> Any:
 
 
 def _microseconds(moment: Any) -> int:
-    """Return the microseconds of a number, or of a text with a whole number or in ISO 8601. A time
-    without a zone is in UTC. Raises ``ValueError`` or ``TypeError`` for anything else.
+    """Return the microseconds since 1970 that ``moment`` stands for: an int, or a text with a whole
+    number or in ISO 8601. A time without a zone is in UTC. Raises ``ValueError`` or ``TypeError``
+    for anything else.
     """
     if isinstance(moment, int) or _WHOLE.fullmatch(moment):
         return int(moment)

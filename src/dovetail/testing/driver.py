@@ -40,10 +40,10 @@ from dovetail.testing.inputs import (
     Rows,
     Timestamp,
     arrow_rows,
-    by_hand,
     columns_of,
     hashable,
     title_of,
+    without_frames,
 )
 
 Fed: TypeAlias = "tuple[list[tuple[Source, pa.Table]], int, int | None]"
@@ -145,7 +145,7 @@ class Driver(ExplainingDriver, HintedDriver):
     ) -> None:
         self._nodes: dict[Node, Node] = {}
         plans = _order_plans([topology, *others])
-        self._results = {plan: by_hand(plan, self._nodes) for plan in plans}
+        self._results = {plan: without_frames(plan, self._nodes) for plan in plans}
         nodes = _computed_nodes(self._results.values())
         self._node = nodes[0]
         # Rows come in the order given, as from one log, unless a join orders them by time.
@@ -419,10 +419,11 @@ class Driver(ExplainingDriver, HintedDriver):
     @contextmanager
     def _batch(self, beat_us: int | None = None) -> Iterator[list[Change]]:
         """Run the block's rows as one micro-batch. Yield an empty list, which has the micro-batch's
-        changes after the block. If the block or the micro-batch fails, the driver is as before, and
-        the error goes on.
+        changes after the block. If the block or the micro-batch fails, the state is as before and
+        the rows are forgotten, and the error goes on.
 
-        ``beat_us``: the stream time to move to without rows, None for none.
+        ``beat_us``: the stream time to move to without rows, in microseconds since 1970, None for
+        none.
         """
         changes: list[Change] = []
         self._inside_batch = True
@@ -620,8 +621,8 @@ class Driver(ExplainingDriver, HintedDriver):
         return changes
 
     def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-        """Return the index of ``result`` among the driver's results, and its node. None means the
-        only result.
+        """Return the index of ``result`` among the driver's results, from 0, and its node as it
+        runs here. None means the only result.
 
         Raises ``PlanError`` for None with several results, and for a result of another driver.
         ``call``: the user's call, for the error.
@@ -761,7 +762,8 @@ class Driver(ExplainingDriver, HintedDriver):
         -------
         dict
             The values of each row, a mapping of columns, by the row's key. A key of several
-            columns is a tuple.
+            columns is a tuple. That of a windowed table ends with the start and the end of the
+            window, as datetimes in UTC.
 
         Raises
         ------
@@ -798,7 +800,7 @@ class Driver(ExplainingDriver, HintedDriver):
         >>> driver.table(payments)
         {}
         """
-        node = self._part("table", table)
+        node = self._node_in_topology("table", table)
         if node.stream:
             raise PlanError(
                 "table",
@@ -953,7 +955,7 @@ class Driver(ExplainingDriver, HintedDriver):
         # Dead letters are read last.
         results = sorted(given, key=lambda result: not isinstance(result, Topology))
         replacements: dict[Node, Node] = {}
-        nodes = _computed_nodes(by_hand(result.plan, replacements) for result in results)
+        nodes = _computed_nodes(without_frames(result.plan, replacements) for result in results)
         if not nodes:
             problem = "topology= has no table and no stream"
             raise PlanError("restore", problem, "Give the results, as before")
@@ -981,10 +983,10 @@ class Driver(ExplainingDriver, HintedDriver):
             stages[row["stage"]].blobs[row["bucket"]].put(row["name"], row["blob"])
         return driver
 
-    def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-        """Return the node of a table or stream that is a part of the topology: a result, an input,
-        or a node between. Raises ``PlanError`` for any other. ``call``: the user's call, for the
-        error.
+    def _node_in_topology(self, call: str, table: ATopology | AWindowedTable) -> Node:
+        """Return the node of a table or stream within the topology, as it runs here: a result, an
+        input, or a node between. Raises ``PlanError`` for any other. ``call``: the user's call, for
+        the error.
         """
         node = self._nodes.get(table.plan)
         if node is None:
@@ -996,14 +998,14 @@ class Driver(ExplainingDriver, HintedDriver):
         return node
 
     def _replay(self, node: Node) -> Replay:
-        """Return a new driver with the one result ``node``, to which the same rows can be fed
-        again. ``node``: a node of this driver's topology.
+        """Return a new driver with the one result ``node`` and no rows, to which the same rows can
+        be fed again. It hashes keys as this one does. ``node``: a node of this driver's topology.
         """
         return _View(Table(node), key_hash=self._root.hash, spark=self._spark)
 
     def _source(self, table: Topology) -> Source:
-        """Return the source that stands for ``table``, an input of the topology. Raises
-        ``PlanError`` for a table or stream that is no input.
+        """Return the source without a frame that stands for ``table``, an input of the topology.
+        Raises ``PlanError`` for a table or stream that is no input.
         """
         source = self._nodes.get(table.plan)
         if isinstance(source, Source):
@@ -1016,9 +1018,10 @@ class Driver(ExplainingDriver, HintedDriver):
 
     def _run(self, beat_us: int | None = None) -> list[Change]:
         """Run one micro-batch on the rows fed so far, which may be none. Return its changes, one
-        result's after the other's. The changes are kept for ``read``, too.
+        result's after the other's. They are also added to those that ``read`` returns, and to
+        ``micro_batches``. The fed rows are moved to the log, unless the driver was restored.
 
-        ``beat_us``: the stream time to move to, None for none.
+        ``beat_us``: the stream time to move to, in microseconds since 1970, None for none.
         """
         result_rows = self._root.run_batch(self._batches, self._now_us, beat_us)
         self._batches += bool(result_rows)
@@ -1054,18 +1057,22 @@ class Driver(ExplainingDriver, HintedDriver):
 
 
 def _order_plans(results: Sequence[AResult]) -> list[Node]:
-    """Return the plan of each result once, in order of first use, with dead letters last."""
+    """Return the plan of each result in the order of ``results``, without duplicates, with dead
+    letters last.
+    """
     plans = [result.plan for result in results]
     return sorted(dict.fromkeys(plans), key=lambda plan: isinstance(plan, DeadLetters))
 
 
 def _are_changes(rows: Rows) -> TypeGuard[Sequence[Change]]:
-    """Return True if rows are a list of ``Change``; False for an empty list or other rows."""
+    """Return True if rows are a list with a ``Change`` in it; False for a text, a mapping, an empty
+    list or a list of mappings.
+    """
     return not isinstance(rows, (str, Mapping)) and any(isinstance(row, Change) for row in rows)
 
 
 def _computed_nodes(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that are not dead letters, in order."""
+    """Return the nodes that are not dead letters, in order, perhaps none."""
     return [node for node in nodes if not isinstance(node, DeadLetters)]
 
 
@@ -1073,7 +1080,8 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
     """Yield the rows of a result as changes, in order. For a tombstone of a table, ``values`` is
     None; a stream's record always has values.
 
-    ``rows``: the node's columns, ``_deleted``, ``_event_time`` and ``_position``.
+    ``rows``: the node's key and value columns, ``_deleted``, ``_event_time`` in microseconds, and
+    ``_position``.
     """
     for row in rows.to_pylist():
         deleted = row[DELETED]
@@ -1088,9 +1096,9 @@ def _changes(node: Node, rows: pa.Table) -> Iterator[Change]:
 
 
 def _dead_letter_changes(node: Node, rows: pa.Table) -> Iterator[Change]:
-    """Yield dead letters as changes, in order: all are upserts, numbered from 0.
+    """Yield dead letters as changes, in order. All are upserts, with positions from 0 in each call.
 
-    ``rows``: the columns of the dead letters and ``_event_time``.
+    ``rows``: the key and value columns of the node, and ``_event_time`` in microseconds.
     """
     none = pa.array([False] * len(rows))
     numbers = pa.array(range(len(rows)))
@@ -1103,10 +1111,12 @@ class _View(Driver):
     _log: list[Fed]
 
     def rows(self, log: Sequence[Fed], idle: IdleRules | None) -> dict[Any, dict[str, Any]]:
-        """Return the values of each present row by its key, after all micro-batches in ``log``.
-        Those that this view has run already are skipped.
+        """Return the values of each present row, as a dict by column, by its key. They are those
+        after all micro-batches in ``log``, of which those that this view has run already are
+        skipped.
 
-        ``log``: all micro-batches of the driver. ``idle``: the driver's ``idle=``, None for none.
+        ``log``: all micro-batches of the driver, of which the first ones are this view's own log.
+        ``idle``: the rules of the driver's ``idle=``, None for none.
         """
         if idle is not None and self._root.idle is None:
             self._root.let_time_go_on(idle)
@@ -1122,11 +1132,12 @@ class _View(Driver):
     def feed_again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
-        """Run a micro-batch on rows that the driver was fed before, and return its changes.
+        """Run a micro-batch on rows that the driver was fed before, and return its changes. This
+        view's state and log advance.
 
-        ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
-        micro-batch, in microseconds. ``beat_us``: the stream time to move to without rows, None for
-        none.
+        ``fed``: tables of rows (``arrow_rows``) with their sources. ``now_us``: the wall-clock time
+        of the micro-batch, in microseconds since the driver was made. ``beat_us``: the stream time
+        to move to without rows, in microseconds since 1970, None for none.
         """
         self._fed, self._now_us = fed, now_us
         for source, rows in fed:
@@ -1134,11 +1145,11 @@ class _View(Driver):
         return self._run(beat_us)
 
     def _last_rows(self) -> dict[Any, dict[str, Any]]:
-        """Return the values of each present row by its key, after all changes so far. A key of
-        several columns is a tuple. Deleted rows are absent.
+        """Return the values of each present row, as a dict by column, by its key, after all changes
+        so far. A key of several columns is a tuple. Deleted rows are absent.
 
         If late changes may correct the past, the change with the latest time counts, of equal ones
-        the last.
+        the last. Otherwise the last change of a key counts.
         """
         last: dict[Hashable, Change] = {}
         for change in self._unread[0]:

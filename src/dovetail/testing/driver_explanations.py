@@ -32,13 +32,16 @@ class MicroBatch:
     """A micro-batch that a test driver has run."""
 
     fed: list[tuple[Source, pa.Table]]
-    """The rows of inputs, in the order in which they were piped in."""
+    """The inputs with their rows, a table for each call of ``pipe``, in the order of these calls.
+    """
     now_us: int
-    """The time by the wall clock, in microseconds since the driver was made."""
+    """The wall-clock time, in microseconds since the driver, or the one that it was restored from,
+    was made.
+    """
     beat_us: int | None
-    """The stream time to which it moved without rows, or None."""
+    """The stream time to which it moved without rows, in microseconds since 1970, or None."""
     changes: dict[Node, list[Change]]
-    """The changes of each result."""
+    """The changes of each result, in order, by its node."""
 
 
 AChange: TypeAlias = Annotated[Change, Rule("a change that the driver has emitted")]
@@ -54,11 +57,12 @@ class Replay(Protocol):
     def feed_again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None
     ) -> list[Change]:
-        """Run a micro-batch on rows that were fed before, and return its changes.
+        """Run a micro-batch on rows that were fed before, and return its changes. The state
+        advances.
 
-        ``fed``: tables of rows with their sources. ``now_us``: the wall-clock time of the
-        micro-batch, in microseconds. ``beat_us``: the stream time to move to without rows, None for
-        none.
+        ``fed``: tables of rows (``arrow_rows``) with their sources. ``now_us``: the wall-clock time
+        of the micro-batch, in microseconds since the driver was made. ``beat_us``: the stream time
+        to move to without rows, in microseconds since 1970, None for none.
         """
 
 
@@ -73,17 +77,23 @@ class ExplainingDriver:
     if TYPE_CHECKING:
 
         def _result(self, call: str, result: AResult | None) -> tuple[int, Node]:
-            """Return the index and the node of a result; of the only one if ``result`` is None.
-            Raises ``PlanError`` for anything else. ``call``: the user's call, for the error.
+            """Return the index of ``result`` among the driver's results, from 0, and its node;
+            those of the only one if ``result`` is None.
+
+            Raises ``PlanError`` for None with several results, and for a result of another driver.
+            ``call``: the user's call, for the error.
             """
 
-        def _part(self, call: str, table: ATopology | AWindowedTable) -> Node:
-            """Return the node of a table or stream within the topology. Raises ``PlanError`` for
-            any other. ``call``: the user's call, for the error.
+        def _node_in_topology(self, call: str, table: ATopology | AWindowedTable) -> Node:
+            """Return the node of a table or stream within the topology: a result, an input, or a
+            node between. Raises ``PlanError`` for any other. ``call``: the user's call, for the
+            error.
             """
 
         def _replay(self, node: Node) -> Replay:
-            """Return a driver of one result, to which the same rows can be fed again."""
+            """Return a new driver of the one result ``node``, to which the same rows can be fed
+            again. ``node``: a node of this driver's topology.
+            """
 
     @validated
     def explain_row(
@@ -145,7 +155,7 @@ class ExplainingDriver:
         if table is None:
             _, node = self._result("explain_row", None)
         else:
-            node = self._part("explain_row", table)
+            node = self._node_in_topology("explain_row", table)
         columns = key_of("explain_row", node, key)
         walk = self._walk(self._root, members)
         if self._log is not None:
@@ -163,7 +173,8 @@ class ExplainingDriver:
         Parameters
         ----------
         change : Change
-            A change that this driver has emitted.
+            A change that this driver has emitted. If it is an equal copy, as of another driver, the
+            first equal change with its position is explained.
         result : Table or Stream, optional
             The result that the change is of. It may be left out if the driver has only one.
         members : int, default 20
@@ -229,9 +240,13 @@ class ExplainingDriver:
         nth: int,
         members: int,
     ) -> RowExplanation:
-        """Run the micro-batches ``batches`` again, and explain a change of the last one that equals
-        ``change`` but for its position. Of several it is number ``nth``, from 0, or the last one if
-        there are fewer. At least one must come.
+        """Run ``batches`` again on ``replay``, all but the last as they were and the last one row
+        by row. Return the explanation of a change of the last one that equals ``change`` but for
+        its position.
+
+        Of several it is the one with the index ``nth``, from 0, or the last one if there are fewer.
+        Without any, an ``AssertionError`` is raised. If a join waits with ``align=``, the last
+        micro-batch runs table by table instead.
 
         ``replay``: a driver of the result ``node`` that has run nothing. ``members``: the largest
         number of rows of a group that are named.
@@ -256,8 +271,9 @@ class ExplainingDriver:
         return explanations[-1]
 
     def _walk(self, run: LocalRun, members: int) -> Walk:
-        """Return the walk that explains rows from the present state of ``run``. ``members``: the
-        largest number of rows of a group that are named.
+        """Return the object that explains rows from the present state of ``run``, stage by stage.
+        It reads the state when asked. ``members``: the largest number of rows of a group that are
+        named.
         """
         expressions = None if self._spark is None else Evaluator(self._spark)
         return Walk(run.plan.stages, LocalState(run), expressions, members)
@@ -265,7 +281,8 @@ class ExplainingDriver:
 
 def split_rows(fed: Sequence[tuple[Source, pa.Table]]) -> Iterator[tuple[Source, pa.Table]]:
     """Yield (source, table of one row) for each row of a micro-batch, in the order in which the
-    rows were fed. ``fed``: tables of rows with their sources.
+    rows were fed. ``fed``: tables of rows with their sources. The order is that of their column
+    ``_sequence``.
     """
     rows = [
         (table.column(SEQUENCE)[row].as_py(), source, table.slice(row, 1))
@@ -281,16 +298,18 @@ def are_alike(change: Change, other: Change) -> bool:
 
 
 def _comparable_change(change: Change) -> tuple[Change, Hashable, Hashable]:
-    """Return a change without position, key and values; then its key and its values as hashable
-    values in which NaN equals NaN.
+    """Return three values that equal those of a change that is alike: the change without position,
+    key and values; its key; and its values. NaN equals NaN in the last two, and the order of
+    columns counts.
     """
     rest = replace(change, key={}, values=None, position=0)
     return rest, hashable(dict(change.key)), hashable(change.values)
 
 
 def record_of(source: Source, row: pa.Table) -> RowExplanation:
-    """Return a fed row as an input of an explanation. ``row``: a table of one row, with
-    ``_deleted`` and ``_event_time``. A tombstone has the presence ``"none"`` and no values.
+    """Return a fed row of ``source`` as an input of an explanation. ``row``: a table of one row,
+    with the source's columns, ``_deleted`` and ``_event_time`` in microseconds. A tombstone has the
+    presence ``"none"``, no values, and a reason.
     """
     (columns,) = row.to_pylist()
     deleted, values = columns[DELETED], {name: columns[name] for name in source.values.names}
@@ -309,7 +328,7 @@ def record_of(source: Source, row: pa.Table) -> RowExplanation:
 def change_explanation(
     walk: Walk, node: Node, change: Change, cause: RowExplanation | None
 ) -> RowExplanation:
-    """Return the explanation of a change that was just emitted, by the present state, which
+    """Return the explanation of ``change``, which was just emitted, by the present state, which
     ``walk`` reads. Row and time are those of the change. If the state shows another row, no inputs
     are named, and the reason says so.
 

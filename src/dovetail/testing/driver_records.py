@@ -22,12 +22,13 @@ class DriverRecords:
     fed: Sequence[tuple[Source, pa.Table]]
     """The rows of inputs, with their event times, in the order in which they were fed."""
 
-    def of(self, stream: Entry) -> pa.Table | None:
+    def records_of(self, stream: Entry) -> pa.Table | None:
         """Return the records of an input, or of a view of one without expressions, in the order in
-        which they were fed. None for a table and for another stream.
+        which they were fed. None for a table and for any other stream.
 
-        The table has the stream's columns, then ``_event_time``, in microseconds, ``_deleted`` and
-        ``_sequence``. Records without a value are left out, as aggregates drop them.
+        The result has the stream's columns, then ``_event_time``, in microseconds, ``_deleted`` and
+        ``_sequence``. Records without a value are left out, as aggregates drop them. An input that
+        was not fed gives an empty table.
         """
         if not stream.stream:
             return None
@@ -37,7 +38,7 @@ class DriverRecords:
             return rows.filter(pc.invert(rows.column(DELETED)))
         if not isinstance(stream, View) or stream.computed or not stream.row_by_row:
             return None
-        below = self.of(stream.node)
+        below = self.records_of(stream.node)
         return None if below is None else apply_plain_view(below, stream)
 
 

@@ -162,11 +162,15 @@ def _source(
     stream: bool = False,
     versioned: Span | None = None,
 ) -> Source:
-    """Return the source of a table or a stream without a frame.
+    """Return the source, without a frame, of a table or a stream.
 
-    ``name``: the name in errors, metrics and ``explain``. ``key``: names among the columns of
-    ``schema``. ``stream``: True for a stream. ``versioned``: the length of a table's history, None
-    for none. Raises ``PlanError`` as ``table`` says.
+    ``name``: the name in errors, metrics and ``explain``. ``key``: one name or more among the
+    columns of ``schema``. ``stream``: True for a stream. ``versioned``: the length of a table's
+    history, None for none.
+
+    Raises ``PlanError`` for an empty, unknown or repeated key column, and for a key whose values
+    cannot be compared by their bytes. Also for a type that Spark does not have, a reserved name,
+    and a wrong span.
     """
     operator = f"{'stream' if stream else 'table'} {name}"
     key_fields, values = split_key_and_values(operator, key, schema_of(operator, "schema=", schema))
@@ -179,11 +183,14 @@ def _source(
     )
 
 
-def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
-    """Return ``node`` with each source below it replaced by one without a frame, whose rows come in
-    the order in which they are fed. A node whose sources all have no frame is returned as it is.
+def without_frames(node: Node, replacements: dict[Node, Node]) -> Node:
+    """Return ``node`` with each source below it replaced by one without a frame, whose rows are
+    given as values. Such a source has no columns for the time, deletes and the order: rows bring
+    the first two, and come in the order in which they are fed. A node whose sources all have no
+    frame is returned as it is.
 
-    ``replacements``: the replacement of each node so far, to which this adds.
+    ``replacements``: the replacement of each node so far, from earlier calls. This adds those of
+    ``node`` and all nodes below it, so that shared nodes stay shared.
     """
     if node not in replacements:
         if isinstance(node, Source):
@@ -192,21 +199,22 @@ def by_hand(node: Node, replacements: dict[Node, Node]) -> Node:
             same = node.frame is None
         else:
             old = {field.name: getattr(node, field.name) for field in fields(node)}
-            new = {name: _part_by_hand(part, replacements) for name, part in old.items()}
+            new = {name: _field_without_frames(part, replacements) for name, part in old.items()}
             same = all(new[name] is part for name, part in old.items())
         replacements[node] = node if same else replace(node, **new)
     return replacements[node]
 
 
-def _part_by_hand(part: Any, replacements: dict[Node, Node]) -> Any:
-    """Return the value of a node's field with the nodes in it replaced, as ``by_hand`` does. A
-    value without nodes is returned as it is. ``replacements``: as for ``by_hand``.
+def _field_without_frames(part: Any, replacements: dict[Node, Node]) -> Any:
+    """Return the value of a node's field with the nodes in it replaced by ``without_frames``. It is
+    a node, a tuple with nodes, or a value without nodes, which is returned as it is.
+    ``replacements``: the replacement of each node so far, to which this adds.
     """
     if isinstance(part, Node):
-        return by_hand(part, replacements)
+        return without_frames(part, replacements)
     if isinstance(part, tuple) and any(isinstance(item, Node) for item in part):
-        replaced = tuple(by_hand(item, replacements) for item in part)
-        return part if replaced == part else replaced
+        items = tuple(without_frames(item, replacements) for item in part)
+        return part if items == part else items
     return part
 
 
@@ -227,8 +235,9 @@ def arrow_rows(
     After the columns of ``schema`` come ``_event_time`` (microseconds, null without a time),
     ``_deleted`` and ``_sequence``.
 
-    ``schema``: the result of ``columns_of``. ``times``, ``deleted``: one element for each row.
-    ``sequence``: the position of the first row among all that were fed. Raises ``DataError`` for
+    ``schema``: the result of ``columns_of``. ``times``, ``deleted``: one element for each row. A
+    time is a datetime, without a zone in UTC, or microseconds since 1970. ``sequence``: the
+    position of the first row among all that were fed; the others follow. Raises ``DataError`` for
     unknown columns, missing key columns and values of other types.
     """
     _check_columns(source, rows)
@@ -241,8 +250,8 @@ def arrow_rows(
 
 
 def _check_columns(source: Source, rows: Sequence[Row]) -> None:
-    """Raise ``DataError`` if a row has a column that ``source`` has not, or lacks a key column. A
-    null in a key column is allowed.
+    """Raise ``DataError`` if a row has a column that ``source`` does not have, or lacks a key
+    column. A null in a key column is allowed, and so is a missing value column.
     """
     column_names = {*source.key.names, *source.values.names}
     for row in rows:
@@ -272,8 +281,9 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
 
 
 def hashable(part: Any) -> Hashable:
-    """Return a value, such as a part of a key, in a form that can be a dictionary's key. Arrays and
-    structs become tuples, at any depth, and all NaN become one. Other values stay as they are.
+    """Return a value, such as one column of a key, in a form that can be a dictionary's key. Arrays
+    become tuples, structs tuples of their values, at any depth. All NaN become one object. Other
+    values stay as they are.
     """
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))

@@ -112,7 +112,9 @@ def changelogs(
 
     @st.composite
     def draw_changes(draw: Callable[[Any], Any]) -> list[Change]:
-        """Return changes of some keys, with ascending times unless ``out_of_order``."""
+        """Return changes of at most ``keys`` keys, in the order of arrival, with ascending times
+        unless ``out_of_order``. ``draw``: Hypothesis's function that draws from a strategy.
+        """
         pool = draw(st.lists(key, min_size=1, max_size=keys))
         parts = draw(st.lists(st.tuples(st.sampled_from(pool), values, times), max_size=max_size))
         if not out_of_order:
@@ -182,7 +184,9 @@ def histories(*tables: ATopology, out_of_order: bool = False) -> SearchStrategy[
 
     @st.composite
     def draw_history(draw: Callable[[Any], Any]) -> History:
-        """Return the inputs' changes in random pieces, each in a new or in the last batch."""
+        """Return the inputs' changes in random pieces, each in a new or in the last micro-batch.
+        ``draw``: Hypothesis's function that draws from a strategy.
+        """
         waiting = [(table, draw(log)) for table, log in zip(tables, logs, strict=True)]
         history: History = []
         while waiting := [(table, changes) for table, changes in waiting if changes]:
@@ -215,7 +219,8 @@ def _nullable_strategy(field: pa.Field) -> SearchStrategy[Any]:
 
 def _value_strategy(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR0912, C901
     """Return a strategy for the values of a type, without null; nulls within nested values may
-    occur. Raises ``PlanError`` for a type that has none.
+    occur. Floats are never NaN. Texts and bytes have at most 5 elements, arrays and maps at most 3.
+    Dates and times lie between 1900 and 2100. Raises ``PlanError`` for a type that has none.
     """
     if pt.is_boolean(type_):
         return st.booleans()

@@ -141,8 +141,8 @@ class TableDifference:
     """The rows in which two tables differ."""
 
     changed: list[tuple[str, Row, Row]]
-    """For each row: words on where it is, then its actual and its expected values, in the columns
-    that differ alone.
+    """For each row: a text that says which row it is, then its actual and its expected values, in
+    the columns that differ alone.
     """
     missing: list[Row]
     """Rows that are expected only."""
@@ -150,7 +150,7 @@ class TableDifference:
     """Rows that are actual only."""
 
     def summary(self) -> str:
-        """Return the numbers of changed, missing and surplus rows in words. Kinds without rows are
+        """Return the counts of changed, missing and surplus rows in words. Kinds without rows are
         left out, so the text is empty for equal tables.
         """
         kinds: dict[str, Sequence[object]] = {
@@ -169,7 +169,8 @@ class TableDifference:
         begin with ``~`` and name the columns that differ. Missing rows begin with ``-``, surplus
         rows with ``+``.
 
-        ``key``: the columns that come first in missing and surplus rows.
+        ``key``: names of columns, which come first in missing and surplus rows. Raises ``KeyError``
+        for a row without one of them.
         """
         for where, actual, expected in self.changed:
             differing = (
@@ -196,7 +197,7 @@ def _is_frame(table: Any) -> bool:
 
 def _are_rows(table: Any) -> bool:
     """Return True for a sequence of mappings, and for a mapping with mappings as its values, also
-    if they are empty. Return False for anything else.
+    if they are empty. Return False for anything else, such as a single row.
     """
     listed = isinstance(table, Sequence) and not isinstance(table, (str, bytes))
     rows = table.values() if isinstance(table, Mapping) else table if listed else [table]
@@ -205,12 +206,12 @@ def _are_rows(table: Any) -> bool:
 
 def _load_table(table: Any, key: Sequence[str]) -> LoadedTable:
     """Return the columns and rows of a table, in their order. A column that a row of a list lacks
-    is None.
+    is None. A frame of Spark is collected.
 
-    ``table``: a frame of pandas, Spark, Arrow or any library with Arrow's stream interface, a
-    mapping from keys to values, or a list of mappings. ``key``: the names for the keys of a
-    mapping; without effect for other forms. Raises ``PlanError`` if their number is not that of a
-    key's columns.
+    ``table``: a frame, a mapping from keys to values, or a list of mappings. A frame is one of
+    pandas (read without its index), Spark, Arrow or any library with Arrow's stream interface.
+    ``key``: the names for the columns of a mapping's keys; without effect for other forms. Raises
+    ``PlanError`` if a mapping's key has more or fewer columns.
     """
     if isinstance(table, pd.DataFrame):
         table = pa.Table.from_pandas(table, preserve_index=False)
@@ -227,10 +228,10 @@ def _load_table(table: Any, key: Sequence[str]) -> LoadedTable:
 
 
 def _key_columns(part: Any, key: Sequence[str]) -> dict[str, Any]:
-    """Return the key of a mapping's row as columns with the names ``key``.
+    """Return the key of a mapping's row as a dict with the names ``key``.
 
-    ``part``: a tuple of several values, or a value. Under the one name ``"key"`` a tuple counts as
-    a value. Raises ``PlanError`` if there are more or fewer values than names.
+    ``part``: a tuple of several values, or a value. If the only name is ``"key"``, a tuple counts
+    as one value. Raises ``PlanError`` if there are more or fewer values than names.
     """
     parts = part if isinstance(part, tuple) and list(key) != [_KEY] else (part,)
     if len(parts) != len(key):
@@ -260,8 +261,9 @@ def _compare_columns(actual: LoadedTable, expected: LoadedTable) -> None:
 def _compare_by_position(
     actual: Sequence[Row], expected: Sequence[Row], equal: Equal
 ) -> TableDifference:
-    """Return the difference of rows that are compared one by one, in their order. Further expected
-    rows are missing, further actual ones are surplus. ``equal``: the comparison of two values.
+    """Return the difference of rows that are compared one by one, in their order. Changed rows are
+    named by their index from 0. Further expected rows are missing, further actual ones are surplus.
+    ``equal``: the comparison of two values.
     """
     pairs = enumerate(zip(actual, expected, strict=False))
     changed = [(f"row {index}", *_differing_columns(a, e, equal)) for index, (a, e) in pairs]
@@ -272,9 +274,9 @@ def _compare_by_position(
 def _compare_by_key(
     actual: Sequence[Row], expected: Sequence[Row], key: Sequence[str], equal: Equal, near: bool
 ) -> TableDifference:
-    """Return the difference of rows whose order does not matter. Rows of one ``key`` are paired:
-    equal ones first, then the others in their order. Without a key, a row is equal to one of the
-    other table, missing or surplus.
+    """Return the difference of rows whose order does not matter. Rows of one ``key`` (names of
+    columns) are paired: equal ones first, then the others in their order. The rest is missing or
+    surplus. Without a key, a row is equal to one of the other table, missing or surplus.
 
     ``actual``, ``expected``: rows that have all columns of ``key``. ``equal``: the comparison of
     two values or rows. ``near``: True if ``equal`` has a tolerance.
@@ -303,8 +305,8 @@ def _compare_by_key(
 
 
 def _differing_columns(actual: Row, expected: Row, equal: Equal) -> tuple[Row, Row]:
-    """Return the values of the actual and of the expected row in the columns in which they differ;
-    empty if they are equal. Both rows must have the same columns.
+    """Return the values of the actual and of the expected row in the columns in which they differ,
+    as two dicts; both empty if the rows are equal. Both rows must have the same columns.
     """
     names = [name for name, value in actual.items() if not equal(value, expected[name])]
     return {name: actual[name] for name in names}, {name: expected[name] for name in names}
@@ -330,7 +332,8 @@ def _make_equal(rel_tol: float, abs_tol: float) -> Equal:
     """Return the function that compares two values, or two rows, with these tolerances.
 
     Two numbers of which one is a float are equal within either tolerance, as in ``math.isclose``. A
-    NaN equals a NaN, a null a null. Nested values are compared likewise.
+    NaN equals a NaN, a null a null; True does not equal 1. Nested values are compared likewise, and
+    a list equals a tuple.
     """
 
     def equal(actual: Any, expected: Any) -> bool:
@@ -353,8 +356,9 @@ def _make_equal(rel_tol: float, abs_tol: float) -> Equal:
 
 
 def _hashable_form(value: Any) -> Hashable:
-    """Return a hashable value that is equal for equal values only. A NaN equals a NaN, 1 equals 1.0
-    and True is not 1. Lists equal tuples, and a ``bytearray`` equals its bytes.
+    """Return a hashable value that is equal for equal values only, and exact. A NaN equals a NaN, 1
+    equals 1.0 and True is not 1. Lists equal tuples, a ``bytearray`` equals its bytes, and mappings
+    do not depend on their order.
     """
     if hasattr(type(value), "tolist"):  # numpy's
         value = value.tolist()

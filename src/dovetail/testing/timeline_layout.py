@@ -12,13 +12,15 @@ class TimelineColumn:
     """A step of a timeline: a record, the changes of several records, or a move of the clock."""
 
     batch: int
-    """The number of the micro-batch, from 1."""
+    """The index of the micro-batch, from 1."""
     label: str
     """The record's event time, or words on the clock; empty for the changes of several records."""
     source: Source | None = None
     """The input of the record, or None."""
     time_us: int | None = None
-    """The record's event time, or the stream time that is moved to; None without a time."""
+    """The record's event time, or the stream time that is moved to, in microseconds since 1970;
+    None without a time.
+    """
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Mark:
     """A record or a change, as a mark in a lane of a timeline."""
 
     column: int
-    """The index of its column."""
+    """The index of its column, from 0."""
     label: str
     """The key and the values, cut to a few characters; without values for a tombstone."""
     title: str
@@ -40,6 +42,7 @@ class Lane:
     """An input or a result with its marks. Marks of one column are stacked."""
 
     name: str
+    """The name of the input or result."""
     result: bool
     """True for a result, False for an input."""
     stacks: dict[int, list[Mark]]
@@ -55,12 +58,15 @@ class WindowBar:
     title: str
     """The aggregation, its windows, and the bar's own window in full."""
     first: int
-    """The column of its first record."""
+    """The index of the column of its first record."""
     ended: int
-    """The column in which stream time reaches its end, or the number of columns."""
+    """The index of the column in which stream time reaches its end, or the count of columns if none
+    does.
+    """
     closed: int
-    """The column in which stream time reaches the end of its grace period, or the number of
-    columns."""
+    """The index of the column in which stream time reaches the end of its grace period, or the
+    count of columns if none does.
+    """
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ LABEL_MAX = 40
 
 
 def first_shown_batch(batches: Sequence[MicroBatch], limit: int) -> int:
-    """Return the index of the first micro-batch to show.
+    """Return the index, from 0, of the first micro-batch to show.
 
     The micro-batches from there on have at most ``limit`` steps: each record is one, and each
-    micro-batch without records. The last micro-batch is shown in any case. The index is 0 without
-    micro-batches.
+    micro-batch without records. The last micro-batch is shown in any case, even if it has more. The
+    index is 0 without micro-batches.
     """
     first, steps = len(batches), 0
     while first and steps + (more := max(1, records_of(batches[first - 1]))) <= limit:
@@ -39,7 +39,7 @@ def first_shown_batch(batches: Sequence[MicroBatch], limit: int) -> int:
 
 
 def records_of(batch: MicroBatch) -> int:
-    """Return the number of records in a micro-batch, of all sources together."""
+    """Return the count of records in a micro-batch, of all sources together."""
     return sum(len(rows) for _, rows in batch.fed)
 
 
@@ -51,12 +51,13 @@ def steps_of(
     first: int,
     limit: int,
 ) -> tuple[list[TimelineColumn], list[Lane]]:
-    """Lay out the micro-batches from index ``first`` on, of each the last ``limit`` records. Return
-    the columns and the lanes, those of ``sources`` before those of ``results``.
+    """Lay out the micro-batches from index ``first``, counted from 0, of each the last ``limit``
+    records. Return the columns, in the order of arrival, and the lanes: one per input or result,
+    with its marks by column. Those of ``sources`` come before those of ``results``.
 
-    A micro-batch without records has a column of its own. One of several records has a further
-    column if it has changes. ``sources``, ``results``: all that the micro-batches have rows of.
-    ``limit``: at least 1.
+    A record has a column of its own, and so has a micro-batch without records. One of several
+    records has a further column if it has changes. ``sources``, ``results``: all that the
+    micro-batches have rows of. ``limit``: at least 1.
     """
     columns: list[TimelineColumn] = []
     inputs = {source: Lane(source.name, False, {}) for source in sources}
@@ -83,10 +84,11 @@ def steps_of(
 
 
 def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineColumn:
-    """Return the column of micro-batch ``number``, from 1, which has no records. Its label says how
-    time has moved: stream time if it was moved, else the wall clock.
+    """Return the column of a micro-batch that has no records. Its label says how time has moved:
+    stream time if it was moved, else the wall clock.
 
-    ``before_us``: the wall clock before the micro-batch, in microseconds.
+    ``number``: the index of the micro-batch, from 1, as ``TimelineColumn.batch``. ``before_us``:
+    the wall clock before the micro-batch, in microseconds.
     """
     if batch.beat_us == END_OF_TIME:
         return TimelineColumn(number, "end of input", None, END_OF_TIME)
@@ -99,8 +101,9 @@ def _clock_column(number: int, batch: MicroBatch, before_us: int) -> TimelineCol
 
 
 def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
-    """Return the mark of the record ``row`` in the column with index ``column``. The mark of a
-    tombstone has no values.
+    """Return the mark of the record ``row``, values by column, in the timeline's column with index
+    ``column``, from 0. The mark of a tombstone has no values. ``row`` has ``_deleted`` and
+    ``_event_time`` (microseconds), too.
     """
     key = {name: row[name] for name in source.key.names}
     values = None if row[DELETED] else {name: row[name] for name in source.values.names}
@@ -113,11 +116,11 @@ def _record_mark(source: Source, row: dict[str, Any], column: int) -> Mark:
 def _change_marks(
     node: Node, changes: Sequence[Change], column: int, cause: TimelineColumn
 ) -> Iterator[Mark]:
-    """Yield the marks of a result's changes in the column with index ``column``: ``STACK_MAX`` at
-    most, then one that counts the others. No changes yield none.
+    """Yield the marks of a result's changes in the timeline's column with index ``column``, from 0:
+    ``STACK_MAX`` at most, then one that counts the others. No changes yield none.
 
-    ``cause``: that column. A change has its time in its label unless the column is a record's of
-    the same time.
+    ``cause``: the column with that index. A change has its time in its label unless the column is a
+    record's of the same time.
     """
     for change in changes[:STACK_MAX]:
         deleted = change.change == DELETE
@@ -132,8 +135,8 @@ def _change_marks(
 def _row_texts(
     node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
 ) -> tuple[str, str]:
-    """Return a short and a long text of a row: its key and values without names, cut to
-    ``LABEL_MAX`` characters; and ``name=value`` of all columns.
+    """Return a short and a long text of a row. The short one has the key and the values without
+    names, cut to ``LABEL_MAX`` characters. The long one has ``name=value`` of all columns.
 
     The end of a window is in the long text only. A null is ``null``. ``values``: None for a
     tombstone. ``deleted``: True to end the long text with ``deleted``.
@@ -141,7 +144,7 @@ def _row_texts(
     types = {field.name: field.type for field in arrow_schema(node.row)}
 
     def cells(row: dict[str, Any]) -> dict[str, str]:
-        """Return the text of each value by its column, ``null`` for a null."""
+        """Return the text of each value by its column, in order, ``null`` for a null."""
         texts = {name: cell_text(value, types[name]) for name, value in row.items()}
         return {name: text or "null" for name, text in texts.items()}
 
@@ -161,7 +164,7 @@ def _cut_label(text: str) -> str:
 
 
 def _time_text(time_us: int | None) -> str:
-    """Return a time in microseconds since 1970 as text: a date and time, or the number where
-    ``instant`` leaves it one, as in 1970's first day. None is ``no time``.
+    """Return a time in microseconds since 1970 as text. It is a date and time, or the digits if it
+    lies in 1970's first day or outside of the years 1 to 9999. None is ``no time``.
     """
     return "no time" if time_us is None else str(instant(time_us))

@@ -52,8 +52,9 @@ HEADER, ROW, GAP, MARGIN = 44, 20, 16, 12
 
 
 def svg_of(layout: TimelineLayout) -> str:
-    """Return a timeline as the text of an SVG: notes, micro-batches with their times, a lane per
-    input and result, and a bar per window. Without columns it has the names alone.
+    """Return a timeline as the text of an ``<svg>`` element: notes, micro-batches with their times,
+    a lane per input and result, and a bar per window. Without columns it has the names alone. All
+    texts of ``layout`` are escaped.
     """
     names = [*(lane.name for lane in layout.lanes), *(bar.label for bar in layout.bars)]
     left = MARGIN + CHARACTER * max(map(len, [*names, layout.unit])) + 24
@@ -89,34 +90,39 @@ def _style() -> str:
     """Return the style sheet. Its rules hold in this SVG alone, also within a page."""
 
     def rules(colours: Mapping[str, str]) -> str:
+        """Return a rule for each kind of part, one a line. ``colours``: a declaration of CSS by
+        kind.
+        """
         return "\n".join(f".dovetail-timeline .{kind} {{ {c}; }}" for kind, c in colours.items())
 
     return f"{SHAPES}{rules(LIGHT)}\n@media (prefers-color-scheme: dark) {{\n{rules(DARK)}\n}}\n"
 
 
 def _width(layout: TimelineLayout, column: int) -> float:
-    """Return the width of the column with index ``column``, in pixels: that of its widest label."""
+    """Return the width of the column with index ``column``, from 0, in pixels: that of its widest
+    label with the space around it.
+    """
     labels = [layout.columns[column].label]
     labels += [mark.label for lane in layout.lanes for mark in lane.stacks.get(column, [])]
     return CHARACTER * max(map(len, labels)) + LABEL + 24
 
 
 def _height(lane: Lane) -> int:
-    """Return the height of a lane, in pixels: that of its highest stack of marks, of one mark for
-    an empty lane.
+    """Return the height, in pixels, of a lane (the band of one input or result): that of its
+    highest stack of marks, of one mark for an empty lane.
     """
     return GAP + ROW * max(map(len, lane.stacks.values()), default=1)
 
 
 def _mark_x(edges: Sequence[float], column: int) -> float:
     """Return the horizontal position of a column's marks, in pixels. ``edges``: the left edge of
-    each column, and the right edge of the last. ``column``: the column's index.
+    each column, and the right edge of the last. ``column``: the column's index, from 0.
     """
     return edges[column] + LABEL
 
 
 def _notes(layout: TimelineLayout) -> Iterator[str]:
-    """Yield the lines of text above the lanes."""
+    """Yield an SVG text element for each note, one below the other."""
     for row, note in enumerate(layout.notes, 1):
         yield _text(MARGIN, row * ROW, note, "faint")
 
@@ -124,8 +130,8 @@ def _notes(layout: TimelineLayout) -> Iterator[str]:
 def _header(
     layout: TimelineLayout, edges: Sequence[float], top: float, bottom: float
 ) -> Iterator[str]:
-    """Yield the elements above the lanes: the micro-batches by number, with a band behind every
-    second one, and the columns' times.
+    """Yield the elements above the lanes: the micro-batches by index, counted from 1, with a band
+    behind those of odd index, and the columns' times.
 
     ``edges``: the left edge of each column, and the right edge of the last, in pixels. ``top``,
     ``bottom``: the vertical ends of the bands, in pixels.
@@ -149,7 +155,7 @@ def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float
     without changes has none.
 
     ``edges``: the left edge of each column, and the right edge of the last. ``tops``: the upper end
-    of each lane. All are in pixels.
+    of each lane (the band of one input or result), in the order of the layout. All are in pixels.
     """
     records = {column for lane in layout.lanes if not lane.result for column in lane.stacks}
     for column in sorted(records):
@@ -164,10 +170,12 @@ def _causes(layout: TimelineLayout, edges: Sequence[float], tops: Sequence[float
 
 
 def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
-    """Yield the elements of a lane: its name, the line at its upper end, and its marks.
+    """Yield the elements of a lane, the band of one input or result: its name, the line at its
+    upper end, and its marks. Marks of one column lie one below the other. Texts are escaped.
 
-    ``edges``: the left edge of each column, and the right edge of the last. ``top``: the lane's
-    upper end. All are in pixels.
+    ``lane``: its marks are by the index of their column in ``edges``, from 0. ``edges``: the left
+    edge of each column, and the right edge of the last, in pixels. ``top``: the lane's upper end,
+    in pixels.
     """
     middle = top + GAP / 2 + ROW / 2
     yield _text(MARGIN, middle + 4, lane.name)
@@ -182,7 +190,8 @@ def _lane(lane: Lane, edges: Sequence[float], top: float) -> Iterator[str]:
 
 
 def _mark(mark: Mark, kind: str, x: float, y: float) -> Iterator[str]:
-    """Yield the elements of a mark: a dot or, if deleted, a cross, with its label to the right.
+    """Yield the elements of a mark: a dot or, if deleted, a cross, with its label to the right. The
+    mark's title is shown as a tooltip. Texts are escaped.
 
     ``kind``: the style of a dot, ``"input"`` or ``"result"``. ``x``, ``y``: the centre, in pixels.
     """
@@ -216,7 +225,7 @@ def _bar(bar: WindowBar, edges: Sequence[float], top: float) -> Iterator[str]:
 
 
 def _text(x: float, y: float, text: str, kind: str = "words") -> str:
-    """Return the SVG element of a line of text, from ``x`` to the right, on the base line ``y``, in
-    pixels. ``kind``: the element's class in the style sheet.
+    """Return the SVG element of a line of text, which is escaped, from ``x`` to the right, on the
+    base line ``y``, in pixels. ``kind``: the element's class in the style sheet.
     """
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escaped(text)}</text>'

@@ -41,7 +41,9 @@ def text_of(layout: TimelineLayout, width: int) -> str:
 
 
 def _width(layout: TimelineLayout, column: int) -> int:
-    """Return the number of characters that the column with index ``column`` needs."""
+    """Return the count of characters that the column with index ``column``, from 0, needs: those of
+    its widest text.
+    """
     marks = [_mark_text(mark) for lane in layout.lanes for mark in lane.stacks.get(column, [])]
     return max(
         map(len, [_batch_text(layout.columns, column), layout.columns[column].label, *marks])
@@ -49,8 +51,9 @@ def _width(layout: TimelineLayout, column: int) -> int:
 
 
 def _split_blocks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """Yield ranges of columns that fit beside each other in ``room`` characters, in order. A range
-    has at least one column, even if that is wider. ``widths``: the characters of each column.
+    """Yield ranges of column indices that fit beside each other in ``room`` characters, in order. A
+    range has at least one column, even if that is wider. ``widths``: the characters of each column,
+    to which 3 are added for its bar. Without columns, yield nothing.
     """
     first, used = 0, 0
     for column, width in enumerate(widths):
@@ -63,8 +66,9 @@ def _split_blocks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _lane_cells(lane: Lane, block: range) -> list[tuple[str, list[str]]]:
-    """Return (name, cells) for each line of a lane in the columns of ``block``. There is a line for
-    each mark of the highest stack, and at least one. Only the first line has the lane's name.
+    """Return (name, cells) for each line of a lane (one input or result) in the columns of
+    ``block``, a range of indices from 0. There is a line for each mark of the highest stack, and at
+    least one. Only the first line has the lane's name, the others an empty text.
     """
     stacks = [lane.stacks.get(column, []) for column in block]
     height = max(1, *map(len, stacks))
@@ -85,11 +89,12 @@ def _line(
     block: range,
     widths: Sequence[int],
 ) -> str:
-    """Return a line: ``name`` in ``gutter`` characters, then each cell in the width of its column.
-    A bar comes before the first column of a micro-batch and of the block.
+    """Return a line without spaces at its end: ``name``, that of a lane, in ``gutter`` characters,
+    then each cell in the width of its column. A bar comes before the first column of a micro-batch
+    and of the block.
 
-    ``cells``: one text for each column of ``block``. ``widths``: the characters of all columns of
-    the timeline.
+    ``block``: the indices of the columns, from 0. ``cells``: one text for each of them. ``widths``:
+    the characters of all columns of the timeline.
     """
     line = name.ljust(gutter)
     for column, cell in zip(block, cells, strict=True):
@@ -99,8 +104,8 @@ def _line(
 
 
 def _batch_text(columns: Sequence[TimelineColumn], column: int) -> str:
-    """Return the number of a column's micro-batch as text; an empty text unless the column with
-    index ``column`` is the first of its micro-batch.
+    """Return the index, from 1, of a column's micro-batch as text; an empty text unless the column
+    with index ``column`` is the first of its micro-batch.
     """
     batch = columns[column].batch
     return "" if column and columns[column - 1].batch == batch else str(batch)
@@ -114,9 +119,9 @@ def _mark_text(mark: Mark) -> str:
 
 
 def _bar_cell(bar: WindowBar, column: int, width: int) -> str:
-    """Return a window's part in the column with index ``column``, ``width`` characters: ``=`` until
-    the window's end, ``-`` in its grace period. It is empty before its first record and once it is
-    closed.
+    """Return a window's text in the column with index ``column``, from 0, in ``width`` characters:
+    ``=`` until the window's end, ``-`` in its grace period. It is empty before its first record and
+    once it is closed.
     """
     if not bar.first <= column < bar.closed:
         return ""

@@ -32,7 +32,8 @@ def bars_of(
     far as these have the two columns of a window in their key. A window that was closed before its
     first record in the columns is left out.
 
-    ``batches``: all micro-batches. ``first``: the index of the first one that ``columns`` show.
+    ``batches``: all micro-batches. ``first``: the index, from 0, of the first one that ``columns``
+    show.
     """
     bars: list[WindowBar] = []
     for aggregation in _windowed_aggregations(nodes):
@@ -59,14 +60,17 @@ def bars_of(
 
 
 def _windowed_aggregations(nodes: Sequence[Node]) -> list[Aggregation]:
-    """Return the aggregations over windows at and below these nodes, each once."""
+    """Return the aggregations over windows at and below these nodes, each once, in the order of the
+    walk.
+    """
     walked = dict.fromkeys(inner for node in nodes for inner in node.walk())
     return [node for node in walked if isinstance(node, Aggregation) and node.windows is not None]
 
 
 def _stream_time_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:
-    """Return the stream time of ``sources`` after these micro-batches, in microseconds: the largest
-    time of their records, or one to which stream time was moved. None without any.
+    """Return the stream time of ``sources`` after these micro-batches, in microseconds. It is the
+    largest time of all records that were fed, tombstones and dropped ones included, or one to which
+    stream time was moved. None without any.
     """
     fed = (rows for batch in batches for source, rows in batch.fed if source in sources)
     times_us = [pc.max(rows[EVENT_TIME]).as_py() for rows in fed]
@@ -77,8 +81,9 @@ def _stream_time_us(batches: Sequence[MicroBatch], sources: Collection[Source]) 
 def _stream_times_us(
     columns: Sequence[TimelineColumn], sources: Collection[Source], before_us: int | None
 ) -> list[int | None]:
-    """Return the stream time of ``sources`` after each column, in microseconds, None before the
-    first record. Columns of other sources do not move it.
+    """Return the stream time (largest time so far) of ``sources`` after each column, in
+    microseconds, None before the first record. A column with a record of other sources does not
+    move it. A column without records that has a time (a move of stream time) does.
 
     ``before_us``: the stream time before the first column, None for none.
     """
@@ -92,8 +97,8 @@ def _stream_times_us(
 
 
 def _fixed_windows(times_us: Collection[int], windows: Windows) -> set[tuple[int, int]]:
-    """Return the start and the end (exclusive), in microseconds, of the windows that hold one of
-    the times at least. ``windows``: fixed ones.
+    """Return (start, end) of the windows that hold one of the times at least, in microseconds since
+    1970. The end is exclusive. ``windows``: tumbling or hopping ones, which the clock determines.
     """
     if not times_us:
         return set()
@@ -102,8 +107,8 @@ def _fixed_windows(times_us: Collection[int], windows: Windows) -> set[tuple[int
 
 
 def _windows_in_changes(changes: Iterable[Change]) -> set[tuple[int, int]]:
-    """Return the start and the end, in microseconds, of the windows in the keys of changes. Changes
-    without windows, and windows whose last change is a delete, are left out.
+    """Return (start, end) of the windows in the keys of changes, in microseconds since 1970.
+    Changes without windows, and windows whose key's last change is a delete, are left out.
     """
     last = {str(c.key): c for c in changes if WINDOW_START in c.key and WINDOW_END in c.key}
     return {
@@ -121,11 +126,13 @@ def _bar(
     times_us: Mapping[int, int],
     clocks_us: Sequence[int | None],
 ) -> WindowBar | None:
-    """Return the bar of the window from ``start_us`` to ``end_us``. Return None if no record is in
-    the window, or if it was closed when the first one came.
+    """Return the bar of the window from ``start_us`` to ``end_us``, in microseconds since 1970. The
+    end of a session or a sliding window is inclusive, that of other windows exclusive. Return None
+    if no record is in the window, or if it was closed when the first one came.
 
-    ``times_us``: the times of the records, by the index of their column. ``clocks_us``: stream time
-    after each column, None before the first record.
+    ``aggregation``, ``windows``: the aggregation and its windows, for the title. ``times_us``: the
+    times of the records, by the index of their column, from 0. ``clocks_us``: stream time after
+    each column, None before the first record.
     """
     # The end of a session or a sliding window belongs to it.
     last_us = end_us - windows.fixed
@@ -133,8 +140,8 @@ def _bar(
     inside = [n for n, time_us in times_us.items() if start_us <= time_us <= last_us]
 
     def column_reaching(time_us: int) -> int:
-        """Return the index of the first column with this stream time or a later one, or the number
-        of columns.
+        """Return the index of the first column with this stream time or a later one; the count of
+        columns if there is none.
         """
         clocks = enumerate(clocks_us)
         return next((n for n, now in clocks if now is not None and now >= time_us), len(clocks_us))

@@ -28,7 +28,7 @@ from dovetail.base.columns import quoted
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import sink as delta
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 FILES, RECORDS, KEYS = 3, 15, 6
 OUTER = ("a", "outer", "b")
@@ -99,7 +99,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     if not few:
         monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
     table = str(tmp_path / "a`table")
-    own = apart(delta_spark)
+    own = cloned_session(delta_spark)
     delta_tables.tune(own)
     name = quoted(key)
     schema = f"{name} string, v long, _timestamp timestamp, _change string, _position long"
@@ -116,7 +116,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
             for position, (at, value, change) in enumerate(changes)
         ]
         frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
-        delta_merge.merge_changes(own, frame, delta_tables.named(table), [key])
+        delta_merge.merge_changes(own, frame, delta_tables.sql_name(table), [key])
         content = delta_spark.read.format("delta").load(table).orderBy(name).select(name, "v")
         return [tuple(row) for row in content.collect()]
 
@@ -136,14 +136,14 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     rows = [(n, n, START, "upsert", n) for n in range(20)]
     frame = delta_spark.createDataFrame(rows, schema).coalesce(1)
     frame.limit(9).drop("_change", "_position").write.format("delta").save(table)
-    own = apart(delta_spark)
+    own = cloned_session(delta_spark)
     delta_tables.tune(own)
     for name, value in {"wholeStage": "true", "factoryMode": "FALLBACK"}.items():
         own.conf.set(f"spark.sql.codegen.{name}", value)
     metrics = delta_spark._jvm.org.apache.spark.metrics.source
     compiled = getattr(getattr(metrics, "CodegenMetrics$"), "MODULE$").METRIC_COMPILATION_TIME()
     before = compiled.getCount()
-    delta_merge.merge_changes(own, frame, delta_tables.named(table), ["k"])
+    delta_merge.merge_changes(own, frame, delta_tables.sql_name(table), ["k"])
     assert compiled.getCount() < before + 10
     assert delta_spark.read.format("delta").load(table).count() == 20
 
@@ -193,7 +193,7 @@ def test_rows_whose_keys_have_nulls_are_merged(
 def test_a_session_without_delta_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     changes, session = Mock(), Mock()
     session.conf.get.return_value = "some.other.Extension"
-    monkeypatch.setattr(delta, "apart", lambda _: session)
+    monkeypatch.setattr(delta, "cloned_session", lambda _: session)
     with pytest.raises(dt.errors.ConfigurationError) as raised:
         dt.to_delta("/tables/users").writer(changes, Mock(), "/checkpoint")
     for part in ("to_delta('/tables/users')", "does not know Delta Lake", "delta-spark_4.2_2.13:"):

@@ -28,7 +28,7 @@ from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import corrections, tables
 from dovetail.io.sinks.delta.versions import VERSION_FIELDS
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 SETTINGS = {
@@ -140,12 +140,12 @@ def test_versions_lie_where_their_times_are_however_changes_come(
         for at in range(100)
         for gone in [rng.random() < 0.35]
     ]
-    own = apart(delta_spark)
+    own = cloned_session(delta_spark)
     delta_tables.tune(own)
     declared = f"{quoted(key)} string, v long"
     schema = StructType([*StructType.fromDDL(declared), *VERSION_FIELDS])
     path = tmp_path / "table"
-    table = delta_tables.named(str(path))
+    table = delta_tables.sql_name(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
 
     def frame(first: int, last: int) -> DataFrame:

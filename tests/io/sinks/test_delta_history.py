@@ -27,7 +27,7 @@ from dovetail.io.sinks.delta import sink as delta
 from dovetail.io.sinks.delta import tables
 from dovetail.io.sinks.delta import versions as delta_history
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 SETTINGS = {
@@ -153,12 +153,12 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
         Change(rng.choice(keys), rng.randrange(12) + at // 6, at, rng.random() < 0.35)
         for at in range(90)
     ]
-    own = apart(delta_spark)
+    own = cloned_session(delta_spark)
     delta_tables.tune(own)
     declared, tracks = f"{quoted(key)} string, v long, t long", bool(track)
     schema = StructType([*StructType.fromDDL(declared), *delta_history.VERSION_FIELDS])
     path = tmp_path / "table"
-    table = delta_tables.named(str(path))
+    table = delta_tables.sql_name(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
 
     def frame(first: int, last: int) -> DataFrame:
@@ -180,7 +180,9 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     places = [0, *sorted(rng.sample(range(1, 90), cuts)), 90]
     for number, (first, last) in enumerate(pairwise(places)):
         for _ in range(2):
-            with delta_tables.setting(own, delta_tables.once("query", number)):
+            with delta_tables.temporary_settings(
+                own, delta_tables.commit_once_settings("query", number)
+            ):
                 delta_history.merge_versions(
                     own, frame(first, last), table, schema, [key], nulls=nulls, track=track
                 )

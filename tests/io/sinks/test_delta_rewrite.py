@@ -22,7 +22,7 @@ from dovetail.errors import DovetailWarning, TargetError
 from dovetail.io.sinks.delta import merge, rewrite
 from dovetail.io.sinks.delta.rewrite import Rewriter, reason_for_spark
 from dovetail.platform import delta_tables
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 NAN = float("nan")
 VALUES: dict[str, tuple[str, list[Any]]] = {
@@ -79,14 +79,14 @@ def merged(
     spark: SparkSession, path: str, rows: Sequence[tuple[Any, ...]], schema: str, keys: list[str]
 ) -> None:
     """Merge changes by deltalake into a table, and by Spark into its twin."""
-    own = apart(spark)
+    own = cloned_session(spark)
     delta_tables.tune(own)
     frame = spark.createDataFrame(list(rows), schema).coalesce(1)
     for name, rewriter in ((path, Rewriter("to_delta('t')", path, keys)), (f"{path}-twin", None)):
         merge.merge_changes(
             own,
             frame,
-            delta_tables.named(name),
+            delta_tables.sql_name(name),
             keys,
             nulls=True,
             rewrite=None if rewriter is None else rewriter.merge,

@@ -391,7 +391,7 @@ def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     place.come([(3, "c")])
     place.run(compact_every=2)
-    rows = place.spark.sql(f"DESCRIBE HISTORY {delta_tables.named(str(place.target))}").collect()
+    rows = place.spark.sql(f"DESCRIBE HISTORY {delta_tables.sql_name(str(place.target))}").collect()
     operations = [row["operation"] for row in rows][::-1]
     assert operations[1:] == ["SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE"]
     assert place.stored() == [*OWN, (3, "c")]
@@ -413,7 +413,7 @@ def test_a_tables_log_forgets_files_that_are_no_part_of_it(
     place: Place, options: dict[str, Any], expected: str | None
 ) -> None:
     place.run(**options)
-    table = delta_tables.named(str(place.target))
+    table = delta_tables.sql_name(str(place.target))
     assert delta_tables.property_of(place.spark, table, tables.RETENTION_PROPERTY) == expected
     assert (
         delta_tables.property_of(place.spark, table, tables.LOG_RETENTION_PROPERTY) is None
@@ -438,7 +438,7 @@ def test_a_log_knows_its_commits_as_long_as_files_that_have_left() -> None:
 def test_a_tables_log_loses_commits_that_are_old(place: Place) -> None:
     options: dict[str, Any] = {"compact_every": 1, **dict.fromkeys(SPANS, "2 minutes")}
     place.run(**options)
-    table = delta_tables.named(str(place.target))
+    table = delta_tables.sql_name(str(place.target))
     delta_tables.set_property(place.spark, table, "delta.checkpointInterval", "2")
     for value in "cdef":
         place.come([(3, value)])

@@ -22,7 +22,7 @@ import dovetail as dt
 from dovetail.base.columns import quoted
 from dovetail.io.sinks.delta import tombstones
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart
+from dovetail.platform.sessions import cloned_session
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 SETTINGS = {
@@ -96,14 +96,14 @@ def test_rows_are_those_of_the_changelog_however_it_is_cut(
     changes = [
         Change(rng.choice(keys), rng.randrange(50), at, rng.random() < 0.4) for at in range(60)
     ]
-    session = apart(delta_spark)
+    session = cloned_session(delta_spark)
     delta_tables.tune(session)
     declared = f"{quoted(key)} string, v long"
     schema = StructType(
         [*StructType.fromDDL(f"{declared}, _timestamp timestamp"), tombstones.MARK_FIELD]
     )
     path = tmp_path / "table"
-    table = delta_tables.named(str(path))
+    table = delta_tables.sql_name(str(path))
     delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
 
     def frame(first: int, last: int) -> DataFrame:

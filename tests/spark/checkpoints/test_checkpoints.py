@@ -343,7 +343,7 @@ def test_a_checkpoint_that_nothing_binds_is_refused(
 def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path) -> None:
     file = CheckpointFile(spark, str(tmp_path / "checkpoint"))
     path = tmp_path / "checkpoint" / "dovetail.json"
-    with delta_tables.setting(spark, file.settings()):
+    with delta_tables.temporary_settings(spark, file.settings()):
         file.write({"plan": "x" * 1_000_000})
     seen, done = [], threading.Event()
 
@@ -353,7 +353,7 @@ def test_there_is_never_a_part_of_a_binding(spark: SparkSession, tmp_path: Path)
 
     thread = threading.Thread(target=look)
     thread.start()
-    with delta_tables.setting(spark, file.settings()):
+    with delta_tables.temporary_settings(spark, file.settings()):
         for _ in range(10):
             file.write({"plan": "x" * 1_000_000})
     done.set()

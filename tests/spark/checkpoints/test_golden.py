@@ -46,7 +46,7 @@ def test_the_files_of_micro_batches_have_what_spark_reads(
 ) -> None:
     """All of them, one after the other, with the blobs that merges have deleted."""
     checkpoint = golden(next(path for path in CHECKPOINTS if path.name == "tables"))
-    stored, deleted = CheckpointStores.of("test", spark, str(checkpoint), None), 0
+    stored, deleted = CheckpointStores.read_with_spark("test", spark, str(checkpoint), None), 0
     for operator in stored.operators:
         blobs: dict[tuple[int, str], bytes] = {}
         assert stored.batch is not None

@@ -36,7 +36,7 @@ def test_all_blobs_of_micro_batches(
     count = 0
     ends = {committed.first, committed.last}
     for batch in range(committed.first, committed.last + 1) if every else sorted(ends):
-        by_spark = CheckpointStores.of("test", spark, str(checkpoint), batch)
+        by_spark = CheckpointStores.read_with_spark("test", spark, str(checkpoint), batch)
         local = CheckpointStores.read("test", files, batch)
         assert local.batch == by_spark.batch == batch
         assert local.offsets() == by_spark.offsets()
@@ -62,7 +62,7 @@ def test_the_rows_of_all_tables(path: Path, golden: Copied) -> None:
     for name, lines in json.loads(path.with_suffix(".json").read_text()).items():
         table, _, batch = name.partition(" @")
         stored = CheckpointStores.read("test", files, int(batch))
-        store = stored.named(table)
+        store = stored.store_of(table)
         rows = [row for part in local_rows(stored, store) for row in part.to_pylist()]
         expected = [json.loads(line) for line in lines]
         shown = [json.loads(json.dumps(row, default=str)) for row in rows]

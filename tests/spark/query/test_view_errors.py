@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail import testing
 from dovetail.platform import delta_tables
-from dovetail.platform.sessions import attempted
+from dovetail.platform.sessions import null_on_failure
 from dovetail.testing import Change
 
 NUMBER, TEXT = pa.int64(), pa.string()
@@ -416,7 +416,7 @@ def test_a_foreign_key_that_several_views_read_fails_once(spark: SparkSession) -
 def test_what_expressions_have_in_common_fails_with_them(spark: SparkSession) -> None:
     """In compiled code, too, which would compute it before them."""
     frame = spark.createDataFrame([("1",), ("x",)], "text string").repartition(1)
-    tried = frame.select(attempted(spark, [number(), number() + 1]).alias("made"))
-    with delta_tables.setting(spark, {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}):
+    tried = frame.select(null_on_failure(spark, [number(), number() + 1]).alias("made"))
+    with delta_tables.temporary_settings(spark, {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}):
         rows = tried.select("made._0", "made._1").collect()
     assert [(row["_0"], row["_1"]) for row in rows] == [(1, 2), (None, None)]

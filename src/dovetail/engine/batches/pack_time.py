@@ -25,13 +25,13 @@ class PackTime(NamedTuple):
 
     @property
     def encoded(self) -> bytes:
-        """The three times as bytes of fixed length, which ``decode`` reads."""
+        """The three times as 24 bytes, which ``decode`` reads."""
         return _TIMES.pack(*self)
 
     @classmethod
     def decode(cls, facts: bytes) -> PackTime:
-        """Return the times at the beginning of ``facts``, bytes that ``encoded`` made; the rest is
-        ignored.
+        """Return the times in the first 24 bytes of ``facts``, as ``encoded`` writes them. Later
+        bytes are ignored; too few raise ``struct.error``.
         """
         return cls(*_TIMES.unpack_from(facts))
 
@@ -44,12 +44,12 @@ class PackTimer:
     """The time of one task that packs rows. It leaves the task in the facts of packed rows."""
 
     def __init__(self) -> None:
-        """Begin with no time spent."""
+        """Begin with no time spent on reading and packing."""
         self._read_ns = self._pack_ns = 0
 
     def time_reading(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield ``batches`` unchanged, and count as reading the time until each of them, and their
-        end, is there.
+        """Yield ``batches`` unchanged, and add the time spent waiting for each of them, and for
+        their end, to the time of reading.
         """
         rows = iter(batches)
         while True:
@@ -61,9 +61,11 @@ class PackTimer:
             yield batch
 
     def time_packing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield ``batches`` of packed rows. The first row of each batch tells its bucket the time
-        spent on reading and on packing since the last batch. Time after the last batch is told to
-        nobody.
+        """Yield ``batches`` of packed rows, at least one row each. The facts of a batch's first row
+        get the time spent on reading and on packing since the batch before.
+
+        Use it around a generator that reads through ``time_reading``; the time of reading is not
+        counted as packing. Time after the last batch is lost.
         """
         rows = iter(batches)
         while True:
@@ -78,9 +80,9 @@ class PackTimer:
 
 
 def _with_task_times(batch: pa.RecordBatch, read_us: int, pack_us: int) -> pa.RecordBatch:
-    """Return the packed rows ``batch``, at least one, with ``read_us`` and ``pack_us`` in the facts
-    of the first row. Its former times of reading and packing are replaced; the other rows stay as
-    they are.
+    """Return the packed rows ``batch``, at least one, with ``read_us`` and ``pack_us``, in
+    microseconds, in the facts of the first row. Its former times of reading and packing are
+    replaced. The time at which rows were packed and the other rows stay.
     """
     index = batch.schema.get_field_index(_FACTS)
     facts = batch.column(index)

@@ -62,11 +62,11 @@ class Piece:
     """
 
     source: int
-    """The number of the source among the inputs of the stage."""
+    """The index of the source among the inputs of the stage."""
     partition: int
-    """The number of the input partition; -1 for a heartbeat of none."""
+    """The index of the input partition; -1 for a heartbeat of none."""
     number: int
-    """The number of the piece among those of the partition, from 0."""
+    """The index of the piece among those of the partition, from 0."""
     high_time_us: int
     """The largest timestamp of the piece in all buckets; ``NO_TIME`` for none, ``END_OF_TIME`` if
     the source has ended.
@@ -87,26 +87,29 @@ class Piece:
 
     @classmethod
     def end_heartbeats(cls, sources: int) -> list[Piece]:
-        """Return the heartbeats that say that the sources with the numbers 0 to ``sources`` - 1
-        have ended, one each.
+        """Return heartbeats (pieces without rows) that say that the sources with the indices 0 to
+        ``sources`` - 1 have ended: one each, with the time ``END_OF_TIME``.
         """
         return [cls.source_heartbeat(source, END_OF_TIME) for source in range(sources)]
 
     @classmethod
     def source_heartbeat(cls, source: int, time_us: int, *, heard_us: int = NO_TIME) -> Piece:
-        """Return a heartbeat of a source that belongs to no input partition.
+        """Return a heartbeat, a piece without rows, that belongs to no input partition.
 
-        ``source``: the number of the source among the inputs of the stage. ``time_us``: the stream
-        time that the heartbeat brings. ``heard_us``: the wall-clock time since which nothing has
-        come to the stage that sends it, ``NO_TIME`` for none.
+        ``source``: the index of the source among the inputs of the stage. ``time_us``: the stream
+        time that it brings, in microseconds. ``heard_us``: the wall-clock time since which nothing
+        has come to the stage that sends it, ``NO_TIME`` for none.
         """
         return cls(source, -1, 0, time_us, None, heard_us=heard_us)
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
     """Return the rows that ``pieces`` bring of the source with index ``source_index``, in the order
-    of reading, with their clocks. Without rows, the batch is empty. ``pieces``: of all sources, in
-    any order, with their rows in memory.
+    of reading, with their clocks, stream times and order. Without rows, the batch is empty.
+
+    ``source``: that source, whose ``wire_schema`` the rows have. ``pieces``: those of all sources,
+    in any order, with their rows in memory. Heartbeats among them count for clocks and steps of
+    stream time.
 
     Each column is in one chunk, because rows are taken from it again and again.
     """
@@ -132,10 +135,11 @@ def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> 
 
 
 def _batch_of_stage_rows(arrival: RowArrival, rows: pa.Table, stairs: Stairs | None) -> Batch:
-    """Return a batch of rows of another stage, with clock, stream time, order and tie from the
-    columns that they bring. A missing clock is 0; a missing stream time is the clock.
+    """Return a batch of rows of another stage, in the given order. Clock, stream time, order and
+    tie are the columns that the rows bring, as far as ``arrival.carries`` names them. A missing
+    clock is 0, and a missing stream time is the clock. A missing order or tie is None.
 
-    ``stairs``: the steps of stream time in the whole batch, None if nobody asks for them.
+    ``stairs``: the steps of stream time in the whole batch, None if no other source asks for them.
     """
     columns = {n: rows.column(n).to_numpy() for n in arrival.carries}
     clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))
@@ -149,9 +153,9 @@ def _batch_of_log_rows(
     """Return a batch of rows that were read from logs in runs, in the order of the logs. Their
     clocks follow from all runs of the micro-batch.
 
-    ``heard``: the pieces of the source, by partition and number; ``rows``: their rows, with
-    ``_clock`` as pack has set it. ``stairs``: the steps of stream time in the whole batch, None if
-    nobody asks for them.
+    ``heard``: the pieces of the source, by partition and index, heartbeats included. ``rows``:
+    their rows, whose ``_clock`` knows only their own run. ``stairs``: the steps of stream time in
+    the whole batch, None if no other source asks for them.
     """
     runs, first = _runs_of_pieces(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)
@@ -189,9 +193,13 @@ def _batch_of_log_rows(
 
 
 def _runs_of_pieces(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRuns, Ints]:
-    """Return the runs of the pieces ``heard``, piece by piece, and the number of each piece's first
-    run: int64[pieces]. A piece without a run has the first number of the next. ``arrival``: what
-    the source says of its logs.
+    """Return the log runs of the pieces ``heard``, piece by piece, and the index of each piece's
+    first run: int64[pieces]. For a piece without runs, that is the index of the next piece's first.
+    A run has its log, its first and last position there, and its largest timestamp.
+
+    ``arrival``: the order of the source's rows. By file, all files are one log, by age, path and
+    block. By own logs, runs are those in the pieces. Else each piece is a run, and each input
+    partition a log.
     """
     if not (arrival.by_file or arrival.by_own_logs):
         # Each piece is a run, each input partition a log.
@@ -244,10 +252,10 @@ def _runs_of_pieces(arrival: RowArrival, heard: Sequence[Piece]) -> tuple[LogRun
 # The runs begin at rows [0, 2, 3], so the last run that begins at or before a row is its own.
 def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: Ints) -> Ints:
     """Return the run of each row, an index into ``runs``: int64[rows]. Rows and runs lie by piece,
-    log and position.
+    log and position. A run is a stretch of a log that begins at the position ``runs.first``.
 
-    ``piece``: the piece of each run. ``counts``: the number of rows of each piece. ``log``,
-    ``position``: the place of each row.
+    ``piece``: int64[runs], the index of each run's piece. ``counts``: int64[pieces], the rows of
+    each piece. ``log``, ``position``: int64[rows], each row's log and its position there.
     """
     end = np.cumsum(counts)[piece]
     start = end - counts[piece]
@@ -259,21 +267,21 @@ def _run_of_rows(runs: LogRuns, piece: Ints, counts: Ints, log: Ints, position: 
 
 
 def _stairs_of_pieces(heard: Sequence[Piece]) -> Stairs:
-    """Return the steps of stream time over the pieces ``heard``, by position; no steps if no piece
-    has any.
+    """Return the steps of stream time over the pieces ``heard``, by ascending position; ``Stairs``
+    without steps if no piece has any.
     """
     tables = [piece.stairs for piece in heard if piece.stairs is not None]
     if not tables:
         none = np.zeros(0, np.int64)
         return Stairs(none, none)
     table = pa.concat_tables(tables)
-    return Stairs.of(*(table.column(name).to_numpy() for name in (POSITION, STREAM_TIME)))
+    return Stairs.build(*(table.column(name).to_numpy() for name in (POSITION, STREAM_TIME)))
 
 
 def high_time_us(pieces: Sequence[Piece]) -> int:
-    """Return the largest time that the pieces of a batch bring, ``NO_TIME`` for none.
-
-    Pieces that bring the end of an input, ``END_OF_TIME``, do not count.
+    """Return the largest time (``high_time_us``) that ``pieces``, of any sources, bring, in
+    microseconds. It is ``NO_TIME`` for none. Pieces that bring the end of an input,
+    ``END_OF_TIME``, do not count.
     """
     times = (piece.high_time_us for piece in pieces)
     return max((time for time in times if time != END_OF_TIME), default=NO_TIME)

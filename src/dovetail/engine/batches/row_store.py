@@ -1,4 +1,4 @@
-"""The rows of a bucket's micro-batch by their numbers, whether they lie in memory or on disk."""
+"""The rows of a bucket's micro-batch by their indices, whether they lie in memory or on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.base.columns import is_reserved
 from dovetail.state.ipc import from_ipc
 
 AT = "_at"
-"""The column with a row's number in its stock, beside the columns that order rows."""
+"""The column with a row's index in its stock, beside the columns that order rows."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SpooledRows:
     offset: int
     """The first byte of the stream in the file."""
     length: int
-    """The number of bytes of the stream."""
+    """The count of bytes of the stream."""
     ordering: pa.Table
     """The columns that order the rows, in memory."""
     nbytes: int
@@ -36,11 +36,13 @@ class SpooledRows:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows on disk."""
+        """The count of rows on disk."""
         return int(self.ordering.num_rows)
 
     def read(self) -> pa.Table:
-        """Read all rows from disk and return them in order, with all columns."""
+        """Return all rows from disk as a table in memory, in order, with all columns. The file's
+        position does not move.
+        """
         return from_ipc(os.pread(self.file.fileno(), self.length, self.offset))
 
 
@@ -48,13 +50,15 @@ Stored: TypeAlias = "pa.Table | SpooledRows"
 
 
 def rows_in_memory(rows: Stored) -> pa.Table:
-    """Return rows as a table in memory; rows on disk are read."""
+    """Return ``rows`` as a table in memory. Rows on disk are read anew at each call; a table is
+    returned as it is.
+    """
     return rows.read() if isinstance(rows, SpooledRows) else rows
 
 
 def ordering_columns(rows: Stored) -> pa.Table:
-    """Return the internal columns of ``rows`` of type int64 or bool: all that orders rows, at
-    little memory. User columns are left out.
+    """Return the internal columns of ``rows`` of type int64 or bool, in memory: all that orders
+    rows. User columns are left out, and so are internal columns of other types.
     """
     if isinstance(rows, SpooledRows):
         return rows.ordering
@@ -64,24 +68,30 @@ def ordering_columns(rows: Stored) -> pa.Table:
 
 @dataclass(frozen=True)
 class Stock:
-    """All rows of a micro-batch, numbered from 0 over all pieces."""
+    """All rows of a micro-batch, with indices from 0 over all pieces."""
 
     pieces: Sequence[Stored]
     """The rows by piece, of one source or of several."""
 
     @cached_property
     def _first_row_of_pieces(self) -> Ints:
-        """The number of the first row of each piece, then the number of rows: int64[pieces + 1]."""
+        """The index in the stock of the first row of each piece, then the count of all rows:
+        int64[pieces + 1].
+        """
         return np.cumsum([0, *(rows.num_rows for rows in self.pieces)])
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the rows of all pieces take in memory, those on disk included."""
+        """The bytes that the rows of all pieces take in memory; rows on disk count as if they were
+        in memory.
+        """
         return sum(rows.nbytes for rows in self.pieces)
 
     def numbered_ordering_columns(self, piece: int) -> pa.Table:
-        """Return the columns that order the rows of the piece with index ``piece``. The column
-        ``AT`` follows, each row's number in the stock.
+        """Return the internal columns that order the rows of a piece, then ``_at``, each row's
+        index in the stock.
+
+        ``piece``: the index of the piece among those of the stock. Rows on disk are not read.
         """
         table = ordering_columns(self.pieces[piece])
         return table.append_column(
@@ -89,28 +99,30 @@ class Stock:
         )
 
     def row_bytes(self, row: Ints) -> npt.NDArray[np.float64]:
-        """Estimate the bytes of each of the rows with the numbers ``row``, as the mean of the row's
-        piece: float64[row].
+        """Estimate the bytes of some rows as the mean of each row's piece: float64[n]. ``row``:
+        int64[n], indices into the stock.
         """
         mean = np.array([rows.nbytes / max(rows.num_rows, 1) for rows in self.pieces])
         return np.asarray(mean[self._piece_of_rows(row)], np.float64)
 
     # An example: rows 7, 2 and 5 are asked for, and the pieces begin at rows 0 and 4:
     #
-    # | numbers, sorted | 2 | 5 | 7 |
+    # | rows asked for, sorted | 2 | 5 | 7 |
     # |---|---|---|---|
     # | piece | 0 | 1 | 1 |
     # | row there | 2 | 1 | 3 |
-    # | place in numbers | 1 | 2 | 0 |
+    # | index among those asked for | 1 | 2 | 0 |
     #
     # Each piece is read once, and the rows are then taken in the order [2, 0, 1].
-    def fetch(self, numbers: Ints, schema: pa.Schema) -> pa.Table:
-        """Return the rows with the distinct ``numbers``, in this order, with all columns. Each
-        column is in one chunk. No numbers give an empty table of ``schema``. Each piece is read
-        once.
+    def fetch(self, stock_row: Ints, schema: pa.Schema) -> pa.Table:
+        """Return the rows with the indices ``stock_row`` in the stock, in this order, with all
+        columns, one chunk each. Each piece is read at most once.
+
+        ``stock_row``: int64, distinct. If empty, the result is an empty table of ``schema``, which
+        all rows must have.
         """
-        order = np.argsort(numbers, kind="stable")
-        sorted_ = numbers[order]
+        order = np.argsort(stock_row, kind="stable")
+        sorted_ = stock_row[order]
         piece = self._piece_of_rows(sorted_)
         parts = [schema.empty_table()]
         for piece_index in np.unique(piece):
@@ -127,7 +139,7 @@ class Stock:
         return rows
 
     def _piece_of_rows(self, row: Ints) -> Ints:
-        """Return the index of the piece that has each of the rows with the numbers ``row``:
-        int64[row].
+        """Return the index of the piece that has each of some rows: int64[n]. ``row``: int64[n],
+        indices into the stock.
         """
         return np.searchsorted(self._first_row_of_pieces, row, side="right") - 1

@@ -47,11 +47,15 @@ class Slices:
     """About the size of a slice."""
 
     def shares(self) -> Iterator[tuple[Share, bool]]:
-        """Yield the share of each slice, and True for the last one only.
+        """Yield pairs: the share of each slice, in order, and True for the last one only. A share
+        has the slice's rows by source (``batches``), which are read when it is taken.
+
+        Slices are cut by key if an answer depends on the whole micro-batch, else by arrival. Each
+        slice by arrival has the stream time of its last row as ``final_us``. Slices by key have the
+        stream time before the batch. The last slice has that after the batch.
 
         A share has the manifest before the batch, not that of the slice before it; the caller
-        replaces it. Slices by arrival end at the stream time of their last row; slices by key leave
-        it as it was, but for the last.
+        replaces it.
         """
         by_key = _needs_whole_keys(self.share.fragment)
         parts = self._cut_by_key() if by_key else self._cut_by_arrival()
@@ -69,11 +73,11 @@ class Slices:
             yield share, last
 
     def _cut_by_arrival(self) -> list[list[Ints]]:
-        """Return for each slice and source the indices of its rows, ascending, cut in order of
-        arrival.
+        """Return for each slice, and for each source in it, the indices of the source's rows,
+        ascending: int64. Slices are cut in order of arrival, at about ``size_bytes`` each.
 
-        All rows that one record causes of one row stay together, for it may leave a group and enter
-        it again.
+        An earlier stage may send several rows for one record's change of one row. An example is the
+        old row, which leaves a group, and the new one, which enters it. They stay in one slice.
         """
         rows = [
             self.share.source_rows(source, keyed=False) for source in range(len(self.share.batches))
@@ -87,8 +91,10 @@ class Slices:
         return self._cut_rows(order, np.append(0, np.cumsum(differs)))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
-        """Return for each source its stream time when the last row of a slice arrives, at most that
-        at the end of the batch. ``part``: the slice's rows by source.
+        """Return for each source its stream time in microseconds when the last row of a slice
+        arrives. It is at least that before the batch, at most that at its end.
+
+        ``part``: for each source the indices of the slice's rows.
         """
         reached_us = []
         for source, (initial_us, final_us) in enumerate(
@@ -101,15 +107,17 @@ class Slices:
 
     @cached_property
     def _clock_by_sources(self) -> Mapping[tuple[int, int], Ints]:
-        """The stream time of a source as each row of another comes, int64[rows], by (source, asking
-        source).
+        """The stream time of each source when each row of any source arrives: int64[rows], in
+        microseconds. A key is (index of the source, index of the source of the rows). All pairs are
+        there, those of equal indices, too. The mapping is computed once.
         """
         sources = range(len(self.share.batches))
         return {(of, by): self.share.clock_at_rows(of, by) for of in sources for by in sources}
 
     def _cut_by_key(self) -> list[list[Ints]]:
-        """Return for each slice and source the indices of its rows, ascending. Slices are cut in
-        order of key hashes, so rows of one key are in one slice.
+        """Return for each slice, and for each source in it, the indices of the source's rows,
+        ascending: int64. Slices are cut in order of key hashes, at about ``size_bytes`` each, so
+        rows of one key are in one slice.
         """
         hash_ = np.concatenate([b.rows.column(HASH).to_numpy() for b in self.share.batches])
         order = np.argsort(hash_, kind="stable")
@@ -127,14 +135,14 @@ class Slices:
     #
     # Rows with equal ``together`` go with the first of them.
     def _cut_rows(self, order: Ints, together: Ints | None) -> list[list[Ints]]:
-        """Cut the rows of all sources into slices of about ``size_bytes``. Return the indices of
-        rows by slice and source, ascending.
+        """Cut the rows of all sources into slices of about ``size_bytes``. Return for each slice,
+        and for each source in it, the indices of the source's rows, ascending: int64.
 
-        ``order``: the rows of all sources, concatenated, in the order in which to cut them.
-        ``together``: int64[rows] in this order; neighbours with equal values stay in one slice.
-        None cuts anywhere.
+        ``order``: int64[rows], indices into the rows of all sources, concatenated, in the order in
+        which to cut them. ``together``: int64[rows] in this order; neighbours with equal values
+        stay in one slice, however large. None cuts anywhere.
         """
-        at = np.concatenate([_stock_numbers(batch) for batch in self.share.batches])
+        at = np.concatenate([_rows_in_stock(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
         if together is not None:
             begins = np.append(True, together[1:] != together[:-1])
@@ -159,8 +167,10 @@ class Slices:
     #
     # 70 and 71 have moved. Messages of 72 are in one slice, whose order is that of the key.
     def _moved_key_hashes(self, parts: Sequence[Sequence[Ints]]) -> Ints:
-        """Return the hashes of primary keys that have messages in several slices, distinct and
-        ascending; empty if none do. ``parts``: the rows by slice and source.
+        """Return the hashes of primary keys that have rows of source 0 (messages) in several
+        slices, distinct and ascending: int64, empty if none do.
+
+        ``parts``: for each slice, and for each source in it, the indices of the source's rows.
         """
         key_hash = self.share.batches[0].rows.column(PLACE).to_numpy()
         slices = np.empty(len(key_hash), np.int64)
@@ -172,13 +182,17 @@ class Slices:
         return np.unique(key_hash[1:][several])
 
     def _read_batch(self, source: int, which: Ints, moved: Ints | None) -> Batch:
-        """Return a batch of the rows with the indices ``which`` of the source with index
-        ``source``, read from the stock with all columns. Messages, rows of source 0, whose primary
-        key's hash is in ``moved`` are marked as moved; None marks none.
+        """Return a batch of some rows of one source, read from the stock with all columns.
+
+        ``source``: the index of the source. ``which``: int64, the indices of its rows to read, in
+        the result's order. ``moved``: hashes of primary keys; rows of source 0 with such a
+        ``_place`` get the bit ``MOVED`` in ``_instruction``. It says that the results of the
+        primary key come from several slices, so they must be put in order later. None marks no
+        rows.
         """
         batch = self.share.batches[source]
         schema = self.share.sources[source].wire_schema
-        rows = self.stock.fetch(_stock_numbers(batch)[which], schema)
+        rows = self.stock.fetch(_rows_in_stock(batch)[which], schema)
         if moved is not None and source == 0:
             is_moved = np.isin(rows.column(PLACE).to_numpy(), moved)
             instruction = rows.column(INSTRUCTION).to_numpy() | np.where(is_moved, MOVED, 0)
@@ -187,9 +201,9 @@ class Slices:
         return batch.take(which, rows)
 
 
-def _stock_numbers(batch: Batch) -> Ints:
-    """Return the numbers of a batch's rows in the micro-batch's stock: int64[rows], empty for a
-    batch without rows.
+def _rows_in_stock(batch: Batch) -> Ints:
+    """Return the index of each of a batch's rows in the micro-batch's stock, the column ``_at``:
+    int64[rows], empty for a batch without that column, which has no rows.
     """
     if AT not in batch.rows.schema.names:
         return np.zeros(0, np.int64)
@@ -198,8 +212,11 @@ def _stock_numbers(batch: Batch) -> Ints:
 
 
 def _needs_whole_keys(fragment: Fragment) -> bool:
-    """Return True if all rows of a key must be in one slice, so slices are cut by key. Return False
-    if slices may be cut by arrival.
+    """Return True if all rows of a key must be in one slice, so slices are cut by key. False means
+    that they may be cut by arrival.
+
+    It is True if the fragment's only operator has a law with ``whole_keys``. It is also True for
+    ``emit="batch"``, unless rows wait in a queue.
     """
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:

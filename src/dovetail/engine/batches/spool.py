@@ -25,8 +25,9 @@ class Spool:
     """
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
-        """Begin without pieces. ``directory``: the folder of the file, created when it is needed.
-        ``size_bytes``: the most that rows may take in memory.
+        """Begin without pieces; no file is created yet. ``directory``: the folder of the file,
+        created when it is needed. ``size_bytes``: the most that the rows of all pieces may take in
+        memory.
         """
         self.pieces: list[Piece] = []
         self._directory = directory
@@ -35,11 +36,12 @@ class Spool:
         self._file: IO[bytes] | None = None
 
     def add(self, piece: Piece, payload: bytes | None) -> None:
-        """Add a piece to ``pieces``. Once all rows so far take more than ``size_bytes``, move those
-        in memory to the file, and so with each later piece.
+        """Append ``piece`` to ``pieces``. Once the tables of all pieces take more than
+        ``size_bytes`` together, move all rows in memory to the file, and so with each later piece.
 
-        ``payload``: the piece's rows as an Arrow IPC stream, None for a heartbeat. Raises
-        ``StorageError`` if the file cannot be written.
+        ``piece``: with its rows as a table. ``payload``: the same rows as an Arrow IPC stream, the
+        bytes that the file gets; None for a heartbeat, which has no rows. Raises ``StorageError``
+        if the file cannot be written.
         """
         self.pieces.append(piece)
         if payload is not None:
@@ -50,8 +52,8 @@ class Spool:
                 self._spill()
 
     def _spill(self) -> None:
-        """Move all rows in memory to the file. Raises ``StorageError`` if the file cannot be
-        written, and closes the file.
+        """Move all rows in memory to the file. On an ``OSError``, close the file and raise
+        ``StorageError``.
         """
         try:
             self._write_rows()
@@ -68,8 +70,9 @@ class Spool:
             ) from error
 
     def _write_rows(self) -> None:
-        """Append the rows in memory to the file, created on first use, and replace them in
-        ``pieces`` by their place there.
+        """Append all rows in memory to the file, which the first call creates. In ``pieces``, put
+        ``SpooledRows`` in their place: the position in the file, and the columns that order rows.
+        Raises ``OSError``.
         """
         if self._file is None:
             local_files.make_private_directory(self._directory)

@@ -95,8 +95,9 @@ _PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
 
 
 def _is_schema(text: str) -> bool:
-    """Return True if a text can be the JSON of an Avro schema: an object or a text. Its content is
-    not checked. A union, which is a list, gives False.
+    """Return True if ``text`` is JSON of an object or of a string, the two forms of an Avro schema
+    that ``dt.formats.avro`` takes. Its content is not checked. A bare word without quotes, such as
+    ``long``, is no JSON. A union, which is a JSON list, gives False: it has no columns.
     """
     return _is_json(text) and isinstance(json.loads(text), (dict, str))
 
@@ -127,13 +128,15 @@ class AvroFormat(Format):
     """The registry's subject; None for ``<topic>-key`` and ``<topic>-value``."""
 
     def decoding(self, context: FormatContext) -> Decoding:
-        """Return the steps that read a record's fields, or a plain value as one column named after
-        the part. A record is decoded by the schema that wrote it, into the declared schema or the
-        subject's latest. Times and decimals keep the unit and the scale of the writer.
+        """Return the steps that read a record's fields, or a plain value as one column named
+        ``key`` or ``value``, by ``context.part``. A record is decoded by the schema that wrote it,
+        into the declared schema or the subject's latest. Times and decimals keep the unit and the
+        scale of the writer.
 
-        Raises ``PlanError`` for a union, a schema that Spark refuses, field names that differ in
-        case alone, and a registry without a subject or topic. Raises ``ConfigurationError`` for an
-        unknown subject, a registry that does not answer, and a session without Avro functions.
+        Raises ``PlanError`` for a schema that is a union as a whole, such as ``["null", "long"]``.
+        Also for a schema that Spark refuses, field names that differ in case alone, and a registry
+        without a subject or topic. Raises ``ConfigurationError`` for an unknown subject, a registry
+        that does not answer, and a session without Avro functions.
         """
         writers = self.writers(context)
         reader = json.loads(self.schema or list(writers.values())[-1])
@@ -164,24 +167,33 @@ class AvroFormat(Format):
                 unfit.append(id_)
             else:
                 rows.append(F.when(F.lit(True) if id_ is None else schema_id == id_, read))
-        extended = F.lit(False) if self.registry else _is_extended(value, writers[None])
+        framed = F.lit(False) if self.registry else _seems_framed(value, writers[None])
         parsed = F.struct(
-            schema_id.alias("number"), F.coalesce(*rows).alias("row"), extended.alias("extended")
+            schema_id.alias("number"), F.coalesce(*rows).alias("row"), framed.alias("framed")
         )
 
         def row(parsed: Column) -> Column:
-            """Return the columns as a struct from the column ``parsed``; null if unreadable."""
+            """Return the columns as a struct from the column ``parsed``; null if unreadable. A
+            value that is no record is one column, named ``key`` or ``value``.
+
+            ``parsed``: a struct. Its ``number`` is the schema's id (a long or null), ``row`` the
+            record or value in the reader's schema. ``framed`` is true if the bytes seem to have a
+            framing that is not expected.
+            """
             if not is_record:
                 is_read, columns = parsed["row"].isNotNull(), [parsed["row"].alias(context.part)]
             else:
                 is_read = parsed["row"][marked]
                 columns = [parsed["row"][name].alias(name) for name in fields.names]
-            return F.when(is_read & ~parsed["extended"], F.struct(*columns))
+            return F.when(is_read & ~parsed["framed"], F.struct(*columns))
 
         of_record = self.problem_function(context, list(writers))
 
         def problem(parsed: Column) -> Column:
-            """Return a text why a record is unreadable, never null."""
+            """Return a text why the record ``parsed`` is unreadable, never null. ``parsed``: a
+            struct whose field ``number`` is the id of the schema that wrote the record, a long or
+            null.
+            """
             other = F.format_string(_OTHER_UNITS, parsed["number"])
             is_other = parsed["number"].isin(unfit) if unfit else F.lit(False)
             return F.when(is_other, other).otherwise(of_record(parsed))
@@ -197,12 +209,14 @@ class AvroFormat(Format):
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the columns encoded as a record or, if the schema is no record, the only column
-        encoded as a value. The result is bytes.
+        encoded as a value. The result is bytes; it is null only where such an only column is null.
+        The query fails for a null in a field that the schema does not make nullable.
 
-        With a registry, register the schema if it is new, and put the framing before the bytes.
-        Raises ``PlanError`` for columns that do not fit the schema, and for types and names that
-        Avro lacks. Raises ``ConfigurationError`` for a registry that does not answer or take the
-        schema, and a session without Avro functions.
+        With a registry, register the schema if it is new, and put the framing before the bytes: a
+        zero byte and the four bytes of the schema's id. Raises ``PlanError`` for columns that do
+        not fit the schema, and for types and names that Avro lacks. Raises ``ConfigurationError``
+        for a registry that does not answer or take the schema, and a session without Avro
+        functions.
         """
         schema = self.schema or json.dumps(schema_of(context, columns))
         _refuse_columns(context, schema, columns)
@@ -216,9 +230,9 @@ class AvroFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
     def writers(self, context: FormatContext) -> dict[int | None, str]:
-        """Return the schemas, as JSON, that may have written records, by id. The order is that of
-        ``Registry.versions``: the latest version's schema is last. Without a registry, the only one
-        is the declared schema, by None.
+        """Return the schemas, as JSON, that may have written records, by id: those of all versions
+        of the subject, the latest last. Without a registry, the only one is the declared schema, by
+        None.
 
         Raises ``PlanError`` if neither a subject nor a topic is known, or if a version's schema is
         no JSON, as of Protobuf. Raises ``ConfigurationError`` if the registry does not have the
@@ -237,9 +251,10 @@ class AvroFormat(Format):
         return {version.id: version.schema for version in versions}
 
     def body_and_schema_id(self, context: FormatContext) -> tuple[Column, Column]:
-        """Return two columns of a record: its Avro bytes behind the framing, and the id of its
-        schema. The id is null where the record has no framing, whose bytes then mean nothing.
-        Without a registry, the bytes are the whole record, and the id is null.
+        """Return two columns over the bytes of a record's key or value: the Avro bytes behind the
+        framing, and the id of the schema, a long. The id is null where the record has no framing,
+        whose bytes then mean nothing. Without a registry, the bytes are the whole record, and the
+        id is null.
         """
         value = F.col(context.part)
         if self.registry is None:
@@ -278,7 +293,9 @@ class AvroFormat(Format):
         subject = self._subject(context)
 
         def problem(parsed: Column) -> Column:
-            """Return the problem by the framing and the schema's id of an unreadable record."""
+            """Return the problem by the framing and the schema's id, ``parsed["number"]``, of an
+            unreadable record.
+            """
             schema_id = parsed["number"]
             unknown = F.format_string(
                 f"its schema, number %d, is none that subject {subject} had in the registry when "
@@ -395,8 +412,9 @@ def avro(
 
 
 def decode_avro(value: Column, writer: str, reader: str) -> Column:
-    """Decode Avro bytes that the schema ``writer`` wrote into the shape of the schema ``reader``,
-    both as JSON. Bytes that do not fit give null or, if ``reader`` is a record, a struct of nulls.
+    """Decode the bytes ``value`` that the schema ``writer`` wrote into the shape of the schema
+    ``reader``, both as JSON. Bytes that do not fit give null or, if ``reader`` is a record, a
+    struct of nulls.
 
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """
@@ -406,15 +424,20 @@ def decode_avro(value: Column, writer: str, reader: str) -> Column:
 def _decode_into(
     context: FormatContext, value: Column, writer: str, reader: Avro, type_: DataType
 ) -> Column | None:
-    """Return Avro bytes decoded as ``decode_avro`` does, but with times and decimals in the
-    writer's units, and cast to ``type_``. It is null for bytes and for decimals that do not fit.
+    """Return Avro bytes decoded from the schema ``writer`` into ``type_``, with times and decimals
+    read in the writer's units and then cast. Bytes that do not fit give null or, for a record, a
+    struct of nulls. A record with a decimal that has too many digits for ``type_`` is null as a
+    whole.
 
-    Return None if no record of this writer can be read. A logical type stands for another kind of
-    value in the reader, or the reader's decimals have a smaller scale. With maps in the type, they
-    may not have fewer digits before the point either.
+    Return None if no record of this writer can be read:
 
-    ``value``: the bytes. ``writer``: the schema as JSON. ``reader``: the schema to read by.
-    ``type_``: Spark's type of ``reader``. Raises ``PlanError`` for a schema that Spark refuses.
+    - A logical type of the writer stands for another kind of value in the reader.
+    - A decimal of ``type_`` has a smaller scale than the writer's.
+    - A decimal of ``type_`` has fewer digits before the point, and a map is anywhere in the type.
+
+    ``value``: the bytes. ``writer``: the schema as JSON. ``reader``: the schema to read by, as JSON
+    data. ``type_``: Spark's type of ``reader``. Raises ``PlanError`` for a schema that Spark
+    refuses.
     """
     wanted = resolve_references(reader)
     read = with_units_of_writer(resolve_references(json.loads(writer)), wanted)
@@ -439,7 +462,7 @@ def _decode_into(
 
 
 def _has_maps(type_: DataType) -> bool:
-    """Return True if a type is a map or contains one, at any depth."""
+    """Return True if ``type_`` is a map or contains one, at any depth."""
     return any(isinstance(part, MapType) for part in types_within(type_))
 
 
@@ -456,9 +479,11 @@ def refuse_same_names(context: FormatContext, columns: StructType) -> None:
             )
 
 
-def _is_extended(value: Column, schema: str) -> Column:
-    """Return a boolean column, never null: Avro bytes begin with one of ``_FRAMING_MARKS``, and
-    there is at least one byte behind a value of ``schema``, given as JSON.
+def _seems_framed(value: Column, schema: str) -> Column:
+    """Return a boolean column, never null: the bytes ``value`` seem to be in a framing, though none
+    is expected. They begin as that of a registry, of Avro's single objects or of AWS Glue, and are
+    longer than one value of ``schema``. It is false for null and for shorter bytes. ``schema``: as
+    JSON.
     """
     # Spark's functions ignore bytes behind a value. So they would take a framing for the value,
     # such as its first zero for the number 0.
@@ -471,9 +496,9 @@ def _is_extended(value: Column, schema: str) -> Column:
 
 
 def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
-    """Return the Avro schema of a record with these columns, all nullable with the default null.
-    The record is named ``Key`` or ``Value``. Raises ``PlanError`` for a type or a name that Avro
-    lacks.
+    """Return the Avro schema, as JSON data, of a record with these columns, all nullable with the
+    default null. The record is named ``Key`` or ``Value``. Raises ``PlanError`` for a type or a
+    name that Avro lacks.
     """
     return {
         "type": "record",
@@ -490,9 +515,9 @@ def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
 
 
 def _avro_type(context: FormatContext, field: StructField, path: str = "") -> Any:
-    """Return the Avro schema of a column's type, as JSON data, not nullable; the parts within are.
-    ``path``: the names of the enclosing fields, each followed by ``_``, which make the names of
-    records unique.
+    """Return the Avro schema of the type of ``field``, as JSON data, not nullable; the parts within
+    are. ``path``: the names of the enclosing fields, each followed by ``_``, which make the names
+    of records unique.
 
     Raises ``PlanError`` for a type or a name that Avro lacks.
     """
@@ -536,9 +561,13 @@ def _checked_name(context: FormatContext, name: str) -> str:
 
 
 def _refuse_columns(context: FormatContext, schema: str, columns: StructType) -> None:
-    """Raise ``PlanError`` for a column that the schema lacks or has in another type, and for a
-    required field without a column. If the schema is no record, there must be one column of its
-    type. ``schema``: as JSON. Also raises what ``spark_type_of_schema`` raises.
+    """Raise ``PlanError`` for one of ``columns`` that the schema lacks or has in another type. Also
+    for a field without a column that is not nullable, even if it has a default. The nullability of
+    columns does not count. If the schema is no record, there must be one column of its type.
+    ``schema``: as JSON.
+
+    Raises ``PlanError`` for a schema that Spark refuses, too, and ``ConfigurationError`` if the
+    session lacks Avro functions.
     """
     avro_type = spark_type_of_schema(context, schema)
     if not isinstance(avro_type, StructType):
@@ -572,7 +601,9 @@ def _refuse_columns(context: FormatContext, schema: str, columns: StructType) ->
 
 def _fits_avro_type(avro: DataType, column: DataType) -> bool:
     """Return True if a column of type ``column`` can be written as ``avro``, Spark's type for the
-    schema. The two must be equal, except that ``tinyint`` and ``smallint`` fit Avro's int.
+    schema. The two must be equal, with struct fields in the same order and case; nullability does
+    not count. A ``tinyint`` or ``smallint`` column fits Avro's int, but not within structs, arrays
+    and maps.
     """
     small = isinstance(avro, IntegerType) and isinstance(column, (ByteType, ShortType))
     return small or avro.simpleString() == column.simpleString()
@@ -596,7 +627,7 @@ def spark_type_of_schema(context: FormatContext, schema: str) -> DataType:
 
 def _schema_id(value: Column) -> Column:
     """Return the schema's id in the framing of a record's bytes, as a long. It is null where
-    ``value`` is null, shorter than a framing, or begins with another byte than zero.
+    ``value`` is null, shorter than a framing (5 bytes), or begins with another byte than zero.
     """
     framed = (F.length(value) >= FRAME_LENGTH) & (F.hex(F.substring(value, 1, 1)) == "00")
     return F.when(framed, F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("long"))

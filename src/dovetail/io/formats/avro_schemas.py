@@ -49,8 +49,8 @@ def avro_type_name(schema: Avro) -> str:
 
 
 def fields_by_name(schema: Avro) -> dict[str, Avro]:
-    """Return the fields of a record, or of a nullable record, by name in order; empty for other
-    types. A field is JSON data with ``name`` and ``type``.
+    """Return the fields of ``schema``, a record or a nullable record, by name in order; empty for
+    other types. A field is JSON data with ``name`` and ``type``.
     """
     value_schema = without_null(schema)
     fields = value_schema.get("fields", []) if isinstance(value_schema, dict) else []
@@ -67,8 +67,9 @@ def has_other_unit(writer: Avro, reader: Avro) -> bool:
 
 
 def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
-    """Return the logical type of a schema without ``local-``, and its scale, 0 for other types than
-    decimals. None if there is no logical type.
+    """Return (logical type, scale) of a schema; None if it has no logical type. A prefix ``local-``
+    of the logical type is left out. The scale is 0 for types other than decimals, and for decimals
+    without one.
     """
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if logical is None:
@@ -77,9 +78,13 @@ def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
 
 
 def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
-    """Return the reader's schema with the writer's logical types where the two ``has_other_unit``,
-    at any depth. A timestamp keeps the reader's choice of a zone. Unions of several types are left
-    as they are.
+    """Return the reader's schema with the writer's logical types where both have one and the two
+    differ. They differ by the kind or by a decimal's scale, at any depth. A timestamp keeps the
+    reader's choice of a zone. Unions of several types are left as they are.
+
+    ``writer``, ``reader``: with named types in full, as ``resolve_references`` makes them; neither
+    is changed. Fields are matched by name, else by an alias of the reader's field. Where a type
+    refers to itself, nothing is replaced.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
@@ -104,26 +109,28 @@ def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
     return [branch if branch == "null" else read for branch in reader]
 
 
-def widens(now: DataType, then: DataType, *, whole: bool = True) -> bool:
-    """Return True if each value of the type ``now`` is a value of ``then``: the types are equal but
-    for decimals, which have as many digits in ``then`` on both sides of the point, or more.
+def widens(narrow: DataType, wide: DataType, *, whole: bool = True) -> bool:
+    """Return True if each value of the type ``narrow`` is a value of ``wide``. The types must be
+    equal but for decimals, which have at least as many digits in ``wide`` before the point and
+    after it. Names of struct fields count with their case, nullability and map keys do not.
 
-    ``whole``: False to ignore the digits before the point, except for decimals in maps. Structs
-    must have the same number of fields.
+    ``whole``: False to ignore the digits before the point. Decimals in values of maps are compared
+    on both sides of the point nevertheless. Raises ``ValueError`` for structs whose counts of
+    fields differ.
     """
-    if isinstance(now, DecimalType) and isinstance(then, DecimalType):
-        has_whole = then.precision - then.scale >= now.precision - now.scale
-        return then.scale >= now.scale and (has_whole or not whole)
-    if isinstance(now, StructType) and isinstance(then, StructType):
+    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType):
+        has_whole = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return wide.scale >= narrow.scale and (has_whole or not whole)
+    if isinstance(narrow, StructType) and isinstance(wide, StructType):
         return all(
             a.name == b.name and widens(a.dataType, b.dataType, whole=whole)
-            for a, b in zip(now, then, strict=True)
+            for a, b in zip(narrow, wide, strict=True)
         )
-    if isinstance(now, ArrayType) and isinstance(then, ArrayType):
-        return widens(now.elementType, then.elementType, whole=whole)
-    if isinstance(now, MapType) and isinstance(then, MapType):
-        return widens(now.valueType, then.valueType)
-    return now.simpleString() == then.simpleString()
+    if isinstance(narrow, ArrayType) and isinstance(wide, ArrayType):
+        return widens(narrow.elementType, wide.elementType, whole=whole)
+    if isinstance(narrow, MapType) and isinstance(wide, MapType):
+        return widens(narrow.valueType, wide.valueType)
+    return narrow.simpleString() == wide.simpleString()
 
 
 def _is_local(schema: Avro) -> bool:
@@ -134,8 +141,9 @@ def _is_local(schema: Avro) -> bool:
 
 
 def _field_with_units_of_writer(writer: dict[str, Avro], field: Avro) -> Avro:
-    """Return a field of the reader's schema with the writer's units, as ``with_units_of_writer``
-    does. A changed field loses its default. A field that the writer lacks is returned unchanged.
+    """Return a field of the reader's schema with the writer's logical types where both have one and
+    the two differ, at any depth. A changed field loses its default. A field that the writer lacks
+    is returned unchanged.
 
     ``writer``: the fields of the writer's record by name, which may be an alias of ``field``.
     """
@@ -203,18 +211,18 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def schema_text(schema: Avro) -> str:
-    """Return a schema of ``resolve_references`` as JSON, in which repeated named types are
-    references.
+    """Return a schema as JSON text, in which repeated named types are references. ``schema``: with
+    named types in full, as ``resolve_references`` makes it.
     """
     return json.dumps(_with_references(schema, {}))
 
 
 def _with_references(schema: Avro, seen: dict[str, Avro]) -> Avro:
     """Return the schema with each named type defined where it occurs first, and named where it is
-    used again. Different types of one name get different names: ``other.`` is put in front as a
-    namespace.
+    used again. Different types of one name get different names: ``other.`` is put in front of the
+    full name as a namespace, once more for each further type.
 
-    ``seen``: the types so far by name, to which new ones are added.
+    ``seen``: the types so far by full name, to which new ones are added. ``schema`` is not changed.
     """
     if isinstance(schema, list):
         return [_with_references(branch, seen) for branch in schema]

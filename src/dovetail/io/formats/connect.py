@@ -178,7 +178,8 @@ class ColumnEncoding:
 
     def is_of_type(self, type_: DataType) -> bool:
         """Return True if the raw value is known to be of the type ``type_`` already, at every
-        depth. False if its type is not known.
+        depth. False if its type is not known: ``natural`` is None, as for JSON. Avro's schemas tell
+        the type.
         """
         if self.natural is None or self.natural.simpleString() != type_.simpleString():
             return False
@@ -198,9 +199,10 @@ class ColumnEncoding:
 
     @staticmethod
     def from_declaration(encoding: Encoding | None) -> ColumnEncoding:
-        """Return the encoding for a name that a query's author gives, without a scale. A name such
-        as ``"MicroTime"`` becomes that of its schema, with the prefix; a plain one stays. For None,
-        the name is null. ``known`` is always None.
+        """Return the encoding that a query's author names, such as ``"MicroTime"``. Its field
+        ``name`` is a constant text column: the full name of the schema, with its prefix, or a plain
+        name such as ``"string"`` unchanged. For None, the column is null. The scale is null, and
+        all other fields are as by default: ``known`` is None.
         """
         if encoding is None:
             return ColumnEncoding(F.lit(None).cast("string"), F.lit(None).cast("int"))
@@ -214,8 +216,9 @@ class ColumnEncoding:
         """Return the encoding by a record's own schema. Its name and scale are columns, read from
         each record.
 
-        ``field``: the description of the column, a struct of ``FIELD_PARTS``. If it is null, so is
-        the name. ``type_``: the column's type; for an array, the encoding is that of its elements.
+        ``field``: the description of the column, a struct of ``type``, ``name``,
+        ``parameters.scale`` and ``items`` (``FIELD_PARTS``). If it is null, so is the name.
+        ``type_``: the column's type; for an array, the encoding is that of its elements.
         """
         of = field["items"] if isinstance(type_, ArrayType) else field
         scale = of["parameters"]["scale"].try_cast("int")
@@ -223,9 +226,10 @@ class ColumnEncoding:
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type in which ``from_json`` reads a value of ``type_``. It is string for types
-    whose values JSON encodes: booleans, dates, timestamps, intervals and decimals. An array has the
-    raw type of its elements; maps and structs stay as they are.
+    """Return the type of a raw value of JSON for a column of ``type_``: the argument of
+    ``RawValue`` for ``coded=True``. It is string for booleans, dates, timestamps, intervals and
+    decimals. An array becomes an array of the raw type of its elements; maps, structs and other
+    types stay as they are.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
@@ -277,7 +281,7 @@ class RawValue:
     """True for JSON, in which the bytes of decimals are base64; False for Avro."""
 
     def as_type(self, type_: DataType) -> Column:
-        """Return the value in the type; null where the raw value is null or does not fit the type.
+        """Return the value in ``type_``; null where the raw value is null or does not fit the type.
 
         In arrays, maps and structs whose parts have encodings, only the part that does not fit is
         null. Fields of such a struct without a known encoding are null, too. Types that JSON has
@@ -294,8 +298,8 @@ class RawValue:
         return self.column if self.coded else self.column.try_cast(type_)
 
     def _nested_value(self, type_: DataType) -> Column | None:
-        """Return the value in an array's, map's or struct's type, made part by part; None for a
-        plain type, and if no part has an encoding. Null for a null value.
+        """Return the value in ``type_``, an array's, map's or struct's type, made part by part.
+        Return None for a plain type, and if no part has an encoding. Null for a null value.
 
         Fields of a struct without a known encoding are null.
         """
@@ -322,8 +326,9 @@ class RawValue:
 
     def is_lost(self, value: Column, type_: DataType) -> Column:
         """Return a boolean column, never null: a part of the raw value at any depth is not null,
-        but its counterpart in ``value`` is. Of arrays, and of maps whose parts have encodings, only
-        the parts count. ``value``: the result of ``as_type(type_)``.
+        but its counterpart in ``value`` is. An array is lost only by its elements, and a map whose
+        values have encodings only by these: ``as_type`` never makes such a whole one null.
+        ``value``: the result of ``as_type(type_)``.
         """
         if self.encoding.is_of_type(type_):
             return F.lit(False)
@@ -358,8 +363,8 @@ class RawValue:
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
-        """Return the raw value as a timestamp. Null for a raw value of another encoding. ``type_``
-        does not count.
+        """Return the raw value as a timestamp. Null for null, and for a raw value of another
+        encoding. ``type_`` does not count.
         """
         return F.timestamp_micros(self._point_in_time())
 
@@ -380,9 +385,11 @@ class RawValue:
         )
 
     def _date(self, type_: DataType) -> Column:
-        """Return a date from days since 1970, or from text in ISO 8601, of which a zone is ignored;
-        null for anything else. PostgreSQL's infinities become the last and first day of
-        ``base/infinity.py``. ``type_`` is not used.
+        """Return a date from days since 1970 or from text in ISO 8601; null for anything else. Days
+        may be an integer or its digits, and a zone of the text is ignored. The encoding's name is
+        not used, so a count of milliseconds would be read as days. PostgreSQL's ``infinity``
+        becomes the last day of ``base/infinity.py`` and ``-infinity`` the first. ``type_`` is not
+        used.
         """
         raw_days = self.column.try_cast("int")
         days = F.coalesce(_infinity(raw_days, _INFINITE_DAYS, LAST_DAY, FIRST_DAY), raw_days)
@@ -394,8 +401,9 @@ class RawValue:
 
     def _interval(self, type_: DataType) -> Column:
         """Return the raw value, a time since midnight or a duration, as an interval of ``type_``.
-        The raw value is a number in the unit of its encoding, or a text ``hh:mm:ss`` in UTC;
-        anything else gives null.
+        The raw value is a number in the unit of its encoding, of which digits finer than
+        microseconds are cut off, towards the past. Or it is a text in UTC: two digits each as
+        ``hh:mm:ss``, perhaps with a fraction and a ``Z``, without a sign. Anything else gives null.
         """
         micros, zero = self._micros(_TIME_NAMES).cast("decimal(19,0)"), F.lit(0)
         seconds = (micros * F.lit("0.000001").cast("decimal(6,6)")).try_cast("decimal(18,6)")
@@ -403,10 +411,10 @@ class RawValue:
         return F.coalesce(F.make_dt_interval(zero, zero, zero, seconds), text).cast(type_)
 
     def _text(self, type_: DataType) -> Column:
-        """Return the raw value as text. JSON's value stays as it is. Of Avro, a decimal in bytes
-        with a scale known when the query is built becomes digits, null for more than 38 of them.
-        Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other values
-        are cast.
+        """Return the raw value as text, ``type_``. JSON's value stays as it is. Of Avro, a decimal
+        in bytes with a scale known when the query is built becomes digits, null for more than 38 of
+        them. Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other
+        values are cast.
         """
         digits = self.encoding.known_scale
         if isinstance(self.encoding.natural, BinaryType) and self.encoding.known != DECIMAL:
@@ -447,9 +455,9 @@ class RawValue:
         )
 
     def _micros(self, names: tuple[str, ...]) -> Column:
-        """Return a number in microseconds if its encoding is one of ``names``, else null; also null
-        if it is no number or too large. Finer digits are cut off, towards the past. ``names``: keys
-        of ``_PER_MICROSECOND``.
+        """Return the raw value in microseconds, a long, if its encoding is one of ``names``, else
+        null. It is also null if the raw value is no number or too large. Finer digits are cut off,
+        towards the past. ``names``: the full names of encodings, keys of ``_PER_MICROSECOND``.
         """
         raw_time = self.column.try_cast("long")
         micros = F.when(F.lit(False), raw_time)
@@ -490,7 +498,9 @@ class RawValue:
         return F.when(text.rlike(_INFINITY), last).when(text.rlike(_MINUS_INFINITY), first)
 
     def _matched_group(self, pattern: str) -> Column:
-        """Return the first group of ``pattern`` where the raw text matches it, else null."""
+        """Return the first group of ``pattern``, a regular expression, where it is found in the raw
+        text, else null. It is found anywhere unless it has the anchors ``^`` and ``$``.
+        """
         text = self.column.cast("string")
         return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, 1))
 
@@ -516,8 +526,8 @@ def _infinity(raw: Column, ranges: _Ranges, last: int, first: int) -> Column:
 
 
 def _decode_base64(text: Column) -> Column:
-    """Return the bytes of a base64 text; null for other texts, and for a text without the padding
-    to a multiple of four characters.
+    """Return the bytes of a base64 text; null for other texts, and for one without the padding to a
+    multiple of four characters. An empty text gives no bytes.
     """
     is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_UNIT == 0)
     return F.when(is_whole, F.try_to_binary(text, F.lit("base64")))
@@ -552,8 +562,8 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
 
 
 def field_description(fields: Column, name: str) -> Column:
-    """Return the first description of the field ``name`` in ``fields``, an array of structs of
-    ``FIELD_PARTS``; null if absent, or if the array is null.
+    """Return the first description of the field ``name``; null if absent, or if the array is null.
+    ``fields``: an array of structs of ``FIELD_PARTS``, whose ``field`` is a field's name.
     """
     return F.try_element_at(
         F.filter(fields, lambda description: description["field"] == name), F.lit(1)
@@ -562,7 +572,8 @@ def field_description(fields: Column, name: str) -> Column:
 
 def json_fields(columns: StructType) -> StructType:
     """Return the columns with the types in which ``from_json`` reads them: variants for decimals,
-    also in arrays, and ``raw_type`` for all else. ``raw_row`` takes a row of these types.
+    also in arrays; strings for booleans, dates, timestamps and intervals. Others keep their types.
+    ``raw_row`` takes a row of these types.
     """
     return StructType([StructField(f.name, _json_type(f.dataType)) for f in columns])
 
@@ -589,8 +600,8 @@ def is_rounded(read: Column, columns: StructType) -> Column:
 
 
 def raw_row(read: Column, columns: StructType, exact: Column) -> Column:
-    """Return the row ``read``, which has the types of ``json_fields(columns)``, with its values in
-    their ``raw_type``; null for a null row. Without decimals this is the row itself.
+    """Return the row ``read``, which has the types of ``json_fields(columns)``, with its decimals
+    as texts in place of variants; null for a null row. Without decimals this is the row itself.
 
     ``exact``: the same row read in ``exact_fields(columns)``; only decimals that were read as a
     double use it.
@@ -610,8 +621,8 @@ def _decimals(columns: StructType) -> list[StructField]:
 
 def _json_type(type_: DataType) -> DataType:
     """Return the type in which ``from_json`` reads a raw value of ``type_``. Decimals, also in
-    arrays, are read as variants, for a text does not tell a number from base64. Other types have
-    their ``raw_type``.
+    arrays, are read as variants, for a text does not tell a number from base64. Booleans, dates,
+    timestamps and intervals are read as strings, others in their type.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(_json_type(type_.elementType))
@@ -619,12 +630,12 @@ def _json_type(type_: DataType) -> DataType:
 
 
 def _raw_decimal(read: Column, type_: DataType, exact: Column) -> Column:
-    """Return a decimal in its ``raw_type``, string. ``read``: the decimal as a variant, or an array
-    of such for an array type. ``exact``: the same value in ``type_``.
+    """Return a decimal as text. ``read``: the decimal as a variant, or an array of such for an
+    array type, which gives an array of texts. ``exact``: the same value in ``type_``.
 
-    A JSON text or object keeps its text. Anything else is its JSON behind ``_NUMBER_MARK``. A
-    double takes its digits from ``exact``; if that is null, its text ends in ``_FURTHER_DIGITS``
-    and casts to no number. JSON's null is null.
+    A JSON text or object keeps its text. Anything else is its JSON behind a blank, by which numbers
+    are told from base64. A double takes its digits from ``exact``; if that is null, its text ends
+    in ``…`` and casts to no number. JSON's null is null.
     """
     if isinstance(type_, ArrayType):
         inner = type_.elementType

@@ -124,10 +124,11 @@ class SchemaReader:
         envelope that the writer's schema has. Values that Connect encodes keep the encoding of the
         writer.
 
-        ``envelopes``: the envelopes that define the columns, at least one, the reader's first.
-        Raises ``PlanError`` for a column whose type cannot be made of its encoding, and for a
-        schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's Avro
-        functions.
+        ``envelopes``: the envelopes that define the columns, at least one; the first that has a
+        column defines it. A schema that the user gives comes first, then all versions of the
+        subject, the latest first. Raises ``PlanError`` for a column whose type cannot be made of
+        its encoding, and for a schema that Spark refuses. Raises ``ConfigurationError`` if the
+        session lacks Spark's Avro functions.
         """
         writer_fields = fields_by_name(writer.schema)
         paths = [path for path in wanted.paths if _has_field(writer.schema, path)]
@@ -164,7 +165,9 @@ class SchemaReader:
 
     def raw_parts(self, parsed: Column, wanted: WantedParts) -> Column:
         """Return the wanted parts of the decoded envelope ``parsed`` as a struct, with null for a
-        part that the writer's schema lacks. Values of rows are raw, as they are encoded.
+        part that the writer's schema lacks. Its fields are ``after``, ``before`` (only with key
+        columns), and those at the wanted paths, nested: the path ``source.lsn`` is the field
+        ``lsn`` of a struct ``source``. Values of rows are raw, as they are encoded.
 
         ``parsed``: decoded into the schema ``text``. ``wanted``: as given to ``for_writer``. The
         whole struct is null if the envelope has no ``op``, or could not be decoded.
@@ -180,7 +183,9 @@ class SchemaReader:
             return _part_at(parsed, path).try_cast(METADATA[path])
 
         def row(side: str, columns: StructType) -> Column:
-            """Return the row ``side`` as a struct of ``columns``, null for a null row."""
+            """Return the row ``side``, ``"after"`` or ``"before"``, as a struct of ``columns``. It
+            is null for a null row. A column that no envelope has is null.
+            """
             parts = (
                 (
                     parsed[side][f.name] if f.name in self.columns else F.lit(None).cast(f.dataType)
@@ -202,8 +207,8 @@ class SchemaReader:
 
     def problem(self, parsed: Column) -> Column:
         """Return a text why a part of the envelope at one of ``paths`` is not of its type in
-        ``METADATA``: the first by name. It is null if all parts are, nulls included. ``parsed``:
-        decoded into the schema ``text``.
+        ``METADATA`` (long or integer): the first by name. It is null if all parts are, nulls
+        included. ``parsed``: decoded into the schema ``text``.
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
@@ -217,7 +222,9 @@ class SchemaReader:
 
 
 def _part_at(parsed: Column, path: str) -> Column:
-    """Return the part of a decoded envelope at a dotted path. The envelope's schema has it."""
+    """Return the part of the decoded envelope ``parsed`` at a dotted path, such as ``source.lsn``.
+    The envelope's schema must have it. It is null if a record on the path is null.
+    """
     for name in path.split("."):
         parsed = parsed[name]
     return parsed
@@ -260,12 +267,15 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """Return the schema into which a value is decoded, ``writer`` or ``reader``. The writer's
-    schema is taken if its type is one of Connect's. So it is if the reader's type is and the two
-    are of different Avro types, or if their units differ. In records, arrays and maps of both, each
-    part is chosen so.
+    """Return the schema into which a value is decoded: ``reader``, or ``writer`` in one of three
+    cases.
 
-    ``declared``: the wanted type, None for none; fields of a record that it lacks are left out.
+    - The writer's type is one of Connect's or Debezium's.
+    - The reader's type is one of these, and the two are different Avro types.
+    - Both have a logical type, and these or the scales of their decimals differ.
+
+    In records, arrays and maps of both, each part is chosen by these rules. ``declared``: the
+    wanted type, None for none; fields of a record that it lacks are left out.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
@@ -452,8 +462,8 @@ def _is_connect_type(schema: Avro) -> bool:
 
 
 def _encoding_name(schema: Avro) -> str:
-    """Return the name of a type's encoding: Connect's, else Connect's equivalent of Avro's logical
-    type, else the plain type's name. A union is ``"union"``.
+    """Return the name of the encoding of ``schema``: Connect's, else Connect's equivalent of Avro's
+    logical type, else the plain type's name. A union is ``"union"``. ``schema``: without its null.
     """
     if not isinstance(schema, dict):
         return avro_type_name(schema)
@@ -510,7 +520,7 @@ def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
     """Return a copy of ``schema`` without Avro's logical types, at every depth. With
     ``every=False`` only types that Connect or Debezium encode lose theirs.
 
-    ``schema``: as ``resolve_references`` returns it; it is not changed.
+    ``schema``: with named types in full in place of references to them; it is not changed.
     """
     # Spark refuses some logical decimals; and one place for decoding the encodings is enough.
     if isinstance(schema, list):

@@ -155,9 +155,10 @@ class DebeziumFormat(Format):
         return key
 
     def decoding(self, context: FormatContext) -> Decoding:
-        """Return the steps that read the row after a change: the table's columns, then those of
-        ``metadata``, the names of unsent columns (with ``unsent="keep"``) and the transaction (with
-        ``transactions``).
+        """Return the steps that read the row after a change. Its columns are the table's, those of
+        ``metadata``, with ``unsent="keep"`` the array of texts ``_unsent``, and with
+        ``transactions`` the struct ``_transaction``. ``_unsent`` has the names of columns that were
+        not sent. ``_transaction`` has ``op``, ``id`` (texts), ``total_order`` and ``place`` (long).
 
         A delete has nulls except for metadata, the transaction and the columns in ``key_columns=``.
         An unreadable event has no row, and a problem in words.
@@ -165,8 +166,8 @@ class DebeziumFormat(Format):
         Raises ``PlanError`` if the context's part is the key, for an unknown column in
         ``key_columns=``, and for ``key_columns=`` with ``tombstones="delete"``. Also for
         ``transactions=True`` if no Avro schema has a transaction, and for an Avro schema of no
-        change event. With Avro, raises ``PlanError`` and ``ConfigurationError`` as
-        ``AvroFormat.writers`` does.
+        change event. With a registry, raises ``PlanError`` if no subject is known, and
+        ``ConfigurationError`` if it lacks the subject or does not answer.
         """
         if context.part != "value":
             raise context.refuse(
@@ -244,7 +245,8 @@ class DebeziumFormat(Format):
     ) -> DataFrame:
         """Return the records with ``_event``, each decoded by the Avro schema that wrote it.
         ``_event`` is null for unreadable records, also for those of an unknown schema. Another new
-        column ``_parsed`` is a struct with the id of that schema.
+        column ``_parsed`` is a struct of ``number``, the id of that schema. Columns of the steps
+        between stay, too.
 
         ``writers``: the schemas as JSON by id, at least one; by None without a registry.
         ``envelopes``: those that define the columns, the reader's first. ``wanted``: the parts of
@@ -275,8 +277,9 @@ class DebeziumFormat(Format):
         return frame.withColumn("_event", F.coalesce(*events))
 
     def _envelope_schema(self, wanted: WantedParts) -> StructType:
-        """Return the schema by which ``from_json`` reads the ``wanted`` parts of an envelope.
-        Values of rows have the types of ``json_fields``, not yet decoded.
+        """Return the schema by which ``from_json`` reads the ``wanted`` parts of an envelope:
+        ``after``, ``before`` (only with key columns), and those at the wanted paths, as nested
+        structs. Values of rows have the types of ``json_fields``, not yet decoded.
         """
         envelope = StructType([StructField("after", json_fields(wanted.columns))])
         if wanted.keys:
@@ -305,6 +308,9 @@ class DebeziumFormat(Format):
         unreadable records. Another new column ``_absent`` is true where a record has no value:
         null, JSON's null, or a null payload. The columns ``_parsed``, ``_found``, ``_read``,
         ``_exact`` and ``_raw`` are of the steps between.
+
+        ``records``: with a column ``value`` of bytes or text. If the format is ``framed``, the five
+        bytes of a framing are skipped.
         """
         object_ = self._envelope_object(wanted)
         text, whole = object_.text, object_.schema
@@ -364,11 +370,11 @@ def debezium(
         JSON.
     encodings : mapping of str to str, optional
         The encodings of columns in JSON, by Debezium's names: ``{"placed_at":
-        "MicroTimestamp"}``. Records with their schema carry the encodings themselves, and
-        so does Avro.
+        "MicroTimestamp"}``. The columns must be in ``schema``. Records with their schema
+        carry the encodings themselves, and so does Avro.
     metadata : mapping of str to str, optional
         Further columns from the event's envelope, by their names: ``{"lsn":
-        "source.lsn"}``.
+        "source.lsn"}``. *Metadata* below lists the paths.
     truncate : {"fail", "ignore"}, default "fail"
         The treatment of a TRUNCATE, which names no rows. ``"fail"`` makes it a record that
         cannot be read, and ``"ignore"`` leaves it out.
@@ -397,7 +403,8 @@ def debezium(
     ------
     PlanError
         If neither ``schema`` nor ``avro`` is given, or ``encodings`` or ``framed`` comes
-        with Avro. Also for types that cannot be read, and for unknown columns.
+        with Avro. Also for types that cannot be read, unknown columns in ``encodings``, and
+        other paths in ``metadata``.
 
     See Also
     --------
@@ -431,6 +438,16 @@ def debezium(
     *Time and order.* The event time is ``source.ts_us``, else ``source.ts_ms``, else the
     event's own. The topic's offsets order the changes. With ``key_columns=``, an update of
     the key deletes the former key's row, if the event has it.
+
+    *Metadata.* A column is null where its event lacks the field. The paths are, by type:
+
+    - ``string``: ``op``, ``transaction.id``; of ``source``: ``version``, ``connector``,
+      ``name``, ``snapshot``, ``db``, ``schema``, ``table``, ``sequence``, ``gtid``,
+      ``file``.
+    - ``long``: ``ts_ms``, ``ts_us``, ``transaction.total_order``,
+      ``transaction.data_collection_order``; of ``source``: ``ts_ms``, ``ts_us``, ``txId``,
+      ``lsn``, ``xmin``, ``server_id``, ``pos``, ``thread``.
+    - ``int``: ``source.row``.
 
     *Tombstones.* ``tombstones="delete"`` is for topics that are compacted while no query
     reads them. The tombstone may then be all that is left of a delete.
@@ -540,11 +557,15 @@ class ConnectJson(Format):
         object_ = JsonObject(text, whole)
 
         def row(parsed: Column) -> Column:
-            """Return the object as a struct of the fields, null if unreadable."""
+            """Return the object as a struct of the fields, null if unreadable. ``parsed``: the
+            object as it was read by ``from_json``.
+            """
             return _compute_once(object_.row(parsed), row_of_message)
 
         def row_of_message(message: Column) -> Column:
-            """Return the row of an object that may be wrapped in ``payload``."""
+            """Return the row of the object ``message``, which may have its fields in ``payload``;
+            null if unreadable.
+            """
             encodings = _column_encodings(
                 self.schema, self.encodings, _field_descriptions(message, whole)
             )
@@ -612,9 +633,9 @@ def _wrapped_fields(
 
 
 def _payload(message: Column, payload: StructType) -> Column:
-    """Return the payload of an object of ``_wrapped_fields``: its field ``payload``, or if that is
-    null the object's own fields. It is null where the object is null. ``payload``: the fields of
-    the payload.
+    """Return the payload of the object ``message``, in the fields of ``_wrapped_fields``: its field
+    ``payload``, or if that is null the object's own fields. It is null where the object is null.
+    ``payload``: the fields of the payload.
     """
     bare_payload = F.struct(*(message[name].alias(name) for name in payload.names))
     return F.when(message.isNotNull(), F.coalesce(message["payload"], bare_payload))
@@ -628,8 +649,9 @@ def _exact_decimals(
     only once; also if no row has decimals.
 
     ``text``: the JSON object. ``read``: a struct of the rows in ``json_fields``, perhaps null.
-    ``rows``: the columns of each row by its name; rows without decimals are left out. ``bare``:
-    True if the only row is the payload itself.
+    ``rows``: the columns of each row by its name; rows without decimals are left out. A row is a
+    field of the object, or of the object's ``payload``. ``bare``: True if the only row is the whole
+    object or its whole ``payload``.
     """
     fields = {name: exact_fields(columns) for name, columns in rows.items()}
     fields = {name: decimals for name, decimals in fields.items() if decimals.fields}
@@ -645,9 +667,9 @@ def _exact_decimals(
 
 
 def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Column:
-    """Return a JSON envelope with the values of its rows in their raw types (``raw_row``); null for
-    a null envelope. ``envelope``: the ``wanted`` parts as they were read. ``exact``: as
-    ``_exact_decimals`` returns it.
+    """Return a JSON envelope with the decimals of its rows as texts in place of variants; null for
+    a null envelope. ``envelope``: the ``wanted`` parts as they were read. ``exact``: the decimals
+    of each row with all their digits, by the row's name; null if no digits were lost.
     """
     for side, columns in wanted.sides.items():
         envelope = envelope.withField(side, raw_row(envelope[side], columns, exact[side]))
@@ -656,8 +678,8 @@ def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Colu
 
 def _field_descriptions(message: Column, whole: StructType) -> Column | None:
     """Return the array of field descriptions in an object's own ``schema``, null for an object
-    without one; None if ``whole`` has no field ``schema``, so that it is not read. ``message``: the
-    object. ``whole``: its fields, as ``_wrapped_fields`` returns them.
+    without one. Return None if ``whole`` has no field ``schema``, so that it is not read.
+    ``message``: the object. ``whole``: the fields in which it was read.
     """
     return message["schema"]["fields"] if "schema" in whole.names else None
 

@@ -235,9 +235,9 @@ class DialectFormat(Format):
     """The tool that writes the events."""
 
     def decoding(self, context: FormatContext) -> Decoding:
-        """Return the steps that read the row after a change; for a delete, the deleted row. A
-        record may become several rows, or none. Raises ``PlanError`` if the context's part is the
-        key, and for key columns that the schema lacks.
+        """Return the steps that read the row after a change; for a delete, the deleted row. A row
+        has the columns of ``schema``. A record may become several rows, or none. Raises
+        ``PlanError`` if the context's part is the key, and for key columns that the schema lacks.
         """
         if context.part != "value":
             raise context.refuse(
@@ -341,9 +341,10 @@ class _DialectEvents(Decoding):
         )
 
     def _changes(self, event: Column) -> Column:
-        """Return an event's changes in order: an array of structs of ``row``, ``deleted`` and
-        ``problem``. It is null if the event has no data, and empty if its list of rows is.
-        ``event``: an envelope whose ``type`` is among ``upserts`` or ``deletes``.
+        """Return an event's changes in order: an array of structs of ``row`` (a struct of the
+        columns in their types), ``deleted`` (boolean) and ``problem`` (a text or null). It is null
+        if the event has no data, and empty if its list of rows is. ``event``: a struct of ``type``,
+        ``data`` and perhaps ``old``, whose ``type`` is among ``upserts`` or ``deletes``.
         """
         deletes = event["type"].isin(*self.dialect.deletes)
         if not self.dialect.listed:
@@ -361,12 +362,14 @@ class _DialectEvents(Decoding):
         return F.flatten(each)
 
     def _changes_of_row(self, row: Column, old: Column | None, deletes: Column) -> Column:
-        """Return the changes of one row as an array of one or two structs. An update of the key is
-        two: first the delete of the former key, with nulls for all columns but the key's. A value
-        that does not fit its type gives the change a ``problem``.
+        """Return the changes of one row as an array of one or two structs of ``row``, ``deleted``
+        and ``problem``. An update of the key is two: first the delete of the former key, with nulls
+        for all columns but the key's. A value that does not fit its type is null, and gives the
+        change a text in ``problem``, which is null otherwise.
 
-        ``old``: the changed columns before, null for none; None if there is no key to compare.
-        ``deletes``: a boolean column, true if the event deletes the row.
+        ``row``: a struct of the columns as the event has them. ``old``: a struct of the changed
+        columns before, null for none; None if there is no key to compare. ``deletes``: a boolean
+        column, true if the event deletes the row.
         """
         values, problems = [], [F.lit(None).cast("string")]
         for f in self.fields:
@@ -401,7 +404,9 @@ class _DialectEvents(Decoding):
 
 
 def _change_struct(row: Column, deleted: Column, problem: Column) -> Column:
-    """Return the struct of one change, with the fields ``row``, ``deleted`` and ``problem``."""
+    """Return the struct of one change, with the fields ``row`` (a struct of the columns),
+    ``deleted`` (boolean) and ``problem`` (a text, null for none).
+    """
     return F.struct(row.alias("row"), deleted.alias("deleted"), problem.alias("problem"))
 
 

@@ -88,8 +88,8 @@ class WantedParts:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of ``METADATA`` that are needed, each once: ``op``, the times, those of the
-        transaction (with ``transacts``), those of ``metadata``.
+        """The dotted paths in the envelope that are read, keys of ``METADATA``, each once: ``op``,
+        the times, those of the transaction (with ``transacts``), those of ``metadata``.
         """
         transaction_paths = TRANSACTION_PATHS if self.transacts else ()
         return tuple(
@@ -217,13 +217,14 @@ class ChangeEvents(Decoding):
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
-        ``_deleted`` and ``_timestamp`` besides. The time is the event's or, without a value, the
-        record's. ``part`` is always ``"value"``.
+        ``_deleted`` and ``_timestamp`` besides. The time is the event's, null if that is unknown,
+        or, without a value, the record's. ``part`` is always ``"value"``.
 
-        Records without a value are left out unless ``tombstones``, truncations unless
-        ``truncates``. With ``splits``, an update of the key is two rows, the delete of the former
-        key first. An unreadable record is one row, with a text in ``value_problem`` and a null
-        ``value_row``.
+        Records without a value are left out unless ``tombstones`` is true: then each is a delete,
+        whose ``value_row`` is a struct of nulls. Truncations are left out unless ``truncates`` is
+        true: then each is an unreadable record. With ``splits``, an update of the key is two rows,
+        the delete of the former key first; else it is unreadable. An unreadable record is one row,
+        with a text in ``value_problem`` and a null ``value_row``.
         """
         event = F.col("_event")
         has_value = F.col("value").isNotNull()
@@ -338,8 +339,8 @@ class ChangeEvents(Decoding):
 
 
 def _metadata_at(raw: Column, path: str) -> Column:
-    """Return the field of the envelope ``raw`` at a dotted path of ``METADATA``, cast to its type
-    there; null if a struct on the path is null.
+    """Return the field of the envelope ``raw`` at ``path``, a dotted key of ``METADATA``, cast to
+    its type there: string, long or integer. Null if a struct on the path is null.
     """
     for name in path.split("."):
         raw = raw[name]
@@ -347,8 +348,8 @@ def _metadata_at(raw: Column, path: str) -> Column:
 
 
 def _time_us(time: Column, path: str) -> Column:
-    """Return a time in an envelope in microseconds. It is null for null, for 0, which means
-    unknown, and for a time too large for microseconds. ``path``: the time's place in the envelope;
+    """Return ``time``, one of an envelope, in microseconds. It is null for null, for 0, which means
+    unknown, and for a time too large for microseconds. ``path``: the dotted path of the time;
     unless it ends in ``_us``, the time is in milliseconds.
     """
     micros = time if path.endswith("_us") else F.try_multiply(time, F.lit(1000))
@@ -356,8 +357,8 @@ def _time_us(time: Column, path: str) -> Column:
 
 
 def _unfit_problem(column: StructField, raw_value: RawValue, value: Column) -> Column:
-    """Return a text why ``column`` has no value although its raw value is not null, else null.
-    ``value``: the raw value as it was converted to the column's type.
+    """Return a text why ``column`` has no value, or lost a part of it, although ``raw_value`` is
+    not null; else null. ``value``: the raw value as it was converted to the column's type.
     """
     type_, named = column.dataType, f"column {quoted(column.name)}"
     raw, encoding = raw_value.column, raw_value.encoding

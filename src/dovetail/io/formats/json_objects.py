@@ -24,7 +24,7 @@ from dovetail.io.formats.json_values import (
     is_suspect,
     misfit_problem,
     misfit_text,
-    raw_type,
+    reading_type,
     text_type,
 )
 from dovetail.plan.types.checks import types_within
@@ -53,10 +53,12 @@ class JsonObject:
 
     @property
     def parsed(self) -> Column:
-        """The text as ``from_json`` reads it, the argument of ``row`` and ``problem``: a struct
-        whose ``object`` has the ``raw_type`` of the schema.
+        """The text as ``from_json`` reads it, the argument of ``row`` and ``problem``: a struct of
+        ``object`` and ``_malformed``. ``object`` has the fields of ``schema``, with dates and
+        timestamps as texts and ``tinyint`` as short. ``_malformed`` is a text where the object does
+        not fit, else null.
         """
-        return _from_json(self.text, raw_type(self.schema))
+        return _from_json(self.text, reading_type(self.schema))
 
     def row(self, parsed: Column) -> Column:
         """Return the object as a struct of ``schema``. It is null where the text is null or not
@@ -74,9 +76,9 @@ class JsonObject:
         return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a field does not fit its type, the first reason found. It is null where
-        all fit, and where the text is not one JSON object. ``parsed``: the column of
-        ``JsonObject.parsed``.
+        """Return a text why a field does not fit its type, the first reason found: ``column <path>
+        is no <type>: <text>``. It is null where all fit, and where the text is not one JSON object.
+        A field that is null or missing fits. ``parsed``: the column of ``JsonObject.parsed``.
         """
         converted = JsonValues(self.encodings).convert(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])
@@ -90,8 +92,13 @@ class JsonObject:
         return F.when(self._is_one_value, F.try_element_at(problems, F.lit(1)))
 
     def _first_problem(self, readings: Column) -> Column:
-        """Return the first reason why a field does not fit, as text; null if all fit, or if the
-        text is no object.
+        """Return the first reason why a field does not fit: ``column <path> is no <type>: <text>``,
+        with the first 200 characters of the field's text. It is null if all fit, or if the text is
+        no object. A field that is null or missing fits; fields that are not in the schema are
+        ignored.
+
+        Fields with a cut-off binary value, which makes the whole object null, come first. Then come
+        plain values at any depth, then whole fields, each in the order of the schema.
 
         ``readings``: a struct of three readings of the object. ``deep`` has texts for plain values
         at any depth, ``flat`` the text of each field, and ``made`` the values in their types.
@@ -120,12 +127,12 @@ class JsonObject:
         """Return a text, not null, where the object read for ``field`` alone does not fit the
         field's type; null where it fits.
         """
-        return _from_json(self.text, raw_type(StructType([field])))[_MALFORMED]
+        return _from_json(self.text, reading_type(StructType([field])))[_MALFORMED]
 
     @property
     def _is_one_value(self) -> Column:
         """True where the text is UTF-8 and JSON with at most one value, so that nothing follows the
-        object. It is null for a null text.
+        object. An empty or blank text gives True. It is null for a null text.
         """
         # ``from_json`` ignores text behind an object, so the text is also read as a list's element.
         # Behind a value, a field needs ``}`` or a name, a list ``]`` or a value: no text has both.

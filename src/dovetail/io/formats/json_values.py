@@ -3,8 +3,8 @@
 ``from_json`` is lenient where JSON has no values of a type. It takes a number for seconds, a time
 of day for a time of today, and ``"731"`` for a date. It takes 200 for a byte, ``"1,5"`` for
 fifteen, and 1e400 for infinity. So times and bytes are read in a type that keeps the text
-(``raw_type``), and are converted here. Decimals would lose digits as texts. So ``from_json`` reads
-decimals and floats, and those of ``is_suspect`` are checked again.
+(``reading_type``), and are converted here. Decimals would lose digits as texts. So ``from_json``
+reads decimals and floats, and those of ``is_suspect`` are checked again.
 
 ``from_json`` keeps the fields that fit where others do not. So a field is at fault if it is null
 although the text has a value for it.
@@ -73,24 +73,24 @@ _WITH_COMMA: Final = r'"[+\-.\deE]*,[+\-.\deE,]*"'
 """A pattern of texts in which a JSON string of a number has commas, which ``from_json`` skips."""
 
 
-def raw_type(type_: DataType) -> DataType:
-    """Return the type in which ``from_json`` reads a value without changing it. At any depth, that
-    is string for dates and timestamps, and short for ``tinyint``. Other types and the keys of maps
-    stay.
+def reading_type(type_: DataType) -> DataType:
+    """Return the type in which ``from_json`` reads a value that is then converted to ``type_``. At
+    any depth, that is string for dates and timestamps, and short for ``tinyint``. All other types,
+    also decimals, and the keys of maps stay as they are.
     """
     if isinstance(type_, ArrayType):
-        return ArrayType(raw_type(type_.elementType))
+        return ArrayType(reading_type(type_.elementType))
     if isinstance(type_, MapType):
-        return MapType(type_.keyType, raw_type(type_.valueType))
+        return MapType(type_.keyType, reading_type(type_.valueType))
     if isinstance(type_, StructType):
-        return StructType([StructField(f.name, raw_type(f.dataType)) for f in type_])
+        return StructType([StructField(f.name, reading_type(f.dataType)) for f in type_])
     if isinstance(type_, ByteType):
         return ShortType()
     return StringType() if isinstance(type_, _CODED_TYPES) else type_
 
 
 def text_type(type_: DataType) -> DataType:
-    """Return the type with string for each plain value; structs, arrays and maps keep their
+    """Return ``type_`` with string for each plain value; structs, arrays and maps keep their
     structure, with string for map keys.
     """
     if isinstance(type_, ArrayType):
@@ -104,8 +104,8 @@ def text_type(type_: DataType) -> DataType:
 
 @dataclass(frozen=True)
 class JsonValues:
-    """The conversion of values from the types in which ``from_json`` reads them (``raw_type``) to
-    their own types.
+    """The conversion of values from the types in which ``from_json`` reads them (``reading_type``)
+    to their own types.
     """
 
     encodings: Mapping[str, JsonEncoding]
@@ -117,8 +117,9 @@ class JsonValues:
         """Return the value in ``type_``; null where the raw value is null or does not fit. Of a
         struct, array or map, only the part that does not fit is null.
 
-        ``raw``: the value in ``raw_type(type_)``. ``path``: the dotted path of the value's field,
-        empty for the whole object.
+        ``raw``: the value as ``from_json`` reads it (``reading_type``): at any depth, dates and
+        timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
+        by which encodings are found; empty for the whole object.
         """
         if not _has_coded(type_):
             return raw
@@ -140,8 +141,9 @@ class JsonValues:
         """Return a boolean column, never null: a raw value, or a part of it at any depth, does not
         fit ``type_``. Nulls fit. Only ``tinyint``, dates and timestamps are checked.
 
-        ``raw``: the value in ``raw_type(type_)``. ``path``: the dotted path of the value's field,
-        empty for the whole object.
+        ``raw``: the value as ``from_json`` reads it (``reading_type``): at any depth, dates and
+        timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
+        by which encodings are found; empty for the whole object.
         """
         if not _has_coded(type_):
             return F.lit(False)
@@ -161,11 +163,12 @@ class JsonValues:
         return raw.isNotNull() & self._typed_value(raw, type_, path).isNull()
 
     def _typed_value(self, raw: Column, type_: DataType, path: str) -> Column:
-        """Return a ``tinyint``, date or timestamp of ``type_`` from its raw value; null where it
-        does not fit. A text in ISO 8601 without a zone is in UTC. A date may have a time of
-        midnight, and a timestamp may lack its seconds or its time of day.
+        """Return a ``tinyint``, date or timestamp of ``type_`` from its raw value, a short or a
+        text; null where it does not fit. A text in ISO 8601 without a zone is in UTC. A date may
+        have a time of midnight, and a timestamp may lack its seconds or its time of day.
 
-        ``path``: the dotted path of the field, by which its encoding is found.
+        ``path``: the dotted path of the field, by which its encoding is found. Without one it is
+        ``iso``.
         """
         encoding = self.encodings.get(path, "iso")
         if isinstance(type_, ByteType):
@@ -210,10 +213,11 @@ def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
 
 
 def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | None:
-    """Return a boolean column, perhaps null: ``from_json`` may have misread a number, as infinite
-    or as a decimal whose text had commas. Return None if ``type_`` has neither floats nor decimals.
+    """Return a boolean column: ``from_json`` may have misread a number, as infinite or as a decimal
+    whose text had commas. It is null at most where ``text`` is null. Return None if ``type_`` has
+    neither floats nor decimals.
 
-    ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``.
+    ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``, a struct.
     """
     doubts = [] if is_infinite(converted, type_) is None else [is_infinite(converted, type_)]
     if _has_decimal(type_):
@@ -246,10 +250,12 @@ def is_infinite(converted: Column, type_: DataType) -> Column | None:
 
 def misfit_problem(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
     """Return a text why a value does not fit its type: the path and the text of the first part at
-    fault, in the order of the fields. It is null if all parts fit.
+    fault, in the order of the fields. It is null if all parts fit. A part is at fault if it has a
+    text but no value, or an infinite or misread number.
 
-    ``text``: the value in ``text_type(type_)``. ``converted``: the value in ``type_``. ``path``:
-    the path of the value, with a dot in front of each name; empty for the whole object.
+    ``text``: the value with a string for each plain value within (``text_type``). ``converted``:
+    the value in ``type_``. ``path``: the path of the value, with a dot in front of each name; empty
+    for the whole object.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -317,7 +323,8 @@ def refuse_unfit_encodings(
 ) -> None:
     """Raise ``PlanError`` for an encoding of a path that is no date or timestamp of ``schema``.
     Also for one that does not suit the field's type: all take ``iso``, only dates take
-    ``epoch_days``, only timestamps the others. ``operator``: the name of the call in errors.
+    ``epoch_days``, only timestamps the others. ``encodings``: by the dotted path of the field,
+    without arrays and maps. ``operator``: the name of the call in errors.
     """
     times = dict(_time_fields(schema))
     for path, encoding in encodings.items():

@@ -116,12 +116,12 @@ class Decoding:
     """
 
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
-        """Return the records with three more columns: ``<part>_row``, a struct that is null if
-        absent or unreadable; the boolean ``<part>_absent``, true if there is no value; and
-        ``<part>_problem``.
+        """Return the records with three more columns, where ``<part>`` is ``key`` or ``value``.
+        ``<part>_row`` is a struct of ``fields``, null if absent or unreadable. The boolean
+        ``<part>_absent`` is true if there is no value. ``<part>_problem`` is a text for an
+        unreadable value, else null.
 
-        The problem is a text for an unreadable value, else null. ``records`` must have the column
-        of ``part``, in bytes.
+        ``records`` must have the column of ``part``, in bytes.
         """
         parsed, row, absent = (f"{part}_{name}" for name in ("parsed", "row", "absent"))
         frame = records.withColumn(parsed, self.parsed)
@@ -136,8 +136,9 @@ class Decoding:
 
 
 def keep_rows(frame: DataFrame, condition: Column) -> DataFrame:
-    """Return the rows for which ``condition`` is true, in order; null counts as false. Use it for a
-    condition on the result of reading records, which Spark must not push below the reading.
+    """Return the rows of ``frame`` for which ``condition`` is true, in order; null counts as false.
+    Use it for a condition on the result of reading records, which Spark must not push below the
+    reading.
     """
     # Spark would push the condition below the reading, and so read each record once more for each
     # step on the way. It does not push a condition that depends on the partition.
@@ -220,9 +221,11 @@ binary. ``"json"`` takes any number of columns of any type, the fields of an obj
 
 def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
     """Return the format that a shorthand stands for. ``"string"``, ``"bytes"`` and ``"json"`` are
-    formats of these names, a schema is that of JSON objects, and a format is itself. Raises
-    ``KeyError`` for another text, which the arguments' check refuses before. Raises ``PlanError``
-    as ``struct_of`` does.
+    formats of these names, a schema is that of JSON objects, and a format is itself.
+
+    Raises ``KeyError`` for another text, which the arguments' check refuses before. Raises
+    ``PlanError`` for a schema with types that JSON is not read in, or with names that differ in
+    case alone.
     """
     if isinstance(shorthand, Format):
         return shorthand
@@ -277,14 +280,14 @@ class _SingleColumn(Format):
 
     name: Literal["string", "bytes"]
     """The shorthand of the format: text or bytes."""
-    takes: tuple[type[DataType], ...]
+    writable_types: tuple[type[DataType], ...]
     """The types of columns that can be written."""
 
     tells_null: ClassVar[bool] = False
 
     def decoding(self, context: FormatContext) -> Decoding:
-        """Return the steps that read one column, named after the part. Only null is no value. Text
-        that is not UTF-8 is unreadable.
+        """Return the steps that read one column, named ``key`` or ``value`` by ``context.part``.
+        Only null is no value. Text that is not UTF-8 is unreadable.
         """
         text = self.name == "string"
         value = F.col(context.part).cast("string") if text else F.col(context.part)
@@ -298,10 +301,10 @@ class _SingleColumn(Format):
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return the only column as string or binary; null stays null. Raises ``PlanError`` for no
-        or several columns, and for a type that is not in ``takes``.
+        or several columns, and for a type that is not in ``writable_types``.
         """
         kinds = [field.dataType for field in columns]
-        if len(kinds) != 1 or not isinstance(kinds[0], self.takes):
+        if len(kinds) != 1 or not isinstance(kinds[0], self.writable_types):
             shown_columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns)
             raise PlanError(
                 context.operator,
@@ -348,8 +351,9 @@ class JsonFormat(Format):
         bare = {"schema", "payload"}.isdisjoint(self.schema.names)
 
         def row(parsed: Column) -> Column:
-            """Return the object as a struct; null if it is unreadable, JSON's null or wrapped in
-            ``payload``.
+            """Return the object as a struct of the schema's fields; null if it is unreadable,
+            JSON's null or wrapped in ``payload``. ``parsed``: the column of ``JsonObject.parsed``,
+            a struct of ``object`` and ``_malformed``.
             """
             object_row = object_.row(parsed)
             if not bare or not object_.schema.fields:

@@ -99,8 +99,8 @@ class ProtobufFormat(Format):
 
         Raises ``PlanError`` for columns that do not fit the message, and for a framing without a
         registry. Raises ``ConfigurationError`` without ``ptars``, and if the registry does not know
-        the subject or cannot be asked. The query fails for values that the message cannot have
-        (``_refuse_lost``).
+        the subject or cannot be asked. The query fails for values that the message cannot have:
+        unknown names of an enum, nulls in lists and maps, several fields of a ``oneof``.
         """
         message_fields = self._fields()
         for field in columns:
@@ -276,7 +276,7 @@ def _file_set_of(file: FileDescriptor) -> bytes:
     proto_by_name: dict[str, descriptor_pb2.FileDescriptorProto] = {}
 
     def add_file(file_descriptor: FileDescriptor) -> None:
-        """Add a file to ``proto_by_name``, after its imports."""
+        """Add ``file_descriptor`` to ``proto_by_name``, after its imports."""
         for inner in file_descriptor.dependencies:
             add_file(inner)
         proto = descriptor_pb2.FileDescriptorProto()
@@ -345,7 +345,7 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """
 
     def decode(values: pa.Array) -> pa.Array:
-        """Return the messages as an array of structs of equal length."""
+        """Return ``values``, messages as bytes, as an array of structs of equal length."""
         handler = _message_converter(files, message)
         return pa.concat_arrays(list(_decode_messages(handler, values.cast(pa.binary()))))
 
@@ -354,8 +354,8 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
 
 def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
     """Return the messages ``values``, as bytes, in arrays of structs whose concatenation is in
-    their order. A struct is null where the message is null or cannot be read. ``handler``: as
-    ``_message_converter`` returns it.
+    their order. A struct is null where the message is null or cannot be read. ``handler``: the
+    converter of ``ptars`` for the message.
 
     A batch that fails is halved until the unreadable message is found.
     """
@@ -377,15 +377,15 @@ def _decode_messages(handler: Any, values: pa.Array) -> Sequence[pa.Array]:
 
 def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """Return a function that encodes an array of structs to one of messages in bytes, of the same
-    length. Spark calls it in its workers. It raises ``DataError`` for values that the message
-    cannot have.
+    length. A null struct becomes an empty message. Spark calls it in its workers. It raises
+    ``DataError`` for values that the message cannot have.
 
     ``operator``: the name of the call, for errors. ``files``: a serialized ``FileDescriptorSet``.
     ``message``: the full name of the message.
     """
 
     def encode(rows: pa.Array) -> pa.Array:
-        """Return the structs as an array of messages in bytes."""
+        """Return ``rows``, structs of fields of the message, as an array of messages in bytes."""
         handler = _message_converter(files, message)
         _refuse_lost(operator, _find_descriptor(files, message), rows)
         batch = pa.RecordBatch.from_struct_array(rows)
@@ -429,7 +429,7 @@ def _refuse_lost(operator: str, message: Descriptor, rows: pa.StructArray, path:
 
 def _refuse_lost_field(operator: str, field: FieldDescriptor, column: pa.Array, path: str) -> None:
     """Raise ``DataError`` if a value of one field cannot be written. It is a null in a list or map,
-    or a text that is no name of its enum. Messages within are checked by ``_refuse_lost``.
+    or a text that is no name of its enum. Fields of messages within are checked, too.
 
     ``operator``: the name of the call. ``field``: the field's descriptor. ``column``: its values.
     ``path``: the field's dotted name, for errors.
@@ -474,7 +474,7 @@ def _spark_readable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _signed_type(type_: pa.DataType) -> pa.DataType:
-    """Return a signed type that has all values of an unsigned one: ``int64`` for ``uint32``,
+    """Return a signed type that has all values of ``type_``: ``int64`` for ``uint32``,
     ``decimal(20,0)`` for ``uint64``. Other types stay.
     """
     if pa.types.is_uint64(type_):
@@ -485,7 +485,7 @@ def _signed_type(type_: pa.DataType) -> pa.DataType:
 def _nullable_type(
     type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType] = lambda same: same
 ) -> pa.DataType:
-    """Return the type with everything in it nullable. ``leaf``: a conversion of the plain types
+    """Return ``type_`` with everything in it nullable. ``leaf``: a conversion of the plain types
     within; by default they stay.
     """
     if pa.types.is_list(type_):

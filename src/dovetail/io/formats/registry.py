@@ -37,7 +37,7 @@ class Registered:
     id: int
     """The id of the schema, unique in the registry."""
     version: int
-    """The number of the version within the subject, from 1."""
+    """The version within the subject, from 1."""
     schema: str
     """The text of the schema; JSON unless it is Protobuf's."""
 
@@ -67,7 +67,7 @@ class Registry(ABC):
 
     def refuse(self, problem: str, remedy: str) -> ConfigurationError:
         """Return, not raise, the ``ConfigurationError`` of this registry. ``problem``: the rest of
-        a sentence that begins with the registry's address.
+        a sentence that begins with the registry's address. ``remedy``: what the user can do.
         """
         return ConfigurationError(f"registry {self}", problem, remedy)
 
@@ -86,9 +86,10 @@ class FileRegistry(Registry):
 
     @cached_property
     def _subjects(self) -> Mapping[str, Sequence[Registered]]:
-        """The versions of each subject in the file, in ascending order; read once. Raises
-        ``ConfigurationError`` if the file is unreadable, or if a version lacks one of its four
-        fields.
+        """The versions of each subject in the file, by the subject's name, in ascending order; the
+        file is read once. A schema id that several versions have is listed for each of them. Raises
+        ``ConfigurationError`` if the file is unreadable, or if a version lacks ``subject``,
+        ``version``, ``id`` or ``schema``.
         """
         subjects: dict[str, list[Registered]] = {}
         try:
@@ -105,7 +106,8 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions of a subject in the file by ascending number, at least one.
+        """Return the versions of a subject in the file in ascending order, at least one. A schema
+        id that several versions have occurs as often.
 
         Raises ``ConfigurationError`` for an unknown subject, and for an unreadable file.
         """
@@ -195,8 +197,9 @@ class HttpRegistry(Registry):
         return int(registered["id"])
 
     def _send_request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the decoded JSON, or None on HTTP 404. ``path``: the rest of
-        the URL, behind ``self.url``. ``body``: data to send as JSON, None for nothing.
+        """Send a request and return the decoded JSON, or None on HTTP 404. ``method``: ``GET`` or
+        ``POST``. ``path``: the rest of the URL, behind ``self.url``. ``body``: data to send as
+        JSON, None for nothing.
 
         Raises ``ConfigurationError`` for other statuses of an error, for an answer that is no JSON,
         and if there is no answer.
@@ -251,9 +254,9 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
         this API, too. Any other address is the path of a file with a registry's answer to
         ``GET /schemas``.
     auth : tuple of str or str, optional
-        A user and a password, or a bearer token. A file takes none of them.
+        A user and a password, or a bearer token. Ignored for a file.
     timeout_s : float, default 30.0
-        The limit of a request, in seconds.
+        The limit of a request, in seconds. Ignored for a file.
 
     Returns
     -------
@@ -308,7 +311,9 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
 
 
 def _is_same_schema(schema: str, other: str) -> bool:
-    """Return True if two schemas are equal as JSON, or equal texts if one of them is no JSON."""
+    """Return True if ``schema`` and ``other`` are equal as JSON, or equal texts if one of them is
+    no JSON.
+    """
     try:
         return bool(json.loads(schema) == json.loads(other))
     except ValueError:

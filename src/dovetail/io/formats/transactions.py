@@ -4,7 +4,7 @@
 |---|---|
 | ``op`` | its kind |
 | ``id`` | its transaction |
-| ``total_order`` | its number among the transaction's events |
+| ``total_order`` | its position among the transaction's events, from 1 |
 | ``place`` | its place in the database's log, null where that is unknown |
 
 An update of the key is an event ``d`` of the former key and an event ``c`` of the new one.
@@ -53,10 +53,12 @@ _ROWS_MAX: Final = 1 << 24
 
 
 def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
-    """Return an event's part in its transaction: a struct of ``TRANSACTION_TYPE``, whose fields are
-    null where the envelope has none. Of an id of two numbers, such as ``729:26407824``, the first
-    one is kept.
+    """Return an event's part in its transaction: a struct of ``op``, ``id``, ``total_order`` and
+    ``place`` (``TRANSACTION_TYPE``), whose fields are null where the envelope has none. Of an id of
+    two numbers, such as ``729:26407824``, the first one is kept.
 
+    ``place`` is the event's place in the database's log: ``source.lsn``, else ``source.pos`` * 2^24
+    + ``source.row``. A missing row counts as 0; without ``lsn`` and ``pos`` the place is null.
     ``op``: the kind of the event. ``part_at``: a function that returns the part of the envelope at
     a path of ``TRANSACTION_PATHS``, in its type of ``events.METADATA``.
     """

@@ -64,7 +64,8 @@ class Placeholder:
     def _texts(self) -> list[str]:
         """The distinct forms of the placeholder in a text column, at least one. They are the plain
         text, base64 (standard, URL-safe), hexadecimal digits (lower, upper case), the JSON of an
-        hstore, and the UUID of its MD5. Raises ``ValueError`` as ``octets`` does.
+        hstore, and the UUID of its MD5. Raises ``ValueError`` if the setting has wrong hexadecimal
+        digits.
         """
         octets = self.octets
         text = octets.decode("utf-8", "replace")
@@ -78,8 +79,8 @@ class Placeholder:
         so was not sent. It is null for a null text or null bytes, else never null. Return None if
         ``type_`` cannot have a placeholder.
 
-        ``value``: the value as it is encoded, of the type ``type_``. Raises ``ValueError`` as
-        ``octets`` does.
+        ``value``: the value as it is encoded, of the type ``type_``. Raises ``ValueError`` if the
+        placeholder's setting has wrong hexadecimal digits.
         """
         if isinstance(type_, StringType):
             return value.isin(self._texts)
@@ -105,8 +106,8 @@ class Placeholder:
         return reduce(or_, conditions) if conditions else None
 
     def _has_element(self, array: Column, type_: DataType) -> Column | None:
-        """Return a boolean column, never null: an element of ``array`` was not sent. Return None if
-        elements of the type ``type_`` cannot have a placeholder.
+        """Return a boolean column, never null: an element of ``array`` was not sent. It is false
+        for a null array. Return None if elements of the type ``type_`` cannot have a placeholder.
         """
         if self.is_unsent(F.lit(None).cast(type_), type_) is None:
             return None
@@ -121,8 +122,8 @@ class Placeholder:
 
     def _is_list_of_bytes(self, array: Column, type_: DataType) -> Column | None:
         """Return a boolean column, never null: the elements of ``array`` are the placeholder's
-        bytes, one byte each, as numbers or in base64. Return None if elements of the type ``type_``
-        cannot be such.
+        bytes, one byte each, as numbers, in base64, or as decimals with a scale of their own. It is
+        false for a null array. Return None if elements of the type ``type_`` cannot be such.
         """
         octets = self.octets
         same = []
@@ -150,7 +151,7 @@ def _as_hstore(text: str) -> str:
 
 
 def _unscaled_bytes(text: Column) -> Column:
-    """Return the field ``value`` of a JSON object: the unscaled bytes, in base64, of a decimal with
-    its own scale. It is null for other texts.
+    """Return the field ``value`` of the JSON object ``text``: the unscaled bytes, in base64, of a
+    decimal with its own scale. It is null for other texts.
     """
     return F.get_json_object(text, "$.value")

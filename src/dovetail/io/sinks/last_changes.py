@@ -11,12 +11,13 @@ from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW
 
 
 def last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last change of each key by position, with ``_deleted`` in place of ``_change`` and
-    ``_position``. There is one row per key, in no particular order. A null equals a null. Values of
-    a delete are as the changelog has them.
+    """Return the last change of each key by position, one row per key, in no particular order. The
+    columns are those of ``changes`` in order without ``_change`` and ``_position``, then
+    ``_deleted``, a boolean. A null equals a null. Values of a delete are those of its change.
 
-    ``changes``: a changelog in Arrow; ``keys``: its key columns, at least one. Positions of one key
-    must differ. No changes give an empty table.
+    ``changes``: key, values and others, among them ``_change`` (``upsert`` or ``delete``) and
+    ``_position`` (int64). ``keys``: its key columns, at least one. Positions of one key must
+    differ. No changes give an empty table.
     """
     changes = changes.sort_by(POSITION)
     numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))

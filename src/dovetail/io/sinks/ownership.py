@@ -39,7 +39,7 @@ class Owner:
 
 
 def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:
-    """Return the id of the query whose checkpoint it is, None in a new one; and True if a
+    """Return two facts on the query of a checkpoint: its id, None in a new one; and True if a
     micro-batch of the query is complete, else False. A missing folder counts as a new checkpoint.
     """
     files = files_of(session)
@@ -52,13 +52,17 @@ def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | N
 def relation_to_table(
     title: str, existing: Existing, *, owner: str | None, query: str | None, begun: bool
 ) -> TableRelation:
-    """Return the relation of a query to a table that exists: ``"kept"`` if the query owns the
-    table, else ``"replaced"`` for ``existing="replace"`` and ``"adopted"`` for other values.
+    """Return the relation of a query to a table that exists.
+
+    - ``"kept"``: the query owns the table.
+    - ``"replaced"``: it does not, and its rows are to replace the table's (``existing="replace"``).
+    - ``"adopted"``: it does not, and goes on with the rows that are there. This also stands for
+      ``existing="fail"``, with which the caller must refuse a table with rows.
 
     ``title``: the sink's name in errors. ``owner``: the id of the query that owns the table, None
-    for none. ``query``: the query's id, None before its first start. ``begun``: True if a
-    micro-batch of it is complete. Raises ``TargetError`` if a query that has begun does not own the
-    table, unless ``existing`` is ``"adopt"``.
+    for none. ``query``: the query's id, None before its first start, so that no table is
+    ``"kept"``. ``begun``: True if a micro-batch of it is complete. Raises ``TargetError`` if a
+    query that has begun does not own the table, unless ``existing`` is ``"adopt"``.
     """
     if query is not None and owner == query:
         return "kept"
@@ -84,8 +88,8 @@ def refuse_gone(title: str) -> None:
 
 
 def must_be_empty(existing: Existing, relation: TableRelation) -> bool:
-    """Return True if a table must have no rows when a query begins: the query does not own the
-    table, and ``existing`` is ``"fail"``. ``relation``: as ``relation_to_table`` returns it.
+    """Return True if a table must have no rows when a query begins: ``relation`` is ``"adopted"``,
+    so the query does not own the table, and ``existing`` is ``"fail"``.
     """
     return relation == "adopted" and existing == "fail"
 

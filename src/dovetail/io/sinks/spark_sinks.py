@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from dovetail.base import datasets
 from dovetail.base.columns import quoted
 from dovetail.base.text_cells import changes_text, printable
-from dovetail.base.validation import Path, Positive, Rule, takes, validated
+from dovetail.base.validation import Path, Positive, Rule, accepts_argument_count, validated
 from dovetail.errors import PlanError, TargetError
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
@@ -36,22 +36,24 @@ _OTHERS_PROBLEM = (
     "the folder has the changes of a query with another checkpoint, or of this one before it was "
     "set back, so micro-batches of this one would be lost"
 )
-"""The problem of a folder whose numbers of micro-batches are taken."""
+"""The problem of a folder that has micro-batches of the same ids."""
 _INTERVAL_SETTING = "spark.sql.streaming.fileSink.log.compactInterval"
-"""Spark's setting for the number of micro-batches between two full lists of its files."""
+"""Spark's setting for the count of micro-batches from one full list of its files to the next."""
 
 WriteBatch: TypeAlias = Callable[[DataFrame, int], None]
-"""A function that writes a micro-batch's changes, given the changes and its number."""
+"""A function that writes a micro-batch's changes, given the changes and its id."""
 WriteBatches: TypeAlias = Callable[[Sequence[DataFrame], int], None]
-"""A function that writes the changes of several results, given one frame per result and the number
-of their micro-batch.
+"""A function that writes the changes of several results, given one frame per result and the id of
+their micro-batch.
 """
 ViewName: TypeAlias = Annotated[
     str, Rule("a name of letters, digits and _", re.compile(r"[A-Za-z_]\w*", re.ASCII).fullmatch)
 ]
 BatchFunction: TypeAlias = Annotated[
     Callable[[DataFrame, int], None],
-    Rule("a function of a micro-batch's changes and its number", partial(takes, 2)),
+    Rule(
+        "a function of a micro-batch's changes and its number", partial(accepts_argument_count, 2)
+    ),
 ]
 
 
@@ -71,8 +73,8 @@ class MemorySink:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
         started. ``node``: the result that changes. ``checkpoint``: the query's folder.
 
-        If the checkpoint has begun, the writer is that of ``batches``, because Spark's memory sink
-        cannot go on.
+        If the checkpoint has begun, Spark's memory sink cannot go on. The writer then calls the
+        function of ``batches``, and the table begins anew.
         """
         session = changes.sparkSession
         if files_of(session).has_files(f"{checkpoint}/offsets"):
@@ -81,25 +83,26 @@ class MemorySink:
         return memory.option("queryName", self.name)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It replaces the table by the
-        changes of all micro-batches since this call; a repeated micro-batch counts once. A table
-        without rows is made at once. ``checkpoint`` is not used.
+        """Return a function of a micro-batch's changes and id. It replaces the table by the changes
+        of all micro-batches since this call; a repeated micro-batch counts once. A table without
+        rows is made at once. ``node``: the result that changes. ``checkpoint`` is not used.
         """
         return self.batches_kept_in(session, node, {})
 
     def batches_kept_in(
         self, session: SparkSession, node: Node, written: dict[int, pa.Table]
     ) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It puts the changes into
-        ``written`` and replaces the table by all changes there.
+        """Return a function of a micro-batch's changes and id. It puts the changes into ``written``
+        and replaces the table, a temporary view, by all changes there. ``node``: the result that
+        changes, whose changelog has the table's columns.
 
-        ``written``: the changes by micro-batch; a repeated one replaces its entry. If it is empty,
-        a table without rows is made at once.
+        ``written``: the changes by the micro-batch's id, changed in place; a repeated one replaces
+        its value. If it is empty, a table without rows is made at once.
         """
         schema = changelog_schema(node)
 
         def write(batch: DataFrame, batch_id: int) -> None:
-            """Write one micro-batch's changes."""
+            """Put the changes into ``written`` under ``batch_id``, and replace the table."""
             written[batch_id] = batch.toArrow()
             rows = pa.concat_tables(written.values())
             session.createDataFrame(rows, schema).createOrReplaceTempView(self.name)
@@ -109,8 +112,8 @@ class MemorySink:
         return write
 
     def across_runs(self) -> MemorySink:
-        """Return a sink of the same table that keeps the changes of earlier starts. A query that is
-        started again with it goes on with the table.
+        """Return a sink of the same table that keeps the changes of earlier starts, in this
+        process. A query that is started again with it goes on with the table.
         """
         return _KeptMemorySink(self.name)
 
@@ -124,14 +127,15 @@ class _KeptMemorySink(MemorySink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the table, configured but not
-        started. It is that of ``batches``, whether the checkpoint has begun or not.
+        started. It calls the function of ``batches``, also for a new checkpoint. ``node``: the
+        result that changes. ``checkpoint`` is not used.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number. It replaces the table by the
-        changes of all micro-batches, those of earlier starts with this sink included. A repeated
-        one counts once.
+        """Return a function of a micro-batch's changes and id. It replaces the table by the changes
+        of all micro-batches, those of earlier starts with this sink included. A repeated one counts
+        once. Before the first micro-batch, a table without rows is made at once.
         """
         return self.batches_kept_in(session, node, self.written)
 
@@ -141,10 +145,10 @@ class ParquetSink:
     """Parquet files with every change.
 
     For a query with one result Spark keeps a list of valid files in the folder, by micro-batch. It
-    takes a listed number for a micro-batch that is repeated, and leaves it out. So a new checkpoint
+    takes a listed id for a micro-batch that is repeated, and leaves it out. So a new checkpoint
     cannot go on with another one's folder.
 
-    For a query with several results each micro-batch is a folder, ``_batch=<number>``. It is
+    For a query with several results each micro-batch is a folder, ``_batch=<id>``. It is
     written under a hidden name, then renamed; a repeated one takes its place.
     """
 
@@ -183,8 +187,8 @@ class ParquetSink:
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the folder, configured but not
-        started. Make the folder if it is missing. ``node``: the result that changes.
-        ``checkpoint``: the query's folder.
+        started. Make the folder if it is missing, and fill gaps in Spark's list of files. ``node``:
+        the result that changes. ``checkpoint``: the query's folder.
 
         Raises ``PlanError`` for a column ``_batch``. Raises ``TargetError`` if the folder has
         another query's changes, those of a query with several results, or later micro-batches than
@@ -214,8 +218,9 @@ class ParquetSink:
         return writer.option("path", self.path)
 
     def refuse_others(self, session: SparkSession) -> None:
-        """Raise ``TargetError`` if the folder has the changes of any query. A missing or empty
-        folder passes.
+        """Raise ``TargetError`` if the folder has the changes of any query: Spark's list of files
+        (``_spark_metadata``) or a folder ``_batch=…``. A missing or empty folder passes, and so
+        does one with other files.
         """
         files = files_of(session)
         if files.has_files(f"{self.path}/{_LIST_FOLDER}") or files.has_named(
@@ -224,12 +229,12 @@ class ParquetSink:
             self._refuse(_OTHERS_PROBLEM)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
-        """Add empty entries to Spark's list of files for micro-batches that wrote nothing here.
-        Spark cannot compact a list with gaps. Do nothing if it has no gap.
+        """Add empty files to Spark's list of files for micro-batches that wrote nothing here. Spark
+        cannot compact a list with gaps. Do nothing if it has no gap.
 
         In such a micro-batch the state was repartitioned, or the query did not have this folder
-        yet. ``interval``: the number of micro-batches after which Spark writes the whole list as
-        one file, ``.compact``.
+        yet. ``checkpoint``: the query's folder, whose commits are the micro-batches. ``interval``:
+        Spark writes the whole list as one file, ``.compact``, every ``interval`` micro-batches.
         """
         listed = {*files.numbers(f"{self.path}/{_LIST_FOLDER}")}
         whole = files.numbers(f"{self.path}/{_LIST_FOLDER}", suffix=".compact")
@@ -245,14 +250,15 @@ class ParquetSink:
                 files.put(f"{self.path}/{_LIST_FOLDER}/{name}", "v1")
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function of a micro-batch's changes and number, which writes a folder for each
-        micro-batch. A repeated micro-batch replaces its folder. Make the folder of the sink if it
-        is missing. ``checkpoint``: the query's folder.
+        """Return a function of a micro-batch's changes and id, which writes a folder for each
+        micro-batch, ``_batch=<id>``. A repeated micro-batch replaces its folder. Make the folder of
+        the sink if it is missing. ``node``: the result that changes. ``checkpoint``: the query's
+        folder.
 
         Raises ``PlanError`` for ``retention=`` and for a column ``_batch``. Raises ``TargetError``
         if the folder has another query's changes, those of a query with one result, or later
         micro-batches than this checkpoint. Raises ``ConfigurationError`` if the folder cannot be
-        made. The function raises ``TargetError`` as ``_write`` does.
+        made. The function raises ``TargetError`` if files cannot be renamed.
         """
         if self.retention_ms is not None:
             raise PlanError(
@@ -274,8 +280,8 @@ class ParquetSink:
         return partial(self._write, node)
 
     def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch of ``node`` to its folder, in place of a former attempt. Raises
-        ``TargetError`` if the written files cannot be renamed into place.
+        """Write micro-batch ``batch_id`` of ``node`` to its folder ``_batch=<id>``, in place of a
+        former attempt. Raises ``TargetError`` if the written files cannot be renamed into place.
         """
         batch = _with_key_metadata(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH_COLUMN, batch_id):
@@ -287,8 +293,8 @@ class ParquetSink:
             )
 
     def _refuse_name(self, node: Node) -> None:
-        """Raise ``PlanError`` if a key or value column has the name ``_batch``, in any case.
-        Readers of the folder would have the number of a micro-batch in its place.
+        """Raise ``PlanError`` if a key or value column of ``node`` has the name ``_batch``, in any
+        case. Readers of the folder would have the id of a micro-batch in its place.
         """
         for name in (*node.key.names, *node.values.names):
             if name.lower() == _BATCH_COLUMN:
@@ -300,12 +306,12 @@ class ParquetSink:
                 )
 
     def _refuse_ahead(self, files: Files, checkpoint: str, numbers: Sequence[int]) -> None:
-        """Raise ``TargetError`` if one of ``numbers`` is larger than that of the last micro-batch
+        """Raise ``TargetError`` if one of ``numbers`` is larger than the id of the last micro-batch
         that the checkpoint has planned.
 
-        ``numbers``: the micro-batches in the folder, perhaps none. The checkpoint must have begun.
-        If it was made by an upgrade, or set back, its next micro-batches would have numbers that
-        are taken.
+        ``files``: the session's file systems. ``checkpoint``: the query's folder. ``numbers``: ids
+        of micro-batches in the sink's folder, perhaps none. The checkpoint must have begun. If it
+        was made by an upgrade, or set back, its next micro-batches would have ids that are taken.
         """
         planned = max(files.numbers(f"{checkpoint}/offsets"))
         if max(numbers, default=-1) > planned:
@@ -340,20 +346,22 @@ class ConsoleSink:
     title: ClassVar[str] = "to_console()"
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
-        """Return Spark's writer that prints the query's ``changes``, configured but not started.
-        ``node``: the result that changes. ``checkpoint`` is not used.
+        """Return Spark's writer that prints the first of the query's ``changes`` in each
+        micro-batch, configured but not started. ``node``: the result that changes. ``checkpoint``
+        is not used.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that prints a micro-batch, given its changes and its number. For a
+        """Return a function that prints a micro-batch, given its changes and its id. For a
         micro-batch without changes it prints nothing. For others it prints their count, the first
-        ``rows`` of them as a text table, and a line that says if some are left out.
+        ``rows`` of them as a text table, and a line that says if some are left out. ``node``: the
+        result that changes, whose name is printed.
         """
         title, most = printable(node.name), self.rows
 
         def write(batch: DataFrame, batch_id: int) -> None:
-            """Print one micro-batch's changes."""
+            """Print one micro-batch's changes. Spark stores them meanwhile."""
             stored_changes = keep(batch)  # limit() alone would run only a part of the stages
             try:
                 count = stored_changes.count()
@@ -373,7 +381,7 @@ class FunctionSink:
     """A function that is called with each micro-batch's changes."""
 
     function: BatchFunction
-    """The function of a micro-batch's changes and its number."""
+    """The function of a micro-batch's changes and its id."""
 
     @property
     def title(self) -> str:
@@ -389,7 +397,7 @@ class FunctionSink:
         return batch_writer(changes, self.function)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the user's function of a micro-batch's changes and number, unchanged. The
+        """Return the user's function of a micro-batch's changes and id, unchanged. The
         arguments are not used.
         """
         return self.function

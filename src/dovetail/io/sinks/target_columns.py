@@ -14,7 +14,7 @@ _CHAR_TYPE = re.compile(r"\bchar\(")
 """A type whose texts are filled with blanks, so that a row is no longer what the query has."""
 
 
-def refuse_columns(
+def find_missing_columns(
     title: str,
     present: StructType,
     wanted: StructType,
@@ -24,7 +24,7 @@ def refuse_columns(
 ) -> list[StructField]:
     """Return the columns of ``wanted``, the query's, that a table with the columns ``present``
     lacks, in order. Raises ``TargetError`` if the two differ in names or types in any other way, or
-    the table has a ``char`` column.
+    the table has a ``char`` column. A struct that lacks a field is another type.
 
     ``title``: the sink's name in errors. ``evolve``: False to raise for missing columns, too, so
     that the result is empty. ``case_counts``: True for a table in which ``ID`` and ``id`` are two

@@ -24,7 +24,7 @@ from dovetail.plan.changelog_source import expression_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
 POSITION = "_commit_position"
-"""The column with the position of a change: twice the commit's number, and one more for an added
+"""The column with the position of a change: twice the commit's version, and one more for an added
 row.
 """
 KIND, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
@@ -35,7 +35,7 @@ _ROW_TIME, _NEXT_TIME = "_row_time", "_next_time"
 HELD_BYTES_MAX = 256 << 20
 """The bytes of an input partition that are held in memory; more are split into files."""
 _PARTS = 64
-"""The number of files for an input partition over ``HELD_BYTES_MAX``. They are netted one by one.
+"""The count of files for an input partition over ``HELD_BYTES_MAX``. They are netted one by one.
 """
 
 
@@ -50,20 +50,22 @@ def changes_of(
     partitions: int | None = None,
 ) -> DataFrame:
     """Return the rows of a change data feed as changes. ``rows``: the table's columns and those of
-    a feed (``KIND``, ``COMMIT_VERSION``, ``COMMIT_TIME``). ``operator``: the table in errors.
+    a feed: ``_change_type``, ``_commit_version``, ``_commit_timestamp``. ``operator``: the table in
+    errors.
 
     Columns of the result: the table's, or ``keys`` and ``columns``; then ``_deleted``,
-    ``_timestamp`` and ``_commit_position``. The position orders commits, and within a commit
-    removed rows before added ones.
+    ``_timestamp`` and ``_commit_position``. The position is twice the commit's version, and one
+    more for an added row. So it orders commits, and within a commit removed rows before added ones.
+    Several rows of a key with one position have no order.
 
-    ``timestamp``: the time of an added row, by default the commit's; a column named here is dropped
-    unless ``columns`` names it. A removed row has the commit's time, or its own if that is later.
-    Where an update changes the key, the former row has the time of the new one.
+    ``timestamp``: the time of an added row, by default the commit's. A column named here is dropped
+    from the result, unless ``columns`` names it. A removed row has the commit's time, or its own if
+    that is later. Where an update changes the key, the former row has the time of the new one.
 
     ``key_updates``: False if no update changes a key; former rows of updates are then left out.
-    ``partitions``: the number of tasks that net each key's changes of a commit, so that rows that
-    change nothing are left out (``laws.netting``). None, for a table that cannot lose rows, nets
-    nothing.
+    Leave it True if that is not known. ``partitions``: how many tasks net each key's changes of a
+    commit, so that rows that change nothing are left out (``laws.netting``). None, for a table that
+    cannot lose rows, nets nothing.
 
     Raises ``PlanError`` for unknown columns, for one named twice in ``columns``, and for a key as
     ``timestamp``. Also for an expression that is random or no timestamp.
@@ -119,12 +121,18 @@ def changes_of(
 def _net_partition(
     batches: Iterator[pa.RecordBatch], keys: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an input partition, ``batches``, without those that change nothing, and
-    without the last column. ``keys``: the indices of the key columns.
+    """Yield the rows of an input partition, ``batches``, without those that change nothing within a
+    commit, and without the last column. ``keys``: the indices of the key columns. No batches yield
+    nothing.
+
+    A removed row is dropped if its commit adds a row of its key. An added row is dropped if its
+    commit adds no other row of the key and removes just one that is equal, ``_row_time`` included.
 
     The partition has all rows of its keys. Rows end with ``_deleted``, ``_timestamp``,
-    ``_commit_position`` and ``_row_time``. A partition of more than ``HELD_BYTES_MAX`` is split
-    into files by key, and these are netted one by one.
+    ``_commit_position`` and ``_row_time``, the row's own time or null. They keep their order. But a
+    partition of more than 256 MiB (``HELD_BYTES_MAX``) is split into 64 temporary files by key.
+    Each file is read as a whole and netted on its own. Then only the rows of a file keep their
+    order.
     """
     pending_batches: list[pa.RecordBatch] = []
     size = 0
@@ -151,6 +159,7 @@ class _SpooledRows:
     """
 
     def __init__(self, files: ExitStack, schema: pa.Schema) -> None:
+        """Open the temporary file for rows of ``schema``. ``files`` closes it."""
         self._file = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 -- the stack's
         self._writer = pa.ipc.new_stream(self._file, schema)
 
@@ -171,7 +180,8 @@ def _split_by_key(
     batches: Sequence[pa.RecordBatch], keys: Sequence[int], parts: Sequence[_SpooledRows]
 ) -> None:
     """Append each row of ``batches`` to one of ``parts``, chosen by the hash of its key. Rows keep
-    their order within a part. ``keys``: the indices of the key columns.
+    their order within a part, and all rows of a key are in one. ``keys``: the indices of the key
+    columns. No batches append nothing.
     """
     if not batches:
         return
@@ -188,8 +198,13 @@ def _net_changes(
     """Yield the rows of ``batches`` that remain after netting the changes of each key and commit,
     in their order, without the last column. No batches yield nothing.
 
-    ``keys``: the indices of the key columns. Rows end as those of ``_net_partition`` do. The
-    batches must have all rows of their keys.
+    A removed row is dropped if its commit adds a row of its key. An added row is dropped if its
+    commit adds no other row of the key and removes just one that is equal, ``_row_time`` included.
+
+    ``keys``: the indices of the key columns. Rows end with ``_deleted``, ``_timestamp``,
+    ``_commit_position`` (twice the commit's version, and one more for an added row) and
+    ``_row_time``. The last is the time that ``timestamp=`` gives the row, null if it is not given.
+    The batches must have all rows of their keys.
     """
     if not batches:
         return
@@ -211,8 +226,9 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
     of an update, the time is that of its new row, which Delta writes right behind it. For all other
     rows, and where no such row follows, it is null.
 
-    ``batches``: structs of a row's kind, commit version and time in microseconds. Nothing is
-    yielded for an empty batch.
+    ``batches``: structs of three fields in this order: the row's kind (a text: ``insert``,
+    ``delete``, ``update_preimage`` or ``update_postimage``), commit version, and time in
+    microseconds. Nothing is yielded for an empty batch.
     """
     before: pa.Array | None = None
     for batch in filter(len, batches):
@@ -224,8 +240,13 @@ def _times_of_next(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _times_of_batch(rows: pa.Array, following: pa.Array) -> pa.Array:
-    """Return the times of ``_times_of_next`` for the batch ``rows``, one per row. ``following``:
-    the next batch, of which the first row counts; empty after the last.
+    """Return int64 times in microseconds, one per row of the batch ``rows``. They are null but for
+    the former row of an update (kind ``update_preimage``). That has the time of the row right
+    behind it, if it is an ``update_postimage`` of the same commit version.
+
+    ``rows``: structs of three fields in this order: kind (a text), commit version, and time in
+    microseconds. ``following``: the next batch with rows, of which the first row counts; empty
+    after the last.
     """
     kind, version, time_us = pa.concat_arrays([rows, following[:1]]).flatten()
     pair = pc.and_(

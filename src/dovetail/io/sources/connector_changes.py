@@ -13,7 +13,7 @@ from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.sources.change_feed import COMMIT_VERSION, KIND, changes_of
 from dovetail.plan.types.expressions import text_of
 from dovetail.platform.sessions import cores
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 
 _METADATA = "_metadata"
 """The column in which connectors identify rows."""
@@ -45,13 +45,14 @@ class ConnectorChanges:
     ) -> tuple[DataFrame, str | None]:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None.
 
-        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
-        ``columns``: the value columns, None for all.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted`` (boolean),
+        ``_timestamp`` and ``_commit_position`` (long), which orders the changes. ``timestamp``: the
+        time of an added row, None for the commit's. A column named by it is dropped unless
+        ``columns`` names it. ``columns``: the value columns, None for all.
 
-        Raises ``ConfigurationError`` for a Spark without the call, and for a table whose connector
-        has no changes. Raises ``PlanError`` if its versions are no numbers, for unknown columns,
-        and for a key as ``timestamp``.
+        Raises ``ConfigurationError`` for a Spark before 4.2, whose readers have no method
+        ``changes``, and for a table whose connector has no changes. Raises ``PlanError`` if its
+        versions are no integers, for unknown columns, and for a key as ``timestamp``.
         """
         rows = self._rows()
         changes = changes_of(
@@ -66,11 +67,14 @@ class ConnectorChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _rows(self) -> DataFrame:
-        """Return the rows that come and go, in the columns of a change data feed. An update is a
-        delete and an insert; the connector's column of row ids is dropped.
+        """Return the rows that come and go: the table's columns, ``_change_type`` (``delete`` or
+        ``insert``), ``_commit_version`` (long) and ``_commit_timestamp``. The two rows of an
+        update, before and after it, are here a ``delete`` and an ``insert``. The connector's column
+        of row ids, ``_metadata``, is dropped.
 
-        Raises ``ConfigurationError`` for a Spark without the call, and for a table that cannot be
-        read so. Raises ``PlanError`` if the connector's versions are no numbers.
+        Raises ``ConfigurationError`` for a Spark before 4.2, whose readers have no method
+        ``changes``, and for a table that cannot be read so. Raises ``PlanError`` if the connector's
+        versions are no integers.
         """
         operator = f"table {self.label}"
         reader = self.session.readStream if self.streaming else self.session.read
@@ -82,7 +86,7 @@ class ConnectorChanges:
             )
         options = {"startingVersion": str(self.version), **self.options}
         asked = f"the changes of table={self.table!r} from version={self.version} on"
-        with refused(operator, f"{asked} cannot be read", _TABLE_REMEDY):
+        with convert_spark_errors(operator, f"{asked} cannot be read", _TABLE_REMEDY):
             rows: DataFrame = reader.options(**options).changes(self.table)
             version = rows.schema[COMMIT_VERSION].dataType
         if not isinstance(version, IntegralType):

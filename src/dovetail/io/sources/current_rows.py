@@ -13,7 +13,7 @@ from dovetail.base.validation import ColumnNames, Path, validated
 from dovetail.errors import PlanError
 from dovetail.io.sinks.spark_sinks import KEY_METADATA
 from dovetail.plan.types.checks import split_key_and_values
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 
 _READER = "read_current"
 _FOLDER_REMEDY = "Give the folder that to_parquet has written"
@@ -86,7 +86,7 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     <BLANKLINE>
     """
     problem = f"path={str(path)!r} cannot be read"
-    with refused(_READER, problem, _ONE_TYPE):
+    with convert_spark_errors(_READER, problem, _ONE_TYPE):
         # By default Spark takes the columns of one file for those of all.
         changes = spark.read.option("mergeSchema", "true").parquet(str(path))
     missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in changes.columns]

@@ -13,7 +13,7 @@ from dovetail.io.sources.change_feed import COMMIT_TIME, COMMIT_VERSION, KIND, c
 from dovetail.plan.types.expressions import text_of
 from dovetail.platform import delta_tables
 from dovetail.platform.sessions import cores
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 
 _TABLE_REMEDY = "Give the path of a Delta table in path=, or its name in the catalog in table="
 
@@ -38,8 +38,9 @@ class DeltaChanges:
 
     @staticmethod
     def locate_table(session: SparkSession, path: object, table: str | None) -> tuple[str, str]:
-        """Return (path, short name) of a table. The name is the last part of the path or of the
-        catalog's name, without backticks.
+        """Return (path, short name) of a table. The path is absolute, with its scheme, such as
+        ``file:/data/t``. The name is the last part of the path or of the catalog's name, without
+        backticks.
 
         ``path``: the table's folder, used if ``table`` is None. ``table``: the name in a catalog.
         Raises ``ConfigurationError`` for a catalog's table that cannot be found, and for a path
@@ -48,7 +49,7 @@ class DeltaChanges:
         if table is None:
             table_path = delta_tables.path_of(session, "from_delta", "path=", str(path))
             return table_path, table_path.rstrip("/").rsplit("/", 1)[-1]
-        with refused("from_delta", f"table={table!r} cannot be read", _TABLE_REMEDY):
+        with convert_spark_errors("from_delta", f"table={table!r} cannot be read", _TABLE_REMEDY):
             return delta_tables.location(session, table), table.rsplit(".", 1)[-1].strip("`")
 
     def frame(
@@ -57,15 +58,18 @@ class DeltaChanges:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None. They are
         the change data feed or, for a batch without a version, the present content.
 
-        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
-        ``columns``: the value columns, None for all.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted`` (boolean),
+        ``_timestamp`` and ``_commit_position`` (long), which orders the changes. ``timestamp``: the
+        time of an added row, None for the commit's. A column named by it is dropped unless
+        ``columns`` names it. ``columns``: the value columns, None for all.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or whose feed is not enabled.
         Raises ``PlanError`` for unknown columns, and for a key as ``timestamp``.
         """
-        table = delta_tables.named(self.path)
-        with refused(f"table {self.label}", f"path={self.path!r} cannot be read", _TABLE_REMEDY):
+        table = delta_tables.sql_name(self.path)
+        with convert_spark_errors(
+            f"table {self.label}", f"path={self.path!r} cannot be read", _TABLE_REMEDY
+        ):
             if self.streaming or self.version is not None:
                 rows, nets = self._change_feed(table)
             else:
@@ -83,7 +87,8 @@ class DeltaChanges:
         return changes, None if timestamp is None else text_of(self, timestamp, lambda: rows)
 
     def _change_feed(self, table: str) -> tuple[DataFrame, bool]:
-        """Return the change data feed, and whether the table can lose rows: False only if its
+        """Return the change data feed: the table's columns, ``_change_type``, ``_commit_version``
+        and ``_commit_timestamp``. Also return True if rows can leave the table: False only if its
         properties say that it is append-only. ``table``: its name in SQL.
 
         Raises ``ConfigurationError`` if the feed is not enabled; Spark's errors pass.
@@ -104,9 +109,9 @@ class DeltaChanges:
         return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
 
     def _present_rows(self, table: str) -> DataFrame:
-        """Return the rows of the present version with the columns of a change data feed, as if its
-        commit had inserted them all. ``table``: its name in SQL. The version is fixed now; Spark's
-        errors pass.
+        """Return the rows of the present version, then ``_change_type`` (``insert``),
+        ``_commit_version`` and ``_commit_timestamp``, as if its commit had inserted them all.
+        ``table``: its name in SQL. The version is fixed now; Spark's errors pass.
         """
         history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
         ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()

@@ -61,7 +61,7 @@ _FEED_COLUMNS = StructType(
 
 
 ColumnRange: TypeAlias = "tuple[int, int | str, int | str]"
-"""The number of a column, and its least and its greatest value."""
+"""The field id of a column, and its least and its greatest value."""
 
 
 class FeedOffset(TypedDict):
@@ -95,7 +95,7 @@ class FeedRequest:
     """The id of the snapshot at which a batch read ends, inclusive; None for the present one. A
     stream ignores it.
     """
-    near: Sequence[ColumnRange] = ()
+    content_ranges: Sequence[ColumnRange] = ()
     """Ranges, both ends inclusive, outside of which rows of the content may be left out. Empty to
     read all. Changes are not restricted.
     """
@@ -138,13 +138,15 @@ class IcebergChanges:
     ) -> tuple[DataFrame, str | None]:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None.
 
-        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted``, ``_timestamp`` and
-        ``_commit_position``. ``timestamp``: the time of an added row, None for the commit's.
-        ``columns``: the value columns, None for all.
+        Columns: the table's, or ``keys`` and ``columns``; then ``_deleted`` (boolean),
+        ``_timestamp`` and ``_commit_position`` (long), which orders the changes. ``timestamp``: the
+        time of an added row, None for the commit's. A column named by it is dropped unless
+        ``columns`` names it. ``columns``: the value columns, None for all. Nothing is read yet but
+        metadata.
 
-        Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
-        Raises ``PlanError`` for an unknown snapshot, a type that Spark lacks, unknown columns, and
-        a key as ``timestamp``.
+        Raises ``ConfigurationError`` for a table that cannot be read, or of Iceberg's format
+        version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot, a
+        type that Spark lacks, unknown columns, and a key as ``timestamp``.
         """
         rows = self._rows(keys, timestamp, columns)
         changes = changes_of(
@@ -161,12 +163,14 @@ class IcebergChanges:
     def _rows(
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> DataFrame:
-        """Return the feed of the table (see ``feed_frame``) with the columns that are needed:
-        ``keys``, ``columns`` and ``timestamp``. All columns are read if ``columns`` is None or
-        ``timestamp`` is an expression. Unknown names are left out.
+        """Return a frame of the table's added and removed rows with the columns that are needed:
+        ``keys``, ``columns`` and ``timestamp``, then the kind, version and time of the change. All
+        columns are read if ``columns`` is None or ``timestamp`` is an expression. Unknown names are
+        left out.
 
-        Raises ``ConfigurationError`` for a table that cannot be read or has no numbered commits.
-        Raises ``PlanError`` for an unknown snapshot and for a type that Spark lacks.
+        Raises ``ConfigurationError`` for a table that cannot be read, or of Iceberg's format
+        version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot and
+        for a type that Spark lacks.
         """
         operator = f"table {self.label}"
         table = self.address.open(operator)
@@ -188,9 +192,13 @@ class IcebergChanges:
         return feed_frame(self.session, request, streaming=self.streaming)
 
     def _start(self, operator: str, table: Table) -> FeedOffset:
-        """Return the offset at which a query begins: before the content, or at the parent of the
-        first snapshot whose changes are read. ``operator``: the table in errors. Raises
-        ``PlanError`` for a snapshot that is unknown or has expired; its parent is not checked.
+        """Return the offset at which a query begins, a dict of ``snapshot`` and ``content``.
+        Without ``snapshot=`` it is before the content: None and True, also for a table without
+        snapshots. With it, it is the id of that snapshot's parent, None for the table's first one,
+        and False.
+
+        ``operator``: the table in errors. Raises ``PlanError`` for a snapshot that is unknown or
+        has expired; its parent is not checked.
         """
         if self.snapshot is None:
             return {"snapshot": None, "content": True}
@@ -205,8 +213,9 @@ class IcebergChanges:
 
 
 def feed_frame(session: SparkSession, request: FeedRequest, *, streaming: bool) -> DataFrame:
-    """Return a frame of the rows that ``request`` asks for: its columns, all nullable, then kind,
-    version and time of the change. A kind is ``insert`` or ``delete``.
+    """Return a frame of the rows that ``request`` asks for: its columns, all nullable, then
+    ``_change_type``, ``_commit_version`` (long) and ``_commit_timestamp``. A change type is
+    ``insert`` or ``delete``.
 
     ``streaming``: True for a streaming frame. Nothing is read yet. Raises ``PlanError`` for a
     column of a type that Spark lacks.
@@ -230,13 +239,13 @@ class IcebergSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, up to the request's ``end``. ``schema``: the columns of the
-        frame.
+        frame, those of the request and then those of the feed.
         """
         return IcebergBatchReader(self._request, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's
         """Return the reader of a stream, whose micro-batches end at snapshots. ``schema``: the
-        columns of the frame.
+        columns of the frame, those of the request and then those of the feed.
         """
         return IcebergStreamReader(self._request, schema)
 
@@ -270,9 +279,9 @@ class IcebergBatchReader(DataSourceReader):
         return plan.tasks(self.request.start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task as Arrow batches. ``partition``: a ``FileTask``, or Spark's
-        own partition if there are no tasks, which has no rows. Raises ``DataError`` for a delete
-        file that cannot be read.
+        """Yield the rows of one task as Arrow batches in the columns of the frame: added and
+        removed rows of its files. ``partition``: a ``FileTask``, or Spark's own partition if there
+        are no tasks, which has no rows. Raises ``DataError`` for a delete file that cannot be read.
         """
         return _read_task(partition, self.columns)
 
@@ -285,6 +294,7 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, request: FeedRequest, columns: StructType) -> None:
+        """Keep the arguments. Nothing is read yet."""
         self.request = request
         self.columns = columns
         self._last: FeedOffset | None = None
@@ -303,11 +313,13 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
-        """Return the offset at which a new query begins: the request's ``start``."""
+        """Return the offset at which a new query begins, the request's ``start``: a new dict of
+        ``snapshot`` and ``content``.
+        """
         return dict(self.request.start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
-        """Return the limit of a micro-batch: a number of snapshots, which Spark calls files, or no
+        """Return the limit of a micro-batch: a count of snapshots, which Spark calls files, or no
         limit if the request has none.
         """
         most = self.request.snapshots_max
@@ -323,11 +335,12 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return the offset, inclusive, at which the micro-batch after the offset ``start`` ends;
-        ``start`` itself if there is nothing new.
+        ``start`` itself if there is nothing new. An offset is a dict of ``snapshot``, an id or
+        None, and ``content``, true before the whole content is read.
 
         ``limit``: the most snapshots of the micro-batch, or no limit. Raises ``ConfigurationError``
-        if the table cannot be read. With a limit, raises ``TargetError`` as ``limited_offset``
-        does.
+        if the table cannot be read. With a limit, raises ``TargetError`` if a snapshot has expired,
+        or if ``start`` does not precede the table's present snapshot.
         """
         begin = cast(FeedOffset, start)
         end = self._planner.latest_offset(begin) if self._last is None else self._last
@@ -337,14 +350,15 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks that read the changes after the offset ``start`` up to the offset
         ``end``, inclusive, each a group of files. The list is empty if nothing changed. Raises
-        ``ConfigurationError`` and ``TargetError`` as ``_ChangePlanner.tasks`` does.
+        ``ConfigurationError`` if the table cannot be read, or a column has another type. Raises
+        ``TargetError`` if a snapshot has expired, or if ``start`` does not precede ``end``.
         """
         return self._planner.tasks(cast(FeedOffset, start), cast(FeedOffset, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task as Arrow batches. ``partition``: a ``FileTask``, or Spark's
-        own partition if there are no tasks, which has no rows. Raises ``DataError`` for a delete
-        file that cannot be read.
+        """Yield the rows of one task as Arrow batches in the columns of the frame: added and
+        removed rows of its files. ``partition``: a ``FileTask``, or Spark's own partition if there
+        are no tasks, which has no rows. Raises ``DataError`` for a delete file that cannot be read.
         """
         return _read_task(partition, self.columns)
 
@@ -362,8 +376,8 @@ class CommittedChange:
 
     @property
     def size(self) -> int:
-        """The bytes that count when files are grouped into tasks: those of the file, and a fixed
-        number for opening it.
+        """The bytes that count when files are grouped into tasks: those of the data file, and 4 MiB
+        for opening it.
         """
         return _OPEN_BYTES + int(self.change.file.file_size_in_bytes)
 
@@ -382,6 +396,7 @@ class _ChangePlanner:
     """The driver's view of a table: its snapshots, and the files that differ between them."""
 
     def __init__(self, request: FeedRequest) -> None:
+        """Open the table of ``request``. Raises ``ConfigurationError`` if it cannot be read."""
         from dovetail.iceberg.live_files import ManifestReader
 
         self._request = request
@@ -391,8 +406,9 @@ class _ChangePlanner:
         """True until the first refresh, as the table has just been opened."""
 
     def latest_offset(self, start: FeedOffset) -> FeedOffset:
-        """Return the offset of the snapshot that the table has now; ``start`` if it has none.
-        Raises ``ConfigurationError`` if the catalog cannot be asked.
+        """Return the offset of the snapshot that the table has now; ``start`` if it has none. An
+        offset is a dict of ``snapshot``, an id or None, and ``content``, true before the whole
+        content is read: here False. Raises ``ConfigurationError`` if the catalog cannot be asked.
         """
         self._refresh()
         snapshot = self._table.current_snapshot()
@@ -403,7 +419,8 @@ class _ChangePlanner:
     ) -> FeedOffset:
         """Return the offset ``end`` or, if it comes first, the one ``snapshots_max`` snapshots
         after ``start``. If ``start`` is before the content, or ``snapshots_max`` is None, the
-        result is ``end``.
+        result is ``end``. An offset is a dict of ``snapshot`` and ``content``: the id of the last
+        snapshot that was read (or None), and True before the whole content is read.
 
         ``snapshots_max``: at least 1, None for no limit. With a limit, raises ``TargetError`` if a
         snapshot has expired, or if ``start`` does not precede ``end``.
@@ -414,9 +431,10 @@ class _ChangePlanner:
         return {"snapshot": line[-1].snapshot_id, "content": False} if line else start
 
     def tasks(self, start: FeedOffset, end: FeedOffset) -> list[FileTask]:
-        """Return the tasks that read the rows after the offset ``start`` up to ``end``, inclusive.
-        They are all rows of the content if ``start`` is before it. If the two offsets are equal, or
-        nothing changed, the list is empty.
+        """Return the tasks that read the rows after the offset ``start`` up to ``end``, inclusive,
+        each a group of files in commit order. They are all rows of the content of the snapshot
+        ``end`` if ``start["content"]`` is true. If the two offsets are equal, or nothing changed,
+        the list is empty.
 
         Raises ``ConfigurationError`` if the table cannot be read, or if a column has another type
         than when the query was built. Raises ``TargetError`` if a snapshot has expired, or if
@@ -438,8 +456,9 @@ class _ChangePlanner:
         return [FileTask(reader, group) for group in _task_groups(changes)]
 
     def _refresh(self) -> None:
-        """Read the table's metadata anew from the catalog. The first call does nothing, because the
-        table has just been opened. Raises ``ConfigurationError`` if the catalog cannot be asked.
+        """Read the table's metadata anew from the catalog, into this planner. The first call does
+        nothing, because the table has just been opened. Raises ``ConfigurationError`` if the
+        catalog cannot be asked.
         """
         if not self._is_fresh:
             self._table = self._request.address.open(self._request.operator, self._table)
@@ -448,7 +467,8 @@ class _ChangePlanner:
 
     def _snapshots_between(self, start: FeedOffset, end: FeedOffset) -> list[Snapshot]:
         """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
-        first. ``end`` must have a snapshot.
+        first; none if both have the same snapshot. If ``start`` has no snapshot, they are all from
+        the table's first one. ``end`` must have a snapshot.
 
         Raises ``TargetError`` if one has expired, ``start`` included, or if ``start`` does not
         precede ``end``.
@@ -461,8 +481,8 @@ class _ChangePlanner:
 
     def _content_files(self, end: FeedOffset) -> Iterator[CommittedChange]:
         """Yield all data files of the snapshot at ``end``, each with its delete files, as files
-        that this snapshot adds. With ranges in ``request.near``, files that have no row in them may
-        be left out. Raises ``TargetError`` if the snapshot has expired.
+        that this snapshot adds. With ``content_ranges`` in the request, files that have no row in
+        them may be left out. Raises ``TargetError`` if the snapshot has expired.
         """
         snapshot = self._table.snapshot_by_id(end["snapshot"] or 0)
         if snapshot is None:
@@ -471,15 +491,17 @@ class _ChangePlanner:
                 f"snapshot {end['snapshot']}, with whose content the query begins, has expired",
                 "Read the table into a new checkpoint, which begins with its present content",
             )
-        if self._request.near:
-            files = self._manifests.live_files_near(snapshot, self._range_condition())
+        if self._request.content_ranges:
+            files = self._manifests.live_files_matching(snapshot, self._range_condition())
         else:
             files = self._manifests.live_files(snapshot)
         yield from self._committed_changes(snapshot, {}, files)
 
     def _range_condition(self) -> BooleanExpression:
-        """Return the ranges of ``request.near`` as one condition on the table's present columns;
-        always true without ranges. A column that the table has dropped is left out.
+        """Return one condition on the table's present columns, by which files without wanted rows
+        are skipped: each column lies in all its ranges of ``request.content_ranges``, both ends
+        inclusive. It is always true without ranges. A column that the table has dropped is left
+        out.
         """
         from pyiceberg.expressions import (
             AlwaysTrue,
@@ -490,7 +512,7 @@ class _ChangePlanner:
 
         schema = self._table.schema()
         conditions: list[BooleanExpression] = []
-        for id_, least, greatest in self._request.near:
+        for id_, least, greatest in self._request.content_ranges:
             name = schema.find_column_name(id_)
             if name is not None:
                 conditions += [GreaterThanOrEqual(name, least), LessThanOrEqual(name, greatest)]
@@ -499,7 +521,8 @@ class _ChangePlanner:
     def _changed_files(self, start: FeedOffset, end: FeedOffset) -> Iterator[CommittedChange]:
         """Yield the files that each snapshot after ``start`` up to ``end``, inclusive, adds,
         removes, or changes by delete files. The oldest snapshot comes first. Snapshots that only
-        rewrite files yield none. Raises ``TargetError`` as ``_snapshots_between`` does.
+        rewrite files yield none. Raises ``TargetError`` if a snapshot has expired, ``start``
+        included, or if ``start`` does not precede ``end``.
         """
         from dovetail.iceberg.lineage import changes_rows
 
@@ -514,8 +537,8 @@ class _ChangePlanner:
     def _committed_changes(
         self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Iterator[CommittedChange]:
-        """Yield the files that differ between ``before`` and ``after``, with the number and the
-        time of ``snapshot``, which made the difference.
+        """Yield the files that differ between ``before`` and ``after``, with the sequence number
+        and the commit time of ``snapshot``, which made the difference. Equal files yield nothing.
 
         ``before``, ``after``: the live data files by path, each with its delete files.
         """
@@ -527,8 +550,8 @@ class _ChangePlanner:
 
 
 def _task_groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedChange]]:
-    """Yield the changes in order, in groups whose sizes add up to at most ``_TASK_BYTES``; a larger
-    file is a group of its own. No changes yield nothing.
+    """Yield the changes in order, in groups whose sizes add up to at most 128 MiB
+    (``_TASK_BYTES``); a larger file is a group of its own. No changes yield nothing.
     """
     group: list[CommittedChange] = []
     size = 0
@@ -543,9 +566,9 @@ def _task_groups(changes: Sequence[CommittedChange]) -> Iterator[list[CommittedC
 
 
 def _read_task(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task's files as Arrow batches: the columns of the request, then kind,
-    version and time. A partition that is no ``FileTask`` yields nothing; Spark makes one up where
-    there are no tasks.
+    """Yield the rows of a task's files as Arrow batches: the columns of the request, then
+    ``_change_type`` (``insert`` or ``delete``), ``_commit_version`` and ``_commit_timestamp``. A
+    partition that is no ``FileTask`` yields nothing; Spark makes one up where there are no tasks.
 
     ``columns``: the columns of the frame. Raises ``DataError`` for a delete file that cannot be
     read.

@@ -25,7 +25,7 @@ from dovetail.io.formats.plain import FormatContext, Part, ReadFormat, WriteForm
 from dovetail.io.sources.records import MALFORMED, TIMESTAMP_HEADER, RecordFrame
 from dovetail.plan.types.checks import known_field
 from dovetail.plan.types.expressions import field_of
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -126,7 +126,8 @@ def read_topic(
         gives one column, ``value``.
     starting : str, default "earliest"
         The first offsets: ``"earliest"``, ``"latest"``, or offsets in JSON as Spark writes
-        them. A query that restarts goes on from its checkpoint instead.
+        them. A query that restarts goes on from its checkpoint instead. Spark refuses
+        ``"latest"`` with ``streaming=False``, when the frame is read.
     max_per_trigger : int, optional
         The largest number of records in a micro-batch, over all partitions. By default
         there is no limit.
@@ -148,7 +149,7 @@ def read_topic(
         - ``_partition`` int and ``_offset`` long: the record's place in the topic.
         - ``_malformed`` string: the text of a key or value that cannot be read, else null.
           It is the key's if neither can be read. All columns of that key or value are then
-          null.
+          null. They are null, too, for a null key or value, which is no problem.
         - ``_problem`` string: the reason why the record cannot be read, else null.
 
     Raises
@@ -222,11 +223,15 @@ def topic_records(
     streaming: bool,
     options: Mapping[str, str] | None,
 ) -> DataFrame:
-    """Return a topic's records in the columns of Spark's source, for the arguments of
-    ``read_topic``. Nothing is read yet.
+    """Return a topic's records in the columns of Spark's Kafka source, headers included. Nothing is
+    read yet.
 
-    ``operator``: the name of the call in errors. ``streaming``: True for a streaming frame, False
-    for the records that are there. ``options`` overrule the other arguments and the defaults.
+    ``operator``: the name of the call in errors. ``servers``: the brokers, ``host:port``, separated
+    by commas. ``starting``: ``"earliest"``, ``"latest"``, or offsets as Spark's JSON.
+    ``max_per_trigger``: the most records of a micro-batch, None for no limit. ``streaming``: True
+    for a streaming frame, False for the records that are there. ``options`` overrule the other
+    arguments and the defaults.
+
     Raises ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic,
     ``ConfigurationError`` if the topic cannot be read, or without Spark's connector.
     """
@@ -247,7 +252,7 @@ def topic_records(
     source |= options or {}
     _refuse_topic(operator, source["subscribe"])
     reader = spark.readStream if streaming else spark.read
-    with refused(operator, f"topic {topic} cannot be read", NEEDS_JAR):
+    with convert_spark_errors(operator, f"topic {topic} cannot be read", NEEDS_JAR):
         return reader.format("kafka").options(**source).load()
 
 
@@ -263,14 +268,15 @@ def write_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """Return the writer of a streaming changelog to a topic, without a checkpoint and a trigger.
+    """Return Spark's writer of ``changes``, a streaming changelog, to a topic, without a checkpoint
+    and a trigger. It is not started.
 
-    Its records are those of ``to_records``. Spark's sink is at-least-once: a task or micro-batch
-    that fails is written again from its beginning.
+    Records are made by ``to_records``: keys of ``key_columns`` in the format ``key``, values of
+    ``value_columns`` in the format ``value``, and ``headers``. Spark's sink is at-least-once: a
+    task or micro-batch that fails is written again from its beginning.
 
     ``servers``: the brokers, ``host:port``, separated by commas. ``options``: further options of
-    Spark's Kafka sink; they overrule the arguments and ``SINK_DEFAULTS``. The other arguments are
-    those of ``to_records``.
+    Spark's Kafka sink; they overrule the arguments and ``SINK_DEFAULTS``.
 
     Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
     topic's name. Raises ``ConfigurationError`` if a format's registry does not answer.
@@ -300,13 +306,17 @@ def save_to_topic(
     headers: Headers | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the changelog of a micro-batch, a static frame, to a topic at once. Its records are
-    those of ``to_records``.
+    """Write ``changes``, the changelog of a micro-batch as a static frame, to a topic at once.
 
-    Spark's sink is at-least-once: a task that fails is written again from its beginning.
-    ``options``: further options of Spark's Kafka sink, which overrule the arguments. Raises
-    ``PlanError`` and ``ConfigurationError`` as ``write_topic`` does; Spark's errors of writing
-    pass.
+    Records are made by ``to_records``: keys of ``key_columns`` in the format ``key``, values of
+    ``value_columns`` in the format ``value``, and ``headers``. Spark's sink is at-least-once: a
+    task that fails is written again from its beginning. ``servers``: the brokers, ``host:port``,
+    separated by commas. ``options``: further options of Spark's Kafka sink, which overrule the
+    arguments.
+
+    Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
+    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer. Spark's
+    errors of writing pass.
     """
     records = to_records(
         changes,
@@ -347,14 +357,16 @@ def to_records(
 
     An upsert is a record with its value, a delete a tombstone (a record without a value). Rows keep
     their order and partition. ``_timestamp`` becomes the header ``dovetail.timestamp_us``, and
-    ``_change`` becomes ``dovetail.change``.
+    ``_change`` becomes ``dovetail.change``. Another ``_change`` than ``upsert`` and ``delete``
+    fails the query.
 
     A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
     tell an upsert of null from a delete: with them such an upsert fails the query.
 
     ``key_columns``, ``value_columns``: the columns that ``key`` and ``value`` are made of, in their
-    formats. ``headers``: further headers, columns of the changelog or expressions over it: bytes as
-    they are, all else as text. A null header is left out. ``topic``: the topic, by which a registry
+    formats. Without columns, JSON writes ``{}``; ``"string"`` and ``"bytes"`` need one column.
+    ``headers``: further headers, columns of the changelog or expressions over it: bytes as they
+    are, all else as text. A null header is left out. ``topic``: the topic, by which a registry
     names its subject; None if it is not known. ``further_columns``: columns of the changelog that
     follow the three.
 
@@ -364,7 +376,9 @@ def to_records(
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 
     def encoded(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
-        """Return the columns ``names`` encoded as one column, in the format of ``part``."""
+        """Return the columns ``names`` encoded as one column in the format ``form``. ``part``: key
+        or value.
+        """
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).encode(FormatContext("write_topic", part, topic), columns)
 
@@ -391,9 +405,10 @@ def to_records(
 
 
 def _header_column(changes: DataFrame, headers: Headers) -> Column:
-    """Return the column of a record's headers, an array of structs of name and bytes. The event
-    time and the change come first, then ``headers`` in their order, except null ones. Raises
-    ``PlanError`` for a header that ``_header_value`` refuses.
+    """Return the column of a record's headers, an array of structs of ``key`` (text) and ``value``
+    (bytes). The event time and the change come first, then ``headers`` in their order, except null
+    ones. ``changes``: the changelog over which headers are expressions. Raises ``PlanError`` for a
+    header of an unknown column, or of a type that Spark does not cast to text.
     """
 
     def headers_of(values: Mapping[str, Column]) -> Column:
@@ -418,9 +433,10 @@ def _header_column(changes: DataFrame, headers: Headers) -> Column:
 
 
 def _header_value(changes: DataFrame, name: str, item: str | Column) -> Column:
-    """Return the value of the header ``name`` from ``item``, a column's name or an expression:
-    bytes as they are, all else as text. Raises ``PlanError`` for an unknown column, for an
-    expression that ``field_of`` refuses, and for a type that Spark does not cast to text.
+    """Return the value of the header ``name`` from ``item``, a column's name or an expression over
+    the changelog ``changes``: bytes as they are, all else as text. Raises ``PlanError`` for an
+    unknown column, for an aggregate, a window or several columns, and for a type that is not cast
+    to text.
     """
     if isinstance(item, str):
         known_field("write_topic", "headers=", item, changes.schema)

@@ -78,7 +78,7 @@ PARTITION, OFFSET, MALFORMED = "_partition", "_offset", "_malformed"
 """The columns with a row's log, its offset in the log, and the text of an unreadable key or value.
 """
 _PARTITION_BITS = 24
-"""The bits of a partition in the number of a log, if a frame has several topics."""
+"""The bits of a partition in the id of a log, if a frame has several topics."""
 _PLACE_COLUMNS: Final[Mapping[str, tuple[type[DataType], str]]] = {
     "topic": (StringType, "string"),
     "partition": (IntegralType, "a whole number"),
@@ -147,12 +147,12 @@ class RecordFrame:
 
         | columns of a row | content |
         |---|---|
-        | key, value, metadata | those of the formats and of ``metadata`` |
-        | ``_deleted`` | true for a row that deletes its key's row |
+        | key, value, metadata | those of the formats and of ``metadata``, by their names |
+        | ``_deleted`` | boolean, true for a row that deletes its key's row |
         | ``_timestamp`` | the event time |
-        | ``_partition``, ``_offset`` | the place in the log; only if the records are ``ordered`` |
+        | ``_partition``, ``_offset`` | integers: the log, the offset in it; only if ``ordered`` |
         | ``_problem`` | the reason why the record cannot be read, else null |
-        | ``_record`` | the record itself |
+        | ``_record`` | the record itself, a struct of the frame's columns |
 
         Columns that ``timestamp`` or ``deleted`` name are dropped. Of an unreadable record, columns
         are null unless they could be read.
@@ -185,7 +185,7 @@ class RecordFrame:
                 problems.append(F.when(F.col("value_absent"), F.lit(_missing_key_problem(lacking))))
         metadata = {name: self._metadata_column(path) for name, path in self.metadata.items()}
         problems += [problem for _, problem in metadata.values() if problem is not None]
-        places = {PARTITION: self._log_number(), OFFSET: F.col("offset")} if self.ordered else {}
+        places = {PARTITION: self._log_id(), OFFSET: F.col("offset")} if self.ordered else {}
         if places:
             unplaced = F.col("partition").isNull() | F.col("offset").isNull()
             problems.append(F.when(unplaced, F.lit("it has no partition or no offset")))
@@ -199,13 +199,14 @@ class RecordFrame:
         )
         return list(self.keys or names["key"]), self._with_event_time(self._with_deletes(rows))
 
-    def _log_number(self) -> Column:
-        """Return the number of a record's log, within which offsets order records. The records must
-        be ``ordered``.
+    def _log_id(self) -> Column:
+        """Return an integer column with the id of a record's log, within which offsets order
+        records. The records must be ``ordered``. It is null for a null partition.
 
-        It is the partition if the topic is known, or if there is no column ``topic``. Otherwise
-        partitions of several topics are told apart: the upper 39 of 63 bits are a hash of the
-        topic.
+        If the topic is known, or if there is no column ``topic``, it is the partition, in its own
+        integer type. Otherwise it is a long that tells partitions of several topics apart, never
+        negative. Its lower 24 bits are the partition, which must fit. The 39 bits above are a hash
+        of the topic; topics of equal hashes are not told apart.
         """
         partition = F.col("partition")
         if self.topic is not None or not self.has_column("topic"):
@@ -221,8 +222,8 @@ class RecordFrame:
         return F.make_valid_utf8(F.col(f"_record.{part}").cast("string"))
 
     def place_text(self) -> Column:
-        """Return the place of a row's record as text: topic, partition and offset, else the file;
-        empty if neither is known. The column is an expression over ``rows``.
+        """Return where a row's record comes from, as text: topic, partition and offset, else the
+        file; empty if neither is known. The column is an expression over ``rows``.
         """
         if self.ordered:
             topic = F.col("_record.topic") if self.has_column("topic") else F.lit(self.topic or "")
@@ -240,8 +241,8 @@ class RecordFrame:
         return file_metadata(self.frame, "file_path") is not None
 
     def _with_bytes(self, part: Part, frame: DataFrame) -> DataFrame:
-        """Return the frame with the column of ``part``, ``"key"`` or ``"value"``, cast to binary.
-        Raises ``PlanError`` if the column is missing or neither binary nor string.
+        """Return the frame with its column named ``part`` (``"key"`` or ``"value"``) cast to
+        binary. Raises ``PlanError`` if the column is missing or neither binary nor string.
         """
         if part not in frame.columns:
             raise PlanError(
@@ -260,9 +261,10 @@ class RecordFrame:
         return frame.withColumn(part, F.col(part).cast("binary"))
 
     def _refuse_types(self) -> None:
-        """Raise ``PlanError`` if one of the records' columns in ``_PLACE_COLUMNS`` has another type
-        than Spark's Kafka source gives it. Partition and offset may be of any integer type, and are
-        checked only if both are there.
+        """Raise ``PlanError`` if one of the records' columns has another type than Spark's Kafka
+        source gives it: ``topic`` a string, ``timestamp`` a timestamp, ``headers`` an array of
+        structs of ``key`` and ``value``. ``partition`` and ``offset`` may be of any integer type,
+        and are checked only if both are there.
         """
         for name, (kind, shown) in _PLACE_COLUMNS.items():
             if not self.has_column(name) or (name in ("partition", "offset") and not self.ordered):
@@ -307,9 +309,9 @@ class RecordFrame:
         """Return the column of a record's metadata at ``path``, and a text column with its problem,
         null where it can be read. The problem is None if the metadata can always be read.
 
-        ``path``: as in ``RecordMetadata``. A header is a text; one that is not UTF-8 is a problem.
-        A header that occurs several times has its last value, a missing one null. Raises
-        ``PlanError`` if the frame lacks the column.
+        ``path``: ``topic``, ``partition``, ``offset``, ``timestamp`` or ``headers.<name>``. A
+        header is a text; one that is not UTF-8 is a problem. A header that occurs several times has
+        its last value, a missing one null. Raises ``PlanError`` if the frame lacks the column.
         """
         name = path.partition(".")[0]
         if not self.has_column(name):
@@ -328,9 +330,9 @@ class RecordFrame:
         return value, unfit
 
     def _record_time(self) -> Column:
-        """Return the time in the header ``TIMESTAMP_HEADER``, else the record's own timestamp, else
-        null. The first such header counts; if it is no whole number, the record's own timestamp
-        does.
+        """Return a timestamp column: the time in the header ``dovetail.timestamp_us``, microseconds
+        since 1970 as decimal text, else the record's own timestamp, else null. The first such
+        header counts; if it is no whole number, the record's own timestamp does.
         """
         stamped = (
             F.col("timestamp") if self.has_column("timestamp") else F.lit(None).cast("timestamp")
@@ -385,8 +387,8 @@ class RecordFrame:
         ``argument``: the argument that has it, with ``=``, for errors. ``kind``: the type that the
         column must have.
 
-        Raises ``PlanError`` for the name of a key column, for an unknown column, for another type,
-        and for an expression that ``field_of`` refuses.
+        Raises ``PlanError`` for the name of a key column, for an unknown column, and for another
+        type. Also for an expression that is an aggregate, a window or several columns.
         """
         if isinstance(column_or_name, str) and column_or_name in self.keys:
             raise PlanError(
@@ -411,12 +413,12 @@ class RecordFrame:
 
 
 def time_problem(operator: str, time: Column, max_ahead: Span | None) -> Column:
-    """Return a text why a row has no place in time, null where it has one. A row has none if its
-    event time ``time`` is null, or too far ahead of the time of reading.
+    """Return a text why a row has no usable event time, null where it has one. A row has none if
+    ``time`` is null, or too far ahead of the time of reading.
 
     ``max_ahead``: the largest distance ahead, inclusive; None for no limit. Spark fixes the time of
-    reading with each micro-batch, so a repeated micro-batch leaves out the same rows. Raises
-    ``PlanError`` for a ``max_ahead`` that is no span.
+    reading with each micro-batch, so a repeated micro-batch leaves out the same rows. ``operator``:
+    the call in errors. Raises ``PlanError`` for a ``max_ahead`` that is no span.
     """
     untimed = F.when(time.isNull(), F.lit("it has no event time"))
     if max_ahead is None:
@@ -447,12 +449,13 @@ def readable_rows(
     records: RecordFrame, rows: DataFrame, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
-    None. Both have the columns of ``rows``; the second also has ``_unread``, the dead letter of an
-    unreadable row, null for the others.
+    None. Both have the columns of ``rows``. The second also has ``_unread``, null for readable
+    rows, else the dead letter: a struct of ``_operator``, ``_problem``, ``row`` (JSON text of the
+    record) and ``_event_time`` (microseconds, null if unknown).
 
-    ``rows``: those of ``records.rows()``. ``name``: the source's, for the metric that counts
-    unreadable rows. With ``malformed="fail"`` nothing is counted: a row of an unreadable record
-    raises as it is read.
+    ``rows``: those of ``records.rows()``, whose ``_problem`` says why a record is unreadable.
+    ``name``: the source's, for the metric ``<name>.malformed`` that counts unreadable rows. With
+    ``malformed="fail"`` nothing is counted: a row of an unreadable record raises as it is read.
     """
     time = F.coalesce(_record_timestamp(records), TIMESTAMP)
     sent = RowOrigin("record", records.place_text(), _record_columns(records), time)
@@ -502,7 +505,7 @@ class RowOrigin:
     over the rows that are checked.
     """
 
-    called: str
+    noun: str
     """The noun for it in an error, ``"record"`` or ``"row"``."""
     where: Column
     """Its place as text, such as that of a file; empty if unknown."""
@@ -517,18 +520,20 @@ class RowOrigin:
 def _rows_without_problems(
     operator: str, rows: DataFrame, sent: RowOrigin, name: str, malformed: Malformed
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the rows without a problem; and all rows, with dead letters in ``UNREAD``, if
+    """Return the rows without a problem; and all rows, with dead letters in ``_unread``, if
     ``malformed`` is ``"dead_letter"``, else None. The order of rows is kept.
 
     ``operator``: the source in errors and letters. ``sent``: the origin of each row, with the
     column of its problem. With ``malformed="fail"``, a row with a problem raises as it is read.
-    Otherwise such rows are counted as the metric ``<name>.malformed``.
+    Otherwise such rows are counted as the metric ``<name>.malformed``. A dead letter is a struct of
+    ``_operator``, ``_problem``, ``row`` (JSON text) and ``_event_time`` (microseconds); ``_unread``
+    is null for a row without a problem.
     """
     problem, where = F.col(sent.problem), sent.where
     fits = problem.isNull()
     if malformed == "fail":
         error = F.concat(
-            F.lit(f"{operator}: the {sent.called} "),
+            F.lit(f"{operator}: the {sent.noun} "),
             F.when(where != "", F.concat(F.lit("of "), where, F.lit(", "))).otherwise(F.lit("")),
             F.lit("cannot be read: "),
             problem,
@@ -550,16 +555,17 @@ def _rows_without_problems(
 
 
 def _record_timestamp(records: RecordFrame) -> Column:
-    """Return the column with the record's own timestamp in ``_record``; null if the records have
-    none.
+    """Return an expression for a record's own timestamp, of type timestamp: the field ``timestamp``
+    of the struct ``_record``, a column of ``RecordFrame.rows``. It is null if the records have no
+    such field.
     """
     timestamp = F.col("_record.timestamp") if records.has_column("timestamp") else F.lit(None)
     return timestamp.cast("timestamp")
 
 
 def _record_columns(records: RecordFrame) -> list[Column]:
-    """Return the columns of a record for its dead letter: topic, partition, offset, key and value,
-    as far as the records have them.
+    """Return the columns of a record for its dead letter, as far as the records have them:
+    ``topic``, ``partition``, ``offset``, ``key``, ``value``, over the struct ``_record``.
 
     Key and value are text. Bytes that are no UTF-8 are in ``key_base64`` and ``value_base64``
     instead.

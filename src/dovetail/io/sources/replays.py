@@ -1,12 +1,12 @@
 """Mended dead letters: the folder to which they are sent, and the source that reads it.
 
-The folder has a Parquet file for each sending, named by its number. A file appears whole, and none
-is replaced. Its rows have the columns of the source's frame, and two more:
+The folder has a Parquet file for each sending, named by its index from 0. A file appears whole, and
+none is replaced. Its rows have the columns of the source's frame, and two more:
 
-| column    | value                                              |
-|-----------|----------------------------------------------------|
-| `_letter` | the id of the dead letter, a hash of its columns   |
-| `_number` | the row's number in the folder, in the order sent  |
+| column    | value                                               |
+|-----------|-----------------------------------------------------|
+| `_letter` | the id of the dead letter, a hash of its columns    |
+| `_number` | the row's position in the folder, in the order sent |
 
 So the folder says which dead letters were sent. Spark's source of files reads each file once, and
 its checkpoint says which.
@@ -45,13 +45,13 @@ from dovetail.platform.files import files_of
 from dovetail.platform.spark_errors import make_folder
 
 _ID, _NUMBER = "_letter", "_number"
-"""The columns of the folder's files: the id of a dead letter, and its row's number in the folder.
+"""The columns of the folder's files: the id of a dead letter, and its row's position in the folder.
 """
 _SUFFIX: Final = ".parquet"
 _REPLAY_LOG: Final = 2**31 - 1
-"""The number of the log of replayed records, which no partition of a topic has."""
+"""The id of the log of replayed records, which no partition of a topic has."""
 _ROWS_BITS: Final = 32
-"""The bits of a row's number within its file."""
+"""The bits of a row's index within its file."""
 _REQUIRED_COLUMNS: Final = (OPERATOR, LETTER, TIMESTAMP)
 _LETTER_COLUMNS: Final = (OPERATOR, PROBLEM, LETTER, TIMESTAMP, POSITION)
 """The columns of a dead letter of which its id is a hash."""
@@ -91,8 +91,8 @@ class Replayed:
 
 
 def source_with_replays(node: Node, folder: str) -> Source:
-    """Return the source ``node`` such that it also reads the mended dead letters in ``folder``.
-    Create the folder if it is missing.
+    """Return a copy of the source ``node`` that also reads the mended dead letters in ``folder``.
+    Its field ``replays`` names the folder, which is created if it is missing.
 
     Raises ``PlanError`` for a node that is no source read by Spark, and for a static one. Also for
     a source in a log that all inputs share, and for one that reads replays already. Raises
@@ -131,8 +131,8 @@ def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFr
     """Return the rows of ``folder`` with the columns of a source's ``frame``, streaming if the
     frame is. The folder must exist.
 
-    ``_partition`` is ``_REPLAY_LOG``, a log of their own, and ``_offset`` is the row's number in
-    the folder.
+    A frame may have ``_partition`` and ``_offset``. The rows then have ``_REPLAY_LOG`` (2**31 - 1),
+    a log of their own, and their position in the folder, in the order sent.
     """
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read
@@ -143,8 +143,9 @@ def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFr
 
 
 def _with_file_metadata(rows: DataFrame) -> DataFrame:
-    """Return rows with Spark's metadata of their file as a plain column, which a union then keeps.
-    Spark must read the rows from files.
+    """Return rows with Spark's metadata of their file as a plain struct column ``_metadata``, which
+    a union then keeps: the file's modification time, path and block start. Spark must read the rows
+    from files.
     """
     file = F.col(FILE_METADATA)
     return rows.select(
@@ -160,13 +161,16 @@ def _sent_fields(schema: StructType) -> list[StructField]:
 
 
 def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
-    """Write mended dead letters to the folder of ``source``, in one new file. Leave out those that
-    the folder has, and repetitions within ``mended``. Return how many were sent and how many left
-    out. Without new ones no file is written.
+    """Write mended dead letters to the folder of ``source``, in one new file. Leave out those whose
+    id the folder has, and repetitions within ``mended``. Return how many were sent and how many
+    left out. Without new ones no file is written. Several processes may send at once: the slower
+    one looks again at what the folder has.
 
     ``title``: the call in errors. ``source``: a result of ``source_with_replays``. ``mended``: a
-    static frame with the columns of dead letters and of the source's frame. Rows are written by
-    micro-batch, then by time.
+    static frame with ``_operator``, ``row`` and ``_timestamp`` of dead letters, perhaps their
+    ``_problem`` and ``_position``. It also has the columns of the source's frame but partition,
+    offset and file. Rows are written by micro-batch, the upper 32 bits of ``_position``, then by
+    ``_timestamp``.
 
     Raises ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event
     time. Raises ``ConfigurationError`` on Spark Connect.
@@ -197,9 +201,13 @@ def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
 
 
 def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame:
-    """Return mended dead letters with the columns of the source's frame, their ids in ``_letter``,
-    and their event times. They are in the order in which they are sent. Without a column
-    ``_deleted`` no row is a delete.
+    """Return mended dead letters with the columns of the source's frame but partition, offset and
+    file, then ``_letter`` and ``_event_time``: the letter's id and the row's event time. They are
+    in the order in which they are sent. Without a column ``_deleted`` no row is a delete.
+
+    An id is a text, the SHA-256 of five columns of the letter, as far as ``mended`` has them:
+    ``_operator``, ``_problem``, ``row``, ``_timestamp``, ``_position``. Mended columns do not
+    count.
 
     ``title``: the call in errors. Raises ``PlanError`` if ``mended`` is a streaming frame, or lacks
     a column or has it in another type.
@@ -251,8 +259,8 @@ def _stored_ids(session: SparkSession, folder: str) -> pa.ChunkedArray:
 
 
 def _first_indices(ids: pa.ChunkedArray) -> pa.Array:
-    """Return the indices, from 0 and ascending, at which an id occurs for the first time: int64,
-    one per distinct id.
+    """Return the indices in ``ids``, from 0 and ascending, at which an id occurs for the first
+    time: int64, one per distinct id. Empty for no ids.
     """
     places = pa.table({"id": ids, "place": np.arange(len(ids))})
     firsts = places.group_by("id").aggregate([("place", "min")]).column("place_min")
@@ -260,9 +268,9 @@ def _first_indices(ids: pa.ChunkedArray) -> pa.Array:
 
 
 def _parquet_bytes(rows: pa.Table, file_number: int) -> bytes:
-    """Return rows as the bytes of a Parquet file. The added column ``_number`` has the file's
-    number in its upper 32 bits, and the index of the row in the lower ones. There must be fewer
-    than 2**32 rows.
+    """Return rows as the bytes of a Parquet file. The added column ``_number`` (int64) has
+    ``file_number`` in its upper 32 bits, and the index of the row, from 0, in the lower ones. There
+    must be fewer than 2**32 rows.
     """
     row_numbers = (file_number << _ROWS_BITS) + np.arange(len(rows))
     sink = pa.BufferOutputStream()

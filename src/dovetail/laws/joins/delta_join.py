@@ -46,7 +46,7 @@ class SideRows:
     """The n rows of one side of a delta join that a micro-batch concerns."""
 
     group: Ints
-    """int64[n]: the number of the row's join key, or ``NO_GROUP``."""
+    """int64[n]: the index of the row's join key, or ``NO_GROUP`` (-1)."""
     fresh: Mask
     """bool[n]: the row comes with the batch."""
     gone: Mask
@@ -56,7 +56,9 @@ class SideRows:
 
     @property
     def alive(self) -> Mask:
-        """The mask of the rows that the table has after the batch: bool[n]."""
+        """The mask of the rows that their table has after the batch, all but the gone ones:
+        bool[n].
+        """
         return ~self.gone
 
 
@@ -74,21 +76,23 @@ class Results:
     """int64[m]: event time, the largest of the fresh rows that take part."""
 
     def __len__(self) -> int:
+        """Return the count of results."""
         return len(self.deleted)
 
 
 def groups_to_look_up(
     groups: int, sides: tuple[SideRows, SideRows], how: How, unique: tuple[bool, bool]
 ) -> tuple[Mask, Mask]:
-    """Find the groups whose other rows must be looked up, on the left and on the right:
+    """Return masks of the groups whose other rows must be looked up, on the left and on the right:
     bool[groups] each. A group is a value of the join key.
 
     A side is looked up in groups with fresh rows on the other side. If ``how`` preserves the other
     side, groups in which this side loses rows count, too, for it may now be empty.
 
-    ``groups``: their number. ``sides``: the fresh rows of left and right. ``unique``: for each
-    side, whether its rows are unique by join key. Then a group with a fresh row of that side needs
-    no lookup there.
+    ``groups``: the count of groups. ``sides``: the fresh rows of left and right, those of the
+    batch, each with its ``group`` and true in ``gone`` for a tombstone. ``unique``: for each side
+    True if its rows are unique by join key. Then a group with a fresh row of that side needs no
+    lookup there.
     """
     touched = [_groups_with_members(groups, side.group) for side in sides]
     lost = [_groups_with_members(groups, side.group[side.gone]) for side in sides]
@@ -102,17 +106,19 @@ def groups_to_look_up(
 def delta_join(
     groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
-    """Return the results of a batch, in no order. ``groups``: the number of join keys. ``sides``:
-    the fresh rows and the looked-up ones, of left and right. ``how``: the kind of join, which says
-    whose rows appear without a match.
+    """Return the results of a batch, in no order. The sides' rows are those of the batch (fresh),
+    and those looked up in stores.
 
-    ``form`` names the key of a result. ``"pair"``: both primary keys. ``"left"``: the left primary
-    key; a left row has at most one match. ``"key"``: the join key; a group has at most one row of
-    each side.
-
-    ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved). Then
-    a fresh left row without a match is emitted, because it may have had a match before. Its result
-    is a row if the left is preserved, else a tombstone.
+    - ``groups``: the count of join keys.
+    - ``sides``: the rows of left and right, each with its join key (``group``), ``fresh``, ``gone``
+      for a tombstone, and its time. A result has the index of a row of each side, ABSENT for none.
+    - ``how``: the kind of join: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``.
+    - ``form``: the key of a result. ``"pair"``: both primary keys. ``"left"``: the left primary
+      key; a left row has at most one match. ``"key"``: the join key; a group has at most one row of
+      each side.
+    - ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved).
+      Then a fresh left row without a match is emitted, because it may have had a match before. Its
+      result is a row if the left is preserved, else a tombstone.
 
     A left join of form ``pair``, one group; right row r0 is fresh and gone, and is the only one:
 
@@ -137,20 +143,24 @@ def delta_join(
 
 
 def key_rows(results: Results, form: Form) -> tuple[Ints, Ints]:
-    """Return the left and the right row that give the key of each result in form ``"pair"`` or
-    ``"left"``: int64[results] each, ABSENT for none. In form ``"left"`` the right row counts only
-    where there is no left row; otherwise it is ABSENT.
+    """Return the left and the right row that give the key of each result: int64[results] each, row
+    indices, ABSENT for none.
+
+    ``form``: the key of a result. ``"pair"``, both primary keys, uses both rows as they are.
+    ``"left"``, the left primary key, uses the right row only if there is no left one. It must not
+    be ``"key"``.
     """
     left, right = results.row
     return left, right if form == "pair" else np.where(left == ABSENT, right, ABSENT)
 
 
 def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[Ints, Ints]:
-    """List all pairs of a row in ``rows`` and a row of the other side in the same group: (row,
-    other row). Pairs lie by ``rows``, then by the other row.
+    """Return all pairs of a row of ``rows`` and a row of the other side in the same group: two
+    int64 arrays of row indices. Pairs lie in the order of ``rows``, then ascending by the other
+    row. An index that is twice in ``rows`` gives its pairs twice.
 
-    ``group`` and ``others``: the group of each row of the two sides. ``rows``: indices into
-    ``group``. ``groups``: the number of groups. Rows without a group (``NO_GROUP``) match nothing.
+    ``group``, ``others``: the group of each row of the two sides, ``NO_GROUP`` (-1) for a row that
+    matches nothing. ``rows``: int64, indices into ``group``. ``groups``: the count of groups.
 
     >>> matching_pairs(np.array([0, 1, 1]), np.array([0, 2]), np.array([1, 0, 1]), 2)
     (array([0, 2, 2]), array([1, 0, 2]))
@@ -163,11 +173,11 @@ def matching_pairs(group: Ints, rows: Ints, others: Ints, groups: int) -> tuple[
 
 
 def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: bool) -> Results:
-    """Return the pairs of a left and a right row of one group, of which at least one is fresh.
-    Pairs with a gone row are tombstones if ``retracting``, else left out.
+    """Return the pairs of a left and a right row of one group, of which at least one is fresh (of
+    the batch). Pairs with a gone row (a tombstone) are tombstones if ``retracting``, else left out.
 
-    Pairs of fresh left rows come first, then those of other left rows with fresh right ones.
-    ``groups``: their number. ``sides``: the left and the right rows.
+    Pairs of fresh left rows come first, then those of looked-up left rows with fresh right ones.
+    ``groups``: the count of groups. ``sides``: the left and the right rows.
     """
     left, right = sides
     emitted = [np.ones(len(s.group), np.bool_) if retracting else s.alive for s in sides]
@@ -187,12 +197,12 @@ def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: 
 
 def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
     """Return the results without a match that the batch changes, of the preserved ``side``: 0 for
-    the left, 1 for the right.
+    the left, 1 for the right. They lie in the order of its rows.
 
-    A row is emitted alone if the other side of its group is empty. The row must be fresh, or the
-    other side must have fresh rows. The row alone is retracted if it is gone, or if the other side
-    gains a row, even if it never was emitted alone. ``groups``: the number of groups. ``sides``:
-    the left and the right rows.
+    A row is emitted alone if the other side of its group is empty. The row must be fresh (of the
+    batch), or the other side must have fresh rows. The row alone is retracted if it is gone (a
+    tombstone), or if the other side gains a row. That holds even if it never was emitted alone.
+    ``groups``: the count of groups. ``sides``: the left and the right rows.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_flag_of_rows(
@@ -222,12 +232,13 @@ def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int)
 def _unmatched_left_results(
     groups: int, sides: tuple[SideRows, SideRows], *, preserved: bool, moving: bool
 ) -> Results:
-    """Return the left rows that are gone or have no match, in order, for form ``"left"``. Gone rows
-    give tombstones; the others too, unless left rows are ``preserved``.
+    """Return results for the left rows that are gone (tombstones) or have no match, in order. The
+    key of a result is the left primary key. Gone rows give tombstones; the others too, unless left
+    rows are ``preserved``.
 
-    Of rows without a match only some are emitted: those whose group has fresh right rows and, if
-    ``preserved`` or ``moving``, fresh ones. ``groups``: the number of groups. ``sides``: the left
-    and the right rows.
+    Of rows without a match only some are emitted: those whose group has fresh right rows (rows of
+    the batch) and, if ``preserved`` or ``moving``, all fresh ones. ``moving``: a left row may
+    change its join key. ``groups``: the count of groups. ``sides``: the left and the right rows.
     """
     left, right = sides
     empty = ~_flag_of_rows(_groups_with_members(groups, right.group[right.alive]), left.group)
@@ -243,9 +254,12 @@ def _unmatched_left_results(
 
 
 def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> Results:
-    """Return at most one result per group with a fresh row, in the order of groups, for form
-    ``"key"``. A group without a joined row gives a tombstone if a side lost a row, else nothing.
-    Each row has a group, and each side at most one row of a group.
+    """Return at most one result per group with a fresh row (one of the batch), in the order of
+    groups. The key of a result is the join key. A group without a joined row gives a tombstone if a
+    side lost a row, else nothing.
+
+    ``groups``: the count of groups. ``sides``: the left and the right rows; each row has a group,
+    and each side at most one row of a group. ``how``: the kind of join.
     """
     touched, lost = np.zeros(groups, np.bool_), np.zeros(groups, np.bool_)
     row, time_us = [], np.full(groups, NO_TIME)
@@ -270,9 +284,8 @@ def _results_by_key(groups: int, sides: tuple[SideRows, SideRows], how: How) -> 
 
 
 def _groups_with_members(groups: int, members: Ints) -> Mask:
-    """Return for each of ``groups`` groups whether ``members`` contains its number: bool[groups].
-
-    ``members``: the group of each row, ``NO_GROUP`` for a row without one.
+    """Return a mask of the groups that have a row: bool[groups]. ``members``: the group of each
+    row, ``NO_GROUP`` (-1) for a row without one, which counts nowhere.
     """
     marked = np.zeros(groups, dtype=np.bool_)
     marked[members[members != NO_GROUP]] = True
@@ -281,15 +294,16 @@ def _groups_with_members(groups: int, members: Ints) -> Mask:
 
 def _flag_of_rows(of_groups: Mask, group: Ints) -> Mask:
     """Return the flag of each row's group: bool[rows], false for a row without a group.
-
-    ``of_groups``: bool[groups]. ``group``: the group of each row, ``NO_GROUP`` for none.
+    ``of_groups``: bool[groups]. ``group``: int64[rows], the group of each row, ``NO_GROUP`` (-1)
+    for none.
     """
     return np.append(of_groups, False)[group]
 
 
 def _latest_fresh_time(groups: int, side: SideRows, group: Ints) -> Ints:
-    """Return the largest time among a side's fresh rows of each ``group``, ``NO_TIME`` for none:
-    int64, one per element of ``group``. ``groups``: the number of all groups.
+    """Return the largest time in microseconds among a side's fresh rows of each group in ``group``:
+    int64, one per element, ``NO_TIME`` without such rows and for ``NO_GROUP``. ``groups``: the
+    count of all groups.
     """
     time_us = np.full(groups + 1, NO_TIME)
     rows = np.flatnonzero(side.fresh & (side.group != NO_GROUP))
@@ -298,7 +312,7 @@ def _latest_fresh_time(groups: int, side: SideRows, group: Ints) -> Ints:
 
 
 def _concatenate_results(parts: Sequence[Results]) -> Results:
-    """Return the results of all parts one after the other. There is at least one part."""
+    """Return the results of all parts, at least one, one after the other."""
     return Results(
         row=(
             np.concatenate([part.row[0] for part in parts]),

@@ -51,24 +51,33 @@ class Messages:
     ends: Mask
     """The former foreign key hears that the subscription ends."""
     end_emits: Mask
-    """The end gives a tombstone."""
+    """The former foreign key answers with a tombstone, because no present one will answer."""
     begins: Mask
     """The present foreign key hears of the new row."""
     begin_emits: Mask
-    """The present foreign key answers even without a right row."""
+    """The present foreign key answers even without a right row, by a tombstone at least."""
     fresh: Mask
-    """The subscription is new to the present foreign key."""
+    """The left row has not referred to the present foreign key before."""
 
 
 def messages_of_changes(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask, *, left_preserved: bool
 ) -> Messages:
-    """Return the messages of m changes. ``old``, ``new``: there is a row before, after.
-    ``old_null``, ``new_null``: its foreign key is null. ``same``: both foreign keys are equal. All
-    are bool[m].
+    """Return the messages that m changes of left rows send, as flags, bool[m] each. A message goes
+    to the bucket of a foreign key, which answers it with the join's result.
+
+    - ``ends``: the former foreign key hears that the row no longer refers to it.
+    - ``end_emits``: it answers with a tombstone, because no present foreign key will answer.
+    - ``begins``: the present foreign key hears of the new row.
+    - ``begin_emits``: it answers even without a right row, by a tombstone at least.
+    - ``fresh``: the row has not referred to the present foreign key before.
+
+    ``old``, ``new``: bool[m], there is a row before, after. ``old_null``, ``new_null``: bool[m],
+    its foreign key is null. ``same``: bool[m], both foreign keys are equal.
 
     ``left_preserved``: True if left rows are preserved. Then a null foreign key is a key like
-    others. The foreign key of one row over five changes, left rows not preserved:
+    others; else it gets no message. The foreign key of one row over five changes, left rows not
+    preserved:
 
     | old  | new  | ends | end_emits | begins | begin_emits | fresh |
     |------|------|------|-----------|--------|-------------|-------|
@@ -93,14 +102,16 @@ def messages_of_changes(
 def fan_out(
     timeline: Timeline, right: Ints, group: Ints, event: Ints, following: Ints, live: Mask
 ) -> tuple[Ints, Ints]:
-    """Find the subscriptions that the right table's records meet: (subscription, event), int64[m]
-    each, by subscription, then by event. A record meets those of its group that an earlier event
-    made and no earlier one ended.
+    """Return the subscriptions that the right table's records meet, as pairs of a subscription's
+    and an event's index: int64[m] each, by subscription, then by event. A record meets those of its
+    group that an earlier event made and no earlier one ended.
 
-    ``timeline``: the batch's events. ``right``: the events that change the right table, ascending.
-    ``group``: the group of each subscription. ``event``: the event that makes it, -1 for one of an
-    earlier batch. ``following``: the event that ends or replaces it, -1 for none. ``live``: false
-    where there is no subscription.
+    - ``timeline``: the batch's events. ``right``: int64, the events that change the right table,
+      ascending.
+    - ``group``: int64[subscriptions], the group of each.
+    - ``event``: int64[subscriptions], the event that makes it, -1 for one of an earlier batch.
+    - ``following``: int64[subscriptions], the event that ends or replaces it, -1 for none.
+    - ``live``: bool[subscriptions], false for one that meets nothing.
 
     One group with events 0 to 5, of which 1, 3 and 5 change the right table:
 
@@ -123,11 +134,12 @@ def fan_out(
 
 
 def count_references(group: Ints, change: Ints, initial: Ints) -> tuple[Ints, Ints]:
-    """Return the number of left rows that refer to each event's key, before and after the event:
+    """Return the count of left rows that refer to each event's key, before and after the event:
     int64[n] each.
 
-    ``group``: int64[n], non-decreasing. ``change``: int64[n], added to the number by each event.
-    ``initial``: int64[groups], the numbers before the batch.
+    ``group``: int64[n], the index of each event's key, non-decreasing. ``change``: int64[n], added
+    to the count by each event. ``initial``: int64[groups], the counts before the batch; a group may
+    have no events.
 
     >>> group, change = np.array([0, 0, 0, 1, 1]), np.array([1, 0, -1, 0, 1])
     >>> [numbers.tolist() for numbers in count_references(group, change, np.array([0, 2]))]

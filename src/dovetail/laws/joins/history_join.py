@@ -2,9 +2,9 @@
 
 The law: the emitted points are the history of the join of both complete histories, after any order
 of arrival. The last point of each key and time counts. So a *late* record, one older than stream
-time, corrects the past. It changes its side's row from its own time up to the next version of its
-key. The joined row is emitted at the record's time and at every version of the other side in
-between, stamped with that time.
+time, corrects results of earlier times. It changes its side's row from its own time up to the next
+version of its key. The joined row is emitted at the record's time and at every version of the other
+side in between, stamped with that time.
 
 A point is emitted in three cases: there is a row now, there was one before the record, or the
 record's previous point has a row that ends here. A point without a row is a tombstone. If a row now
@@ -43,12 +43,12 @@ class Points:
     """
 
     def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return for each query the row of its ``group`` that stood at ``time_us``, among versions
-        that arrived before ``arrival``: int64[queries], a reference or ABSENT. A version at the
-        time itself counts. A version from before the known history (``horizon_us``) counts only if
-        it is still the latest.
+        """Return for each query the row that its ``group`` had at ``time_us``, by the versions that
+        arrived before ``arrival``: int64[queries], a reference or ABSENT.
 
-        ``group``, ``time_us``, ``arrival``: int64[queries].
+        ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself counts. A
+        version from before the known history (``horizon_us``) counts only if it is still the
+        latest.
         """
         version = self._last_version(group, time_us, arrival)
         in_history = self._known_versions(version, group, time_us, arrival)
@@ -57,12 +57,12 @@ class Points:
     def versions_between(
         self, group: Ints, time_us: Ints, until_us: Ints, arrival: Ints
     ) -> tuple[Ints, Ints]:
-        """List the known versions strictly between ``time_us`` and ``until_us`` that had arrived
-        before ``arrival``: (query, version). The arguments are int64[queries]; ``group``: the key
-        of each query.
+        """Return the known versions strictly between ``time_us`` and ``until_us`` that had arrived
+        before ``arrival``, as pairs of a query's and a version's index: int64[m] each.
 
-        Each query's versions are in order of time; of one time only the last to arrive counts. A
-        query without any is not in the result.
+        The arguments are int64[queries]; ``group``: the key of each query. Each query's versions
+        are in order of time; of one time only the last to arrive counts. A query without any is not
+        in the result.
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -77,11 +77,11 @@ class Points:
         return query[in_history], at[in_history]
 
     def next_time(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
-        """Return for each query the time of the first version of its group after ``time_us``,
-        exclusive: int64[queries].
+        """Return for each query the time in microseconds of the first version of its group after
+        ``time_us``, exclusive: int64[queries], ``LATEST`` for none.
 
-        Only versions that arrived before ``arrival`` count; ``LATEST`` for none. The arguments are
-        int64[queries].
+        ``group``, ``time_us``, ``arrival``: int64[queries]. Only versions that arrived before
+        ``arrival`` count.
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -90,21 +90,22 @@ class Points:
 
     def _last_version(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the index of the last version of its group at or before
-        ``time_us``, or -1.
+        ``time_us``: int64[queries], -1 for none.
 
-        Only versions that arrived before ``arrival`` count. The arguments are int64[queries].
+        ``group``, ``time_us``, ``arrival``: int64[queries]. Only versions that arrived before
+        ``arrival`` count.
         """
         first = self.start[group]
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
         return last_below(self.arrival, first, end, arrival)
 
     def _known_versions(self, version: Ints, group: Ints, time_us: Ints, arrival: Ints) -> Mask:
-        """Find the versions that are known at ``arrival``: bool[n]. A version is known if the time
-        asked for lies within the history, or if it is the latest version and a row.
+        """Return a mask of the versions that are known at ``arrival``: bool[n]. A version is known
+        if the time asked for lies within the history, or if it is the latest version and a row.
 
-        ``version``: int64[n], indices of versions, -1 for none. ``group``, ``time_us``: the key and
-        the time asked for. A tombstone before the history means the same as no version, so it is
-        not known.
+        ``version``: int64[n], indices of versions, -1 for none. ``group``, ``time_us``,
+        ``arrival``: int64[n], the key, the time asked for and the order of processing. A tombstone
+        before the history means the same as no version, so it is not known.
         """
         latest = self._last_version(group, np.full(len(group), LATEST), arrival)
         row = np.append(self.reference, ABSENT)[version] != ABSENT
@@ -128,16 +129,19 @@ class Corrections:
 def correct_points(
     how: How, side: int, group: Ints, time_us: Ints, arrival: Ints, row: Ints, points: list[Points]
 ) -> Corrections:
-    """Return the points of the join's history that the records of ``side`` correct, each record's
-    in order of time. At the record's time and at later versions of the other side, a point is
-    emitted in three cases. It has a row now, it had one before, or it ends the row of the point
-    before. At the side's own next version, a point is emitted only to end a row that now lasts up
-    to there.
+    """Return the points of the join's history that the records of ``side`` correct, by record, then
+    by time. A point has its ``record``, its time, and the row of each side, ABSENT for none; it is
+    a tombstone if not ``present``.
 
-    ``how``: the kind of join. ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and
-    the order of each record. ``row``: int64[n], the row that each record puts in place, ABSENT for
-    a tombstone. ``points``: the versions of the left and the right side, the batch's included.
-    ``side``: 0 for the left, 1 for the right.
+    At the record's time and at later versions of the other side, a point is emitted in three cases.
+    It has a row now, it had one before, or it ends the row of the point before. At the side's own
+    next version, a point is emitted only to end a row that now lasts up to there.
+
+    - ``how``: the kind of join. ``side``: 0 for the left, 1 for the right.
+    - ``group``, ``time_us``, ``arrival``: int64[n], the key, the time and the order of each record.
+    - ``row``: int64[n], the row that each record puts in place, ABSENT for a tombstone.
+    - ``points``: the versions of the left and of the right side, in a list of two. The batch's are
+      among them.
 
     A left join whose left has a tombstone at 30 and whose right has x at 20. The late left row b at
     15 makes three points:
@@ -167,13 +171,17 @@ def correct_points(
     keeps = sides_preserved(how)
 
     def has_row(mine: Ints) -> Mask:
-        """Return the points at which the join has a row, if the record's side has ``mine``."""
+        """Return a mask of the points at which the join has a row: bool[points]. ``mine``:
+        int64[points], the row of the records' side at each point, ABSENT for none.
+        """
         here, there = mine != ABSENT, theirs != ABSENT
         joined: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
         return joined
 
     def of_previous_point(which: Mask) -> Mask:
-        """Return the flag of the point before each one; false for a record's first point."""
+        """Return the flag in ``which`` of the point before each one; false for a record's first
+        point.
+        """
         last: Mask = np.append(False, which[:-1] & (record[1:] == record[:-1]))[: len(record)]
         return last
 

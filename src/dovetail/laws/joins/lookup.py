@@ -18,12 +18,13 @@ HowAnswered: TypeAlias = Literal["inner", "left"]
 
 
 def answer_records(key: Ints, sizes: Ints, how: HowAnswered) -> tuple[Ints, Ints]:
-    """Return the results of n records: record and row, int64[m] each.
+    """Return the results of n records, as pairs of a record's and a row's index: int64[m] each, by
+    record, then by row.
 
-    ``key``: int64[n], the number of the key that each record asks for, -1 for none. ``sizes``:
-    int64[k], the number of rows of each key; rows are numbered key by key. ``record`` is ascending.
-    If ``how`` is ``"left"``, a record without a row stands alone, with the row ``ABSENT``; else it
-    is left out.
+    ``key``: int64[n], the index of the key that each record asks for, -1 for none. ``sizes``:
+    int64[k], the count of rows of each key; rows are indexed from 0, key by key. ``how``:
+    ``"left"`` gives a record without a row once, with the row ABSENT (-1); ``"inner"`` leaves it
+    out.
 
     >>> record, row = answer_records(np.array([1, 0, -1, 1]), np.array([0, 2]), "left")
     >>> record.tolist(), row.tolist()

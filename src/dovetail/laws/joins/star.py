@@ -75,12 +75,18 @@ class StarResults:
 def star_results(
     old: Mask, new: Mask, time_us: Ints, origin: Ints, references: Sequence[Reference]
 ) -> StarResults:
-    """Return the result of each of m moments after all joins. A *moment* is what one record does to
-    one row of the fact, the table that the dimensions are joined to.
+    """Return for each of m moments the result after all joins: is there one (``emits``), is it a
+    row (``present``), its time. A *moment* is one record's effect on one row of the fact, the table
+    that the dimensions are joined to.
 
     ``old``, ``new``: bool[m], there is a row of the fact before, after. ``time_us``: int64[m], the
-    time of each record. ``origin``: int64[m], 0 for a record of the fact, n for one of dimension n.
-    ``references``: the dimensions in the order of the joins, which are numbered from 1.
+    time of each record in microseconds. ``origin``: int64[m], 0 for a record of the fact, n for one
+    of dimension n, from 1. ``references``: the dimensions in the order of the joins. Each says
+    before and after each moment if the fact has a foreign key and the dimension a row for it.
+
+    A result's time is the largest of the record's and of the rows that it meets in dimensions after
+    its own. For a record of the fact these are all dimensions. For a dimension's record the times
+    of the fact's row and of earlier dimensions do not count.
     """
     emits = origin == 0
     for dimension_number, reference in enumerate(references, start=1):
@@ -99,11 +105,11 @@ def star_results(
 
 
 def row_before(present: Mask, references: Sequence[Reference]) -> Mask:
-    """Return whether the joined row is there before each of m moments: bool[m]. A moment is what
-    one record does to one row of the fact.
+    """Return a mask of the moments before which the joined row is there: bool[m]. A moment is one
+    record's effect on one row of the fact, the table that the dimensions are joined to.
 
-    ``present``: bool[m], there is a row of the fact before. ``references``: what the row's foreign
-    key finds in each dimension at the moments.
+    ``present``: bool[m], there is a row of the fact before. ``references``: one per dimension, the
+    finding of the row's foreign key there at the moments.
     """
     for reference in references:
         keeps = reference.left_preserved

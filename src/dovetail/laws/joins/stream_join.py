@@ -59,27 +59,29 @@ class Window:
 
     def other_side_bounds(self, side: int, time_us: Ints) -> tuple[Ints, Ints]:
         """Return the least and the greatest time, both inclusive, of rows of the other side that
-        may join a row of ``side``: int64[n] each. ``side``: 0 for the left, 1 for the right.
-        ``time_us``: int64[n], the times of its rows.
+        may join each row of ``side``: int64[n] each, microseconds.
+
+        ``side``: 0 for the left, 1 for the right. ``time_us``: int64[n], the times of its rows.
         """
         before, after = self._reach_bounds(side)
         return time_us - before, time_us + after
 
     def match_limit_us(self, side: int, time_us: Ints) -> Ints:
-        """Return the last stream time at which a row of ``side`` with these times may still find a
-        match, inclusive: int64[n]. ``side``: 0 for the left, 1 for the right.
+        """Return the last stream time, inclusive, at which each row of ``side`` may still find a
+        match: int64[n], microseconds. ``side``: 0 for the left, 1 for the right. ``time_us``:
+        int64[n], the times of its rows.
         """
         return time_us + self.reach_us(side)
 
     def reach_us(self, side: int) -> int:
-        """Return the microseconds of stream time for which a row of ``side`` may still find a
-        match. The number may be negative. ``side``: 0 for the left, 1 for the right.
+        """Return the microseconds of stream time after its own time for which a row of ``side`` may
+        still find a match; perhaps negative. ``side``: 0 for the left, 1 for the right.
         """
         return self._reach_bounds(side)[1] + self.grace_us
 
     def _reach_bounds(self, side: int) -> tuple[int, int]:
-        """Return the bounds (before, after) in microseconds, as a row of ``side`` sees the other
-        side's rows.
+        """Return how far before and after a row of ``side`` its matches may lie, in microseconds:
+        (before, after), each perhaps negative. ``side``: 0 for the left, 1 for the right.
         """
         return (self.before_us, self.after_us) if side == 0 else (self.after_us, self.before_us)
 
@@ -89,19 +91,20 @@ class Arrivals:
     """The n rows of one side in a batch, by (group, time, arrival): int64[n] each."""
 
     group: Ints
-    """The number of each row's key."""
+    """The index of each row's key."""
     time_us: Ints
     """The event time of each row."""
     arrival: Ints
     """The place in the order of processing, among the rows of both sides."""
 
     def __len__(self) -> int:
+        """Return the count of rows."""
         return len(self.group)
 
 
 def stream_times(seen_us: Ints, first_us: int, last_us: int) -> Ints:
     """Return stream time after each arrival and, last, at the end of the batch: int64[arrivals +
-    1].
+    1], non-decreasing, microseconds.
 
     ``seen_us``: int64[arrivals], stream time at each record, records without key or value included.
     ``first_us``, ``last_us``: stream time before the batch and at its end.
@@ -116,7 +119,7 @@ class Pairs:
     row: Ints
     """int64[m]: the record, an index into its side's ``Arrivals``."""
     other: Ints
-    """int64[m]: the number of the other side's row."""
+    """int64[m]: the caller's index of the other side's row."""
     other_time_us: Ints
     """int64[m]: the event time of the other side's row, in microseconds."""
 
@@ -136,14 +139,14 @@ class Reach:
     other: Arrivals
     """The m rows of the other side; stored ones have the arrival ``STORED``."""
     number: Ints
-    """int64[m]: the caller's number of each row of the other side."""
+    """int64[m]: the caller's index of each row of the other side."""
     first: Ints
     """int64[n]: the first row of the other side that the record may join."""
     end: Ints
     """int64[n]: the exclusive end. Of the range, only rows that arrived before the record join."""
 
     @classmethod
-    def of(
+    def find(
         cls,
         side: int,
         records: Arrivals,
@@ -152,12 +155,16 @@ class Reach:
         stream_us: Ints,
         window: Window,
     ) -> Reach:
-        """Find for each record the range of other rows that lie in its window and are still kept at
-        its arrival. ``side``: that of the records, 0 for the left, 1 for the right.
+        """Return for each record the range of other rows in its window that are still kept when it
+        arrives: ``first`` and the exclusive ``end``. The pairs are made of it later, by ``pairs``.
 
-        ``others``: rows of the other side, in any order. ``other_row``: the caller's number of
-        each. ``stream_us``: stream time by arrival. A row at the limit of the window or of its
-        retention is in the range.
+        - ``side``: that of the records, 0 for the left, 1 for the right.
+        - ``records``: by (group, time, arrival), with these three as arrays. ``others``: rows of
+          the other side, in any order; a stored one has the arrival ``STORED``.
+        - ``other_row``: int64, the caller's index of each row of ``others``.
+        - ``stream_us``: stream time by arrival, as ``stream_times`` returns it.
+        - ``window``: the window of the join. A row at its limit, or at that of retention, is in the
+          range.
         """
         order = np.lexsort((others.arrival, others.time_us, others.group))
         others = Arrivals(others.group[order], others.time_us[order], others.arrival[order])
@@ -174,9 +181,10 @@ class Reach:
         )
 
     def pairs(self, row: Ints) -> Pairs:
-        """Return the pairs that the records ``row``, indices into ``own``, make with rows of the
-        other side that arrived before them. Pairs lie by ``row``, then by the other row's time and
-        arrival.
+        """Return the pairs that some records make with rows of the other side that arrived before
+        them: the record, the caller's index of the other row, and that row's time. Pairs lie by
+        ``row``, then by the other row's time and arrival. ``row``: int64, indices of records in
+        ``own``.
         """
         which, other_index = expand_ranges(self.first[row], self.end[row])
         row = row[which]
@@ -185,23 +193,23 @@ class Reach:
 
 
 def first_due(limit_us: Ints, stream_us: Ints) -> Ints:
-    """Return the first arrival at which stream time is past each limit: int64[n], ``NEVER`` if rows
-    with it stay open in this batch.
+    """Return the first arrival at which stream time is past each limit: int64[n], ``NEVER`` if it
+    stays at or below the limit in this batch.
 
-    ``limit_us``: int64[n]. ``stream_us``: as ``stream_times`` returns it, so its last index means
-    the end of the batch. A row that arrives after the returned arrival closes at once.
+    ``limit_us``: int64[n], microseconds. ``stream_us``: as ``stream_times`` returns it, so its last
+    index means the end of the batch. A row that arrives after the returned arrival closes at once.
     """
     due = np.searchsorted(stream_us, limit_us, side="right")
     return np.where(due < len(stream_us), due, NEVER)
 
 
 def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
-    """Find the rows that have been joined, if rows that have been emitted alone join nothing:
-    bool[rows].
+    """Return a mask of the rows that have been joined, if rows that have been emitted alone join
+    nothing: bool[rows].
 
-    ``record``, ``other``: int64[m], a row and one that it may join but that was closed at its
-    arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined before; it
-    is not changed.
+    ``record``, ``other``: int64[m], pairs of a row and one that it may join but that was closed at
+    its arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined
+    before; it is not changed.
 
     A closed row may be joined only if it has been joined before. That may follow from other closed
     rows that it joined at its own arrival. So the search goes from row to late row, a step at a

@@ -41,7 +41,7 @@ How: TypeAlias = Literal["inner", "left", "right", "outer"]
 
 @dataclass(frozen=True)
 class TreeLeaf:
-    """One table of the stage, by the number of its source."""
+    """One table of the stage, by the index of its source."""
 
     source: int
 
@@ -73,7 +73,7 @@ class Changes:
     """The m results in order: the record that caused each, and the row it makes or deletes."""
 
     event: Ints
-    """int64[m]: the event's number in the timeline."""
+    """int64[m]: the event's index in the timeline."""
     present: Mask
     """bool[m]: false for a tombstone."""
     event_time_us: Ints
@@ -82,8 +82,8 @@ class Changes:
     """int64[m] per leaf, from left to right: the row version in the result, ABSENT for nulls."""
 
     def select(self, selected: Ints | Mask) -> Changes:
-        """Return the selected changes: those at the indices ``selected``, in that order, or where
-        the mask is true.
+        """Return the selected changes, with all their columns: those at the indices ``selected``,
+        in that order, or those for which the mask is true.
         """
         return Changes(
             self.event[selected],
@@ -107,8 +107,8 @@ class _Subtree:
 
 
 def tree_sources(tree: Tree) -> Iterator[int]:
-    """Yield the sources of a tree, by number, from left to right; a source that is used twice comes
-    twice. A tree has at least one.
+    """Yield the sources of a tree, by their indices in the stage, from left to right, at least one.
+    A source that is used twice comes twice.
     """
     if isinstance(tree, TreeLeaf):
         yield tree.source
@@ -118,7 +118,7 @@ def tree_sources(tree: Tree) -> Iterator[int]:
 
 
 def sides_preserved(how: How) -> tuple[bool, bool]:
-    """Return for the left and the right side whether its rows appear without a match: the left's in
+    """Return for the left and the right side True if its rows appear without a match: the left's in
     a left and an outer join, the right's in a right and an outer join.
     """
     return how in ("left", "outer"), how in ("right", "outer")
@@ -131,16 +131,16 @@ def join_tables(
     row_time_us: Mapping[int, Ints],
     current: Mapping[int, Mask],
 ) -> Changes:
-    """Return every record's own result, in arrival order (``emit="change"``). A record that makes
-    the tree emit nothing has no result.
+    """Return every record's own result, in arrival order (``emit="change"``): its event, time, and
+    the row of each leaf of the tree; it is a tombstone if not ``present``. A record for which the
+    tree emits nothing has no result.
 
-    ``tree``: the joins of the stage's tables. ``timeline``: the batch's events. ``stored``: the
-    groups' rows from earlier batches, per source. ``row_time_us``: the timestamp of each of the
-    batch's rows, per source.
-
-    ``current``: bool[n] per versioned source, the events that are the latest version of their key
-    when they arrive. Its other events change nothing. A source that is not in ``current`` counts
-    all of its events.
+    - ``tree``: the joins of the stage's tables. ``timeline``: the batch's events.
+    - ``stored``: by source index, the presence and time of each group's stored row.
+    - ``row_time_us``: by source index, int64[rows], the time of each of the batch's rows.
+    - ``current``: by the index of a versioned source, bool[n], the events that are the latest
+      version of their key when they arrive. Its other events change nothing. A source that is
+      missing here counts all of its events.
 
     A record of a table that occurs twice in the tree gives a result through each occurrence, from
     left to right. Both see the table as the record leaves it.
@@ -175,12 +175,13 @@ def join_tables(
 def join_stream(
     tree: Tree, timeline: Timeline, events: Ints, reference: Mapping[int, Ints]
 ) -> Changes:
-    """Return the results of a stream's records, in arrival order. ``tree``: the join, with the
-    stream as its first leaf. A record that lacks the right row of an inner join has no result.
+    """Return the results of a stream's records, in arrival order, all rows with the record's time.
+    A record that lacks the right row of an inner join has no result.
 
-    ``events``: int64[m], the records' events in the timeline. ``reference``: int64[m] for each
-    source of the tree, the stream's own included: the row that each record finds there, ABSENT for
-    none. Only the stream's side of a join may be preserved. The result's time is the record's.
+    ``tree``: the join, with the stream as its first leaf; of a join only the stream's side may be
+    preserved. ``timeline``: the batch's events. ``events``: int64[m], the indices of the records'
+    events. ``reference``: for each source of the tree, the stream included, int64[m]: the row that
+    each record finds there, ABSENT for none.
     """
     emitted, refs = _find_leaf_rows(tree, reference)
     everything = Changes(
@@ -191,10 +192,11 @@ def join_stream(
 
 
 def _find_leaf_rows(tree: Tree, reference: Mapping[int, Ints]) -> tuple[Mask, tuple[Ints, ...]]:
-    """Return a mask of the records that are emitted, bool[m], and the row of each leaf that they
-    find, int64[m] each. A record is not emitted if an inner join of ``tree`` has no right row for
-    it. ``reference``: int64[m] for each source of the tree, the row that each record finds, ABSENT
-    for none.
+    """Return a mask of the records that are emitted, bool[m], and the rows that they find. These
+    are int64[m] for each leaf of ``tree``, from left to right.
+
+    ``reference``: for each source of the tree int64[m], the row that each record finds, ABSENT for
+    none. A record is not emitted if an inner join of ``tree`` has no right row for it.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
@@ -210,15 +212,14 @@ def net_changes(
     stored: Mapping[int, StoredRows],
     changes: Changes,
 ) -> tuple[Changes, Changes]:
-    """Return each key's last change in the batch and its result before the batch
-    (``emit="batch"``).
+    """Return each key's last change in the batch, and its result before the batch
+    (``emit="batch"``). Both are ``Changes`` with the same keys row by row.
 
-    Both results have the same keys row by row, in the order of the last changes. Keys without a row
-    before and after the batch are left out. The caller removes the rows whose values turn out
-    equal.
+    Keys lie in the order of their last changes. Keys that have a row neither before nor after the
+    batch are left out. The caller removes the rows whose values turn out equal.
 
-    ``tree``: the joins. ``timeline``: the batch's events. ``changes``: all changes of the batch,
-    each key's by arrival. ``stored``: by source, the stored row of each group.
+    ``tree``: the joins. ``timeline``: the batch's events. ``stored``: by source index, the stored
+    row of each group. ``changes``: all changes of the batch, each key's by arrival.
     """
     group = timeline.group[changes.event]
     last = last_of_each(group)
@@ -251,11 +252,12 @@ class _Trail:
     """Per source, the time of each row by reference."""
 
     def climb(self, tree: Tree, occurrence: int) -> tuple[Mask, _Subtree, Mask]:
-        """Return what ``tree`` emits at each event of the trail: (emitted, row, had a row). The
-        events change the leaf number ``occurrence``, counted from 0, from left to right.
+        """Return three values for ``tree`` at each event of the trail. The first is a mask of the
+        events at which it emits a result. Its row after the event follows: presence, time and the
+        row of each leaf. The last is a mask of the events before which it had a row.
 
-        ``emitted``: bool[events], the tree emits a result. ``row``: the tree's row after the event.
-        ``had a row``: bool[events], the tree had one before.
+        ``occurrence``: the index of the leaf of ``tree`` that the events change, from 0, from left
+        to right.
         """
         if isinstance(tree, TreeLeaf):
             side = _subtree_rows(tree, self.now, self.times)
@@ -288,11 +290,12 @@ class _Trail:
 def _subtree_rows(
     tree: Tree, reference: Mapping[int, Ints], times: Mapping[int, Ints] | None
 ) -> _Subtree:
-    """Return the row of a subtree for n combinations of its tables' rows. ``reference``: int64[n]
-    per source, the row of that table, ABSENT for none. ``times``: per source, the time of each row
-    by its reference.
+    """Return the row of a subtree for n combinations of its tables' rows: its presence, its time,
+    and the row of each leaf.
 
-    The result's time is ``NO_TIME`` if there is no row, or if ``times`` is None.
+    ``reference``: by source index, int64[n], the row of that table, ABSENT for none. ``times``: by
+    source index, the time of each row by its reference; None if times are not needed. The result's
+    time is ``NO_TIME`` if there is no row, or if ``times`` is None.
     """
     if isinstance(tree, TreeLeaf):
         refs = reference[tree.source]
@@ -313,10 +316,10 @@ def _subtree_rows(
 
 def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Subtree:
     """Return the joined row of two sides at each event, with the larger time of both. The leaves of
-    a missing side are ABSENT, and so are all leaves where there is no row. Its time then means
+    a missing side are ABSENT, and so are all leaves if there is no row; its time then means
     nothing.
 
-    ``keeps``: for the left and the right side, whether its rows appear without a match.
+    ``keeps``: for the left and the right side, True if its rows appear without a match.
     """
     present = (
         (left.present & right.present) | (left.present & keeps[0]) | (right.present & keeps[1])
@@ -330,10 +333,10 @@ def _join_rows(left: _Subtree, right: _Subtree, keeps: tuple[bool, bool]) -> _Su
 
 
 def _in_arrival_order(parts: list[Changes], timeline: Timeline) -> Changes:
-    """Concatenate the changes in ``parts`` and order them by arrival; those of one event are in the
-    order of ``parts``.
+    """Concatenate the changes in ``parts``, at least one, and return them by arrival; those of one
+    event are in the order of ``parts``.
 
-    The events of each part are distinct; there is at least one part. All have as many references.
+    The events of each part must be distinct. All parts have as many references.
     """
     event = np.concatenate([part.event for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.event) for part in parts])

@@ -17,11 +17,13 @@ _FAR = 1 << 62
 
 
 def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[Ints, Ints]:
-    """List the windows of n records, each record's in the order of time: (record, start), int64[m].
-    ``event_time_us``: int64[n]. A window lasts from its start to ``size_us`` later, exclusive.
+    """Return the windows of n records as pairs of a record's index and a window's start: int64[m]
+    each. Pairs lie by record, then by start.
 
-    Starts are the multiples of ``advance_us``. A record from 0 on is in no window that starts
-    before 0.
+    ``event_time_us``: int64[n]. Starts are the multiples of ``advance_us``; a window lasts from its
+    start to ``size_us`` later, exclusive. A record from 0 on is in no window that starts before 0.
+    If ``advance_us`` is larger than ``size_us``, a record may be in no window. All are in
+    microseconds.
 
     >>> record, start = assign_windows(np.array([5, 13]), 10, 4)
     >>> record.tolist(), start.tolist()
@@ -37,18 +39,23 @@ def assign_windows(event_time_us: Ints, size_us: int, advance_us: int) -> tuple[
 
 
 def open_windows(end_us: Ints, clock_us: Ints, grace_us: int) -> Mask:
-    """Say for each window whether it still takes records at the stream time ``clock_us``: bool[n].
-    A window closes when stream time reaches ``end_us + grace_us``. ``end_us``, ``clock_us``:
-    int64[n].
+    """Return a mask of n windows, true for those that still take records: bool[n]. A window closes
+    when stream time reaches ``end_us + grace_us``, so at that time it is closed.
+
+    ``end_us``, ``clock_us``: int64[n], the exclusive end of each window, and the stream time at
+    which it is asked for.
     """
     return end_us > clock_us - grace_us
 
 
 def running_max(values: Ints, start: Ints, group: Ints, initial: Ints) -> Ints:
-    """Return the largest value so far in each group, ``initial`` included: int64[n].
+    """Return the largest value so far in each group, the value itself and ``initial`` included:
+    int64[n].
 
-    ``start``: the first index of each group, which has a value. ``group``: int64[n],
-    non-decreasing. ``initial``: one value per group. ``NO_TIME`` among the values stands for none.
+    ``values``: int64[n]; ``NO_TIME`` among them stands for none. ``start``: the index of the first
+    value of each group that has any. ``group``: int64[n], the index of each value's group,
+    non-decreasing from 0. ``initial``: int64, one per element of ``start``. A group of only
+    ``NO_TIME`` gives ``NO_TIME``.
 
     >>> group = np.array([0, 0, 1, 1])
     >>> running_max(np.array([5, 3, 1, 2]), np.array([0, 2]), group, np.array([4, 9])).tolist()

@@ -48,6 +48,7 @@ class Sessions:
     """The m sessions of some groups, ordered by (group, end): int64[m] each."""
 
     group: Ints
+    """The index of each session's key."""
     start_us: Ints
     """The time of the first record of each session."""
     end_us: Ints
@@ -73,7 +74,7 @@ class Forest:
     event: Ints
     """int64[n]: the event that makes the session, ABSENT for a stored one."""
     ref: Ints
-    """int64[n]: the number of a stored session, ABSENT for others."""
+    """int64[n]: the index of a stored session, ABSENT for others."""
     low: Ints
     """int64[n]: the first session below each one, itself for a leaf."""
     start_us: Ints
@@ -85,9 +86,11 @@ class Forest:
 
     @property
     def children(self) -> tuple[Ints, Ints]:
-        """The two sessions that each session replaces, its children: int64[sessions] each, ABSENT
-        for none. The first child is the one right before the session, the second the one before
-        that child's descendants.
+        """The two sessions that each session replaces, its children, as indices: int64[sessions]
+        each, ABSENT for none. A session with one child has no second one.
+
+        All descendants of a session lie right before it. So its first child is the session before
+        it. The second, always the earlier in time, lies right before all descendants of the first.
         """
         session = np.arange(len(self.low))
         first_child = np.where(self.low < session, session - 1, ABSENT)
@@ -97,8 +100,8 @@ class Forest:
 
 @dataclass(frozen=True)
 class _Line:
-    """The records that do not come behind, and the bounds of stored sessions, by (group, time,
-    arrival).
+    """The *entries* of all keys, by (group, time, arrival): the records that do not come behind,
+    and the bounds of stored sessions.
     """
 
     time_us: Ints
@@ -106,26 +109,29 @@ class _Line:
     arrival: Ints
     """int64[n]: the order of processing, ``STORED`` for the bounds of a stored session."""
     first: Ints
-    """int64[groups]: the first place of each group."""
+    """int64[groups]: the index of the first entry of each group."""
     end: Ints
     """int64[groups]: the exclusive end of each group."""
     bridged: Ints
-    """int64[n]: the arrival that bridges the place after each entry, ``_NEVER`` for none."""
+    """int64[n]: the arrival from which on each entry and the next are in one session, ``_NEVER``
+    for none.
+    """
 
     @property
     def stretch_ends(self) -> Ints:
-        """The places after which nothing is ever bridged, ascending: int64. A bridge joins the
-        entries on both sides of a place into one session. The last place of each group is always an
-        end.
+        """The indices of the line's entries (records and bounds of stored sessions) that are never
+        in one session with the next entry, ascending: int64. The last entry of each group is always
+        among them.
         """
         return np.flatnonzero(self.bridged == _NEVER)
 
     def stretch_around(self, group: Ints, index: Ints, arrival: Ints) -> tuple[Ints, Ints]:
-        """Return the first and the last place, both inclusive, of the stretch around each place
-        ``index`` at ``arrival``: int64, one per place. A stretch is a session: the places that
-        bridges connect. Bridges made at that arrival count.
+        """Return the first and the last entry, both inclusive, of the session around each of m
+        entries at an arrival: int64[m] each. An entry is a record or a bound of a stored session,
+        by its index in the line.
 
-        ``group``: the group of each place. ``index``, ``arrival``: int64, as many as places.
+        ``group``: int64[m], the group of each entry. ``index``: int64[m], the entry. ``arrival``:
+        int64[m], the order of processing; entries joined at that arrival count.
         """
         ends, closed = self.stretch_ends, -self.bridged
         # Usually everything before the place that is ever bridged is bridged, and nothing after it.
@@ -153,18 +159,19 @@ def build_forest(
     stored: Sessions,
     gap_us: int,
 ) -> Forest:
-    """Return the sessions that events make, and the open stored ones that they may replace. Two
+    """Return all sessions that exist at some time in the batch: those that events make, and the
+    open stored ones that they may replace. A session has its event or stored session, its bounds,
+    and the first session below it (``low``). It comes right after those that it replaces. Two
     events are in one session if they are at most ``gap_us`` apart.
 
-    ``group``, ``time_us``, ``arrival``: int64[events], the events by (group, arrival).
-    ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
-    closed when the event arrives.
+    - ``group``, ``time_us``, ``arrival``: int64[events], the events by (group, arrival).
+    - ``closing_us``: int64[events], non-decreasing by arrival. A session that ends before it is
+      closed when the event arrives.
+    - ``stored``: the stored sessions by (group, end), with bounds; those that are closed at their
+      group's first event are left out.
 
     An event whose time is before its ``closing_us`` only joins a session that is open. Without one
     within the gap, it is dropped (``late``).
-
-    ``stored``: the stored sessions; those that are closed at their group's first event are left
-    out.
     """
     groups = int(group.max(initial=-1)) + 1
     behind = time_us < closing_us
@@ -216,13 +223,14 @@ def build_forest(
 def _build_line(
     group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, groups: int, gap_us: int
 ) -> tuple[_Line, Ints]:
-    """Build the line of n records and the bounds of stored sessions. Return the line with the place
-    of each entry, int64, in the order given.
+    """Build the line of n records and the bounds of m stored sessions: all these entries by (group,
+    time, arrival). Return the line, and the index there of each entry, int64[n + 2m], in the order
+    given.
 
-    ``group``, ``time_us``, ``arrival``: of all entries: n records, then the starts, then the ends
-    of stored sessions, with the arrival ``STORED``. ``closing_us``: int64[n], the least end of a
-    session that is open at the record's arrival. ``groups``: the number of groups. ``gap_us``: the
-    largest distance of neighbours in a session.
+    ``group``, ``time_us``, ``arrival``: int64[n + 2m], of n records, then of the starts, then of
+    the ends of stored sessions, with the arrival ``STORED``. ``closing_us``: int64[n], the least
+    end of a session that is open at the record's arrival. ``groups``: the count of groups.
+    ``gap_us``: the largest distance of neighbours in a session.
     """
     order = np.lexsort((arrival, time_us, group))
     index = np.empty(len(order), np.int64)
@@ -232,7 +240,7 @@ def _build_line(
     record_index = index[: len(closing_us)]
     record_group = group[: len(closing_us)]
     record_arrival = arrival[record_index]
-    left = _last_earlier_place(arrival, bounds[record_group], record_index, record_arrival)
+    left = _last_earlier_entry(arrival, bounds[record_group], record_index, record_arrival)
     right = first_below(arrival, record_index, bounds[record_group + 1], record_arrival)
     near_left = (left >= 0) & (time_us[record_index] - time_us[left] <= gap_us)
     near_left &= time_us[left] >= closing_us
@@ -250,12 +258,14 @@ def _build_line(
     return _Line(time_us, arrival, bounds[:-1], bounds[1:], bridged), index
 
 
-def _last_earlier_place(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
-    """Return for each record the last place of its group before the record's own place ``index``
-    that has an earlier arrival: int64[records], -1 for none.
+def _last_earlier_entry(arrival: Ints, first: Ints, index: Ints, record_arrival: Ints) -> Ints:
+    """Return for each record the index of the last entry before it, in its group, that has an
+    earlier arrival: int64[records], -1 for none. Entries are the records and the bounds of stored
+    sessions, by (group, time, arrival).
 
-    ``arrival``: the arrival at each place. ``first``: the first place of the record's group.
-    ``record_arrival``: the arrival of the record.
+    ``arrival``: int64, the arrival of each entry. ``first``: int64[records], the first entry of the
+    record's group. ``index``: int64[records], the record's own entry. ``record_arrival``:
+    int64[records], its arrival.
     """
     earlier = index - 1
     far = np.flatnonzero((earlier < first) | (arrival[earlier] >= record_arrival))
@@ -277,12 +287,15 @@ def _join_records_behind(
     line: _Line, group: Ints, time_us: Ints, arrival: Ints, closing_us: Ints, gap_us: int
 ) -> tuple[Mask, Ints, Ints]:
     """Decide which of n records that come behind join the first session open at their arrival:
-    bool[n]. A record comes behind if a session of it alone would be closed. The record joins if the
+    bool[n]. A record comes behind if a session of it alone would be closed. It joins if the
     session's start is at most ``gap_us`` after it, and becomes the new start.
 
-    Also return the first and the last place of that session: int64[n] each, both 0 where none is
-    open. ``line``: the other records and the stored sessions. ``group``, ``time_us``, ``arrival``:
-    int64[n]. ``closing_us``: int64[n], the least end of a session that is open at the arrival.
+    Also return the first and the last entry of that session in ``line``: int64[n] each, both 0 if
+    none is open.
+
+    ``line``: the other records and the bounds of stored sessions. ``group``, ``time_us``,
+    ``arrival``: int64[n], of each record. ``closing_us``: int64[n], the least end of a session that
+    is open at the arrival.
     """
     first, end = line.first[group], line.end[group]
     low = bisect(line.time_us, first, end, closing_us, right=False)
@@ -317,8 +330,8 @@ def _join_records_behind(
 
 
 def _running_min(values: Ints, segment: Ints) -> Ints:
-    """Return the smallest value so far within each segment of equal neighbours: int64[n].
-    ``segment``: int64[n], non-decreasing.
+    """Return the smallest value so far, the value itself included, within each segment of equal
+    neighbours in ``segment``: int64[n]. ``segment``: int64[n], non-decreasing.
     """
     distinct, rank = np.unique(values, return_inverse=True)
     shift = -segment * len(distinct)

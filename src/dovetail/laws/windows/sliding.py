@@ -41,10 +41,10 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class SlidingRecords:
-    """The n records, stored ones and the batch's, by (group, time, number): int64[n] each."""
+    """The n records, stored ones and the batch's, by (group, time, ``number``): int64[n] each."""
 
     group: Ints
-    """The number of each record's key."""
+    """The index of each record's key."""
     time_us: Ints
     """The event time of each record."""
     arrival: Ints
@@ -58,7 +58,7 @@ class SlidingRecords:
 
     @cached_property
     def group_bounds(self) -> Ints:
-        """The index of the first record of each group, then the number of records: int64[groups +
+        """The index of the first record of each group, then the count of records: int64[groups +
         1].
         """
         return np.searchsorted(self.group, np.arange(int(self.group.max(initial=-1)) + 2))
@@ -67,8 +67,8 @@ class SlidingRecords:
         """Return the records in each window as a range of indices: (first, exclusive end),
         int64[windows] each. A range may be empty.
 
-        ``group``: int64[windows], the key of each window. ``start_us``: int64[windows]. A window
-        lasts from ``start_us`` to ``start_us + size_us``, both inclusive.
+        ``group``: int64[windows], the index of each window's key. ``start_us``: int64[windows]. A
+        window lasts from ``start_us`` to ``start_us + size_us``, both inclusive.
         """
         first, end = self.group_bounds[group], self.group_bounds[group + 1]
         low = bisect(self.time_us, first, end, start_us, right=False)
@@ -101,7 +101,7 @@ class ChangedWindows:
     size_us: int
     """The length of all windows."""
     group: Ints
-    """int64[w]: the key of each window."""
+    """int64[w]: the index of each window's key."""
     start_us: Ints
     """int64[w]: the first time in each window, inclusive."""
     since: Ints
@@ -118,36 +118,41 @@ class ChangedWindows:
     """int64[m]: the exclusive end of these windows."""
 
     def __len__(self) -> int:
+        """Return the count of changed windows."""
         return len(self.start_us)
 
     @property
     def count(self) -> Ints:
-        """The number of records that the batch adds to each window: int64[w]. For a new window,
+        """The count of records that the batch adds to each window: int64[w]. For a new window,
         stored records count, too.
         """
         return _count_coverings(self.first, self.end, len(self))
 
     @property
     def latest_us(self) -> Ints:
-        """The largest time of the records that the batch adds to each window: int64[w]. For a new
-        window, stored records count, too.
+        """The largest time in microseconds of the records that the batch adds to each window:
+        int64[w]. For a new window, stored records count, too.
         """
         time_us = self.records.time_us[self.record]
         return -lowest_over(self.first, self.end, -time_us, len(self), _NEVER)
 
     @property
     def moment(self) -> Ints:
-        """The arrival (order of processing) at which each window is emitted last: int64[w]."""
+        """The arrival (index in the order of processing) at which each window is emitted last:
+        int64[w].
+        """
         arrival = self.records.arrival[self.record]
         latest = -lowest_over(self.first, self.end, -arrival, len(self), _NEVER)
         return np.maximum(latest, self.since)
 
     def members(self, window: Ints) -> tuple[Ints, Ints]:
-        """List the records that are added to each of the windows with the indices ``window``:
-        (window, record), int64[pairs] each. Pairs lie by window, then by the records' order.
+        """Return all pairs of a window and a record that is added to it: the window's index, and
+        the record's index in ``records``, int64[pairs] each. Pairs lie by window, then by the
+        records' ``number``.
 
-        A window of an earlier batch gets only the batch's records, a new window stored ones, too. A
-        record for which the window was closed when it arrived is left out.
+        ``window``: int64, indices of windows. A window of an earlier batch gets only the batch's
+        records, a new window stored ones, too. A record for which the window was closed when it
+        arrived is left out.
         """
         records, since = self.records, self.since[window]
         low, high = records.records_in_windows(
@@ -167,14 +172,14 @@ class ChangedWindows:
     @property
     def pairs_max(self) -> int:
         """The most pairs of a record and a window that are made at a time. This limit grows with
-        the number of windows, because their accumulators are carried from one portion to the next.
+        the count of windows, because their accumulators are carried from one portion to the next.
         """
         return max(_PAIRS_MAX, 4 * len(self))
 
     def cut_arrivals(self) -> list[tuple[int, int]]:
-        """Cut all arrivals, in order, into ranges (start, exclusive stop) that make at most
-        ``pairs_max`` pairs each. An arrival with more is a range of its own. Without arrivals the
-        list is empty.
+        """Cut all arrivals (indices in the order of processing) into consecutive ranges that make
+        at most ``pairs_max`` pairs each. Return the (start, exclusive stop) of each. An arrival
+        with more is a range of its own. Without arrivals the list is empty.
         """
         records = self.records
         new_window = np.flatnonzero(self.since != STORED)
@@ -189,13 +194,17 @@ class ChangedWindows:
         return list(cut_by_count(count, self.pairs_max))
 
     def updates_by(self, start: int, stop: int) -> WindowUpdates:
-        """Return the pairs of a record and a window that arrivals from ``start`` to the exclusive
-        ``stop`` make.
+        """Return the pairs of a record and a window that the arrivals from ``start`` to the
+        exclusive ``stop`` make. They lie by window and the records' ``number``. ``emitted`` has the
+        pairs after which a window is emitted, ``moment`` the arrival that causes each emission. An
+        arrival is an index in the order of processing.
 
-        An arriving record pairs with the existing windows that hold it. A window that the record
-        brings into existence pairs with that record and with all earlier ones in it. Only the
-        arriving record's pairs are emitted. A window without the record that makes it (``apart``)
-        is emitted with its last earlier record.
+        An arriving record pairs with the existing windows that hold it, and each such pair is
+        emitted. A window that the record brings into existence pairs with that record, which is
+        emitted, and with all earlier ones in it, which are not.
+
+        A record may also bring a window into existence that does not hold it (``apart``). The pairs
+        of that window come with this record's arrival, too. The last of them is emitted.
         """
         arrival = self.records.arrival
         record_arrival = arrival[self.record]
@@ -219,8 +228,8 @@ class ChangedWindows:
         return WindowUpdates(window, record, emitted[order], moment[order])
 
     def count_results(self, start: int, stop: int) -> int:
-        """Return the number of results that ``updates_by(start, stop)`` would emit, without making
-        the pairs. ``start``, ``stop``: numbers in the order of arrival; ``stop`` is exclusive.
+        """Return the count of results that ``updates_by(start, stop)`` would emit, without making
+        the pairs. ``start``, ``stop``: indices in the order of arrival; ``stop`` is exclusive.
         """
         record_arrival = self.records.arrival[self.record]
         record_index = np.flatnonzero((record_arrival >= start) & (record_arrival < stop))
@@ -230,8 +239,9 @@ class ChangedWindows:
         return int(there) + int(np.count_nonzero(is_new & self.apart))
 
     def _order_pairs(self, window: Ints, record: Ints) -> tuple[Ints, Ints]:
-        """Return pairs ordered by window, then by the order of the records: (window, record),
-        int64[pairs] each. ``window``, ``record``: int64[pairs], indices in any order.
+        """Return the pairs of a window and a record ordered by window, then by the records'
+        ``number``: int64[pairs] each. ``window``, ``record``: int64[pairs], the indices of each
+        pair, in any order.
         """
         order = np.lexsort((self.records.number[record], window))
         return window[order], record[order]
@@ -252,11 +262,13 @@ class ChangedWindows:
 #
 # [16, 26], right after 15, holds no record, so it does not exist.
 def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int) -> ChangedWindows:
-    """Return the windows of length ``size_us`` that the batch's records change; none if all are
-    closed. Windows of earlier batches come first, then new ones; each kind by (group, start).
+    """Return the windows of length ``size_us`` that the batch's records change, with the records of
+    each; none if all are closed. Windows of earlier batches come first, then new ones; each kind by
+    (group, start).
 
     ``records``: stored ones and the batch's. ``closing_us``: int64[arrivals]. A window that ends
-    before ``closing_us[a]`` is closed when the record with arrival a comes.
+    before ``closing_us[a]`` is closed when the record with arrival a comes. Windows that already
+    existed and get no record are left out.
     """
     group, time_us, arrival = records.group, records.time_us, records.arrival
     first = np.ones(len(group), np.bool_)
@@ -316,9 +328,11 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
 def _window_ranges(
     records: SlidingRecords, group: Ints, start_us: Ints, since: Ints, size_us: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the windows that each record is added to: (record, first window, exclusive end),
-    int64[m] each. The range may be empty. ``group``, ``start_us``, ``since``: int64[windows], the
-    key, the start and the arrival that makes each window exist.
+    """Return for each record the windows that it is added to: (record, first window, exclusive
+    end), int64[m] each, indices. A range may be empty.
+
+    ``group``, ``start_us``, ``since``: int64[windows], the key, the start and the arrival that
+    makes each window exist, ``STORED`` for earlier batches. ``size_us``: the length of all windows.
 
     A record of the batch comes twice: first all of them with windows of earlier batches, then all
     records with new windows. Windows lie in that order too, each kind by (group, start). A window
@@ -338,9 +352,8 @@ def _window_ranges(
 
 
 def _count_coverings(first: Ints, end: Ints, places: int) -> Ints:
-    """Return for each of ``places`` numbers from 0 how many ranges cover it: int64[places].
-
-    Ranges are ``first[i]``, inclusive, to ``end[i]``, exclusive.
+    """Return how many ranges cover each index from 0 to ``places`` - 1: int64[places]. Ranges are
+    ``first[i]``, inclusive, to ``end[i]``, exclusive; both are at most ``places``.
     """
     begun, ended = (np.bincount(at, minlength=places + 1) for at in (first, end))
     return np.cumsum(begun - ended)[:places]

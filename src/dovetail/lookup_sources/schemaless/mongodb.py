@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.error_text import first_line
-from dovetail.base.packages import package
+from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
 from dovetail.lookup_sources.keys import (
     find_calendar_keys,
-    number_keys,
+    index_distinct_keys,
     positions_among,
     refuse_types,
 )
@@ -51,7 +51,7 @@ class MongodbLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the collection, without the connection's secrets."""
+        """The store and the collection, such as ``mongodb shop.orders``, without any secrets."""
         return f"mongodb {self.collection}"
 
     def open(self, schema: pa.Schema) -> MongodbReader:
@@ -77,15 +77,16 @@ class MongodbReader:
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
         """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key. A key that MongoDB cannot store exactly is unfit and not asked for.
+        row's key in ``keys``. A key that MongoDB cannot store exactly is unfit and not asked for.
 
-        ``keys``: distinct, without nulls, perhaps none. The schema must have the columns ``by`` and
-        the primary key. The documents found are compared with the keys again, since a collection
-        may have a collation of its own.
+        ``keys``: one column for each of ``by``, distinct, without nulls, perhaps none. The schema
+        must have the columns ``by`` and the primary key. The documents found are compared with the
+        keys again, since a collection may have a collation of its own. A field that a document
+        lacks is null.
 
-        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys or
-        values of unsuitable types, a null in the primary key, and missing rights. Also for a
-        collection that is missing when the reader connects.
+        Raises ``ConfigurationError`` if no attempt succeeds, also if two documents have one primary
+        key. Raises ``DataError`` for keys or values of unsuitable types, a null in the primary key,
+        and missing rights. Also for a collection that is missing when the reader connects.
         """
         source = self._source
         kinds = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_decimal)
@@ -112,12 +113,13 @@ class MongodbReader:
             client.close()
 
     def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
-        """Look up ``keys`` by the fields ``by`` once. Return the documents as rows of the schema,
-        possibly with others that a collation takes for equal.
+        """Look up ``keys`` by the fields ``by`` once, connecting if need be. Return the documents
+        as rows of the schema, possibly with others that a collation takes for equal.
 
-        Raises ``OSError`` if another attempt may help, also for two documents with one primary key.
-        Raises ``DataError`` for other errors. The errors raised have none of pymongo's in their
-        chain, which may show the connection string.
+        ``keys``: one column for each of ``by``, only keys that MongoDB can store. Raises
+        ``OSError`` if another attempt may help, also for two documents with one primary key. Raises
+        ``DataError`` for other errors. An error of pymongo closes the client, and is not in the
+        chain of the error raised, since it may show the connection string.
         """
         import bson.errors
 
@@ -130,7 +132,7 @@ class MongodbReader:
             raise self._error_to_raise(error) from None
         rows = [_row_of_document(document, self._schema) for document in documents]
         table = rows_as_table(source.title, rows, self._schema, source.key)
-        if number_keys([table.select(list(source.key))])[1] < table.num_rows:
+        if index_distinct_keys([table.select(list(source.key))])[1] < table.num_rows:
             raise OSError("two documents have one key, or one changed while they were read")
         return table
 
@@ -148,11 +150,12 @@ class MongodbReader:
         )
 
     def _find_documents(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
-        """Yield the documents of the keys in the fields ``by``, with the schema's fields, by as
-        many queries as it takes. A field that a document lacks is missing.
+        """Yield, as dicts, the documents that have one of the keys in the fields ``by`` and pass
+        the source's filters. They have the schema's fields; one that a document lacks is missing.
 
-        Without keys no query is sent, but the collection must exist. Raises ``DataError`` for a
-        missing collection; errors of pymongo pass.
+        One query asks for at most 10,000 keys of one column or 1,000 of several, and for keys of
+        about 4 MiB in all. Without keys no query is sent, but the collection must exist when the
+        reader connects. Raises ``DataError`` for a missing collection; errors of pymongo pass.
         """
         collection = self._open_collection()
         names = self._schema.names
@@ -167,8 +170,9 @@ class MongodbReader:
             yield from collection.find({"$and": conditions}, projection)
 
     def _open_collection(self) -> Any:
-        """Return pymongo's collection, connecting if need be. Raises ``DataError`` if the
-        collection is missing when the reader connects; later it is not checked.
+        """Return pymongo's collection, whose documents are read by ``_codec_options``. Make the
+        client if there is none. Raises ``DataError`` if the collection is missing then; later it is
+        not checked. Errors of pymongo pass.
         """
         database, _, name = self._source.collection.partition(".")
         if self._client is None:
@@ -195,8 +199,8 @@ class MongodbReader:
 def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
     """Return the values of a document in the order of the schema, None for a field that it lacks.
 
-    A moment at midnight becomes a date where the schema has a date; ``document`` itself is changed
-    so, too.
+    A moment at midnight UTC becomes a date where the schema has a date. ``document`` itself is
+    changed so, too. Other values stay as pymongo gives them.
     """
     for name, type_ in zip(schema.names, schema.types, strict=True):
         value = document.get(name)
@@ -207,7 +211,8 @@ def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, 
 
 def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
     """Return MongoDB's condition that a document has one of the keys in the fields ``by``, in a
-    form that uses indexes. There must be a key, and each must pass ``_find_storable_keys``.
+    form that uses indexes: ``$in`` for one field, else ``$or``. ``keys``: one column for each of
+    ``by``. There must be a key, and each must be one that MongoDB can store exactly.
     """
     columns = [[_stored_values(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:
@@ -224,9 +229,10 @@ def _stored_values(value: Any) -> list[Any]:
     """Return the one or two values that a document may have for a key's value, as pymongo writes
     them.
 
-    A text of 24 hexadecimal digits also stands for that object id, a UUID as text also for the
-    UUID. ``value``: of a key that passes ``_find_storable_keys``; a decimal that does not fit
-    raises Python's ``DecimalException``.
+    A text of 24 hexadecimal digits in lower case also stands for that object id. The text of a
+    UUID, with hyphens and in lower case, also stands for the UUID. A date becomes its midnight.
+    ``value``: one that MongoDB can store exactly; a decimal of more than 34 digits raises Python's
+    ``DecimalException``.
     """
     import bson
 
@@ -242,7 +248,8 @@ def _stored_values(value: Any) -> list[Any]:
 
 
 def _find_storable_keys(keys: pa.Array) -> Mask:
-    """Find the keys that MongoDB can store exactly: bool[n]. ``keys``: one column without nulls.
+    """Return a mask of the n ``keys`` that MongoDB can store exactly: bool[n]. ``keys``: one column
+    without nulls.
 
     Not stored are dates and timestamps outside of the years 1 to 9999, timestamps finer than a
     millisecond, and decimals that would be rounded. Keys of other types all fit.
@@ -258,7 +265,7 @@ def _find_storable_keys(keys: pa.Array) -> Mask:
 
 
 def _is_decimal128(key: Decimal) -> bool:
-    """Return True if MongoDB's decimals, of 34 digits, have the number ``key`` without rounding."""
+    """Return True if MongoDB's decimals, of 34 digits, can have ``key`` without rounding."""
     import bson
 
     try:
@@ -270,13 +277,15 @@ def _is_decimal128(key: Decimal) -> bool:
 
 def _codec_options() -> Any:
     """Return pymongo's options by which documents are read: moments in UTC, object ids as texts,
-    UUIDs as texts, decimals as Python's.
+    UUIDs as texts with hyphens in lower case, decimals as Python's.
     """
     import bson
     from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 
     def decoder(type_: type, read: Any) -> Any:
-        """Return a decoder that turns values of ``type_`` into the result of ``read``."""
+        """Return a decoder for pymongo that replaces each value of the BSON type ``type_`` by the
+        result of ``read`` for it.
+        """
         members = {"bson_type": type_, "transform_bson": lambda _, value: read(value)}
         return type("Decoder", (TypeDecoder,), members)()
 
@@ -289,8 +298,8 @@ def _codec_options() -> Any:
 
 
 def _refuse_fields(title: str, names: Iterable[str]) -> None:
-    """Raise ``PlanError`` for a name with a dot or a leading ``$``: a path or an operator in
-    MongoDB's queries. ``title``: the source in errors.
+    """Raise ``PlanError`` for the first of the column ``names`` with a dot or a leading ``$``: a
+    path or an operator in MongoDB's queries. ``title``: the source in errors.
     """
     for name in names:
         if "." in name or name.startswith("$"):
@@ -302,10 +311,10 @@ def _refuse_fields(title: str, names: Iterable[str]) -> None:
 
 
 def _import_pymongo(title: str) -> Any:
-    """Return the package ``pymongo``. Raises ``ConfigurationError`` if it is not installed.
-    ``title``: the source in errors.
+    """Return the module ``pymongo``, with ``pymongo.errors`` imported. Raises
+    ``ConfigurationError`` if it is not installed. ``title``: the source in errors.
     """
-    return package(title, "mongodb", "pymongo", "pymongo.errors")
+    return import_package(title, "mongodb", "pymongo", "pymongo.errors")
 
 
 @validated
@@ -340,7 +349,7 @@ def mongodb(
         of these. Only documents with these constants belong to the table. By default all
         documents do.
     timeout_s : float, default 10.0
-        The limit in seconds for a lookup, connecting included.
+        The limit in seconds for each attempt of a lookup, connecting included.
     retries : int, default 5
         The number of further attempts after a failure. The wait before the first one is 0.1
         s. Waits double, up to 5 s.
@@ -373,8 +382,8 @@ def mongodb(
     Notes
     -----
     A field that a document lacks is null. Object ids and UUIDs are texts of hexadecimal
-    digits in lower case, and dates are moments at midnight, UTC. Whole numbers must be
-    stored as such: a double is refused, even if it has no fraction.
+    digits in lower case, UUIDs with hyphens. Dates are moments at midnight, UTC. Whole
+    numbers must be stored as such: a double is refused, even if it has no fraction.
 
     Rows are looked up by whole numbers, decimals, texts, bytes, booleans, dates and
     timestamps. Texts match to the letter, whatever the collection's collation. Source:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.error_text import first_line
-from dovetail.base.packages import package
+from dovetail.base.packages import import_package
 from dovetail.base.validation import Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
@@ -64,16 +64,17 @@ class RedisReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows whose primary keys equal one of ``keys``, all read in one transaction.
-        Keys in Redis are made of whole primary keys, so ``by`` must name all their columns. Rows
-        that differ in other columns of ``by`` are left out.
+        """Return the rows whose columns ``by`` equal one of ``keys``, all read in one transaction.
+        Keys in Redis are made of whole primary keys, so ``by`` must name all columns of the primary
+        key. Rows that differ in other columns of ``by`` are left out.
 
         Also return the position of each row's key among ``keys``, and a mask of the unfit keys. A
-        key is unfit if another one could have the same name in Redis. ``keys``: distinct, without
-        nulls, perhaps none; then only the connection is checked.
+        key is unfit if another one could have the same name in Redis. ``keys``: one column for each
+        of ``by``, distinct, without nulls; without keys only the connection is checked. The schema
+        must have all of ``by``.
 
-        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for keys that are
-        no whole numbers or texts, for values that do not fit, and for rows of another form.
+        Raises ``ConfigurationError`` if no attempt succeeds. Raises ``DataError`` for a primary key
+        that is no whole number or text, for values that do not fit, and for rows of another form.
         """
         source = self._source
         keys = keys.rename_columns(list(by))
@@ -107,11 +108,16 @@ class RedisReader:
             client.close()
 
     def _look_up_once(self, names: Sequence[bytes]) -> list[Any]:
-        """Return the reply for each of Redis' keys ``names``, in order: a list of values or bytes,
-        None if the key is not there. See ``_fetch_replies``.
+        """Return the reply for each of Redis' keys ``names``, in order: a list of a hash's values,
+        the bytes of a JSON text, or None if the key is not there. Make a client if there is none.
 
-        Raises ``OSError`` if another attempt may help, else ``DataError``. The errors raised have
-        none of the client's in their chain, which may show the URL.
+        The values of a hash, as bytes, are those of the schema's columns outside the primary key,
+        in the schema's order; None for a missing field. Without names only the connection is
+        checked, and the list is empty.
+
+        Raises ``OSError`` if another attempt may help (a lost connection, a time-out), else
+        ``DataError``. An error closes the client, and is not in the chain of the error raised,
+        since it may show the URL.
         """
         errors = self._redis.exceptions
         try:
@@ -130,7 +136,7 @@ class RedisReader:
 
     def _new_client(self) -> Any:
         """Return a new client for the source's URL, whose replies are bytes. The client connects at
-        its first command, and does not retry by itself.
+        its first command, waits for ``timeout_s`` at most, and does not retry by itself.
         """
         wait_s = self._source.timeout_s
         client = self._redis.Redis.from_url(
@@ -146,8 +152,10 @@ class RedisReader:
         """Return the reply for each of Redis' keys ``names``, in order: a list of values for a
         hash, bytes for a JSON text, None for a missing key.
 
-        The values of a hash are those of the columns that are read, None for a missing field.
-        Without names only check the connection. The client must be there; its errors pass.
+        The values of a hash, as bytes, are those of the schema's columns outside the primary key,
+        in the schema's order; None for a missing field. All keys are read in one transaction.
+        Without names only check the connection, and return an empty list. The client must be there;
+        its errors pass.
         """
         if not names:
             self._client.ping()
@@ -175,8 +183,9 @@ class RedisReader:
         ]
 
     def _replies_as_table(self, replies: Sequence[Any]) -> pa.Table:
-        """Return the replies, none of them None, as rows of the columns that are read, in order. A
-        field that is missing is null. Raises ``DataError`` for values that do not fit, and for
+        """Return the replies, none of them None, as rows in their order, with the schema's columns
+        outside the primary key. ``replies``: a list of bytes for each hash, or the bytes of each
+        JSON text. A missing field is null. Raises ``DataError`` for values that do not fit, and for
         bytes that are no JSON object.
         """
         title, schema = self._source.title, self._values
@@ -191,8 +200,8 @@ class RedisReader:
 
 
 def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:
-    """Return the JSON object in ``text``, by ``decoder``. Raises ``DataError`` for anything else.
-    ``title``: the source in errors.
+    """Return the JSON object in ``text``, UTF-8, as ``decoder`` reads it. Raises ``DataError`` for
+    other JSON values and for bytes that are no JSON. ``title``: the source in errors.
     """
     try:
         value = decoder.decode(text.decode())
@@ -204,9 +213,9 @@ def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str
 
 
 def _redis_keys(pattern: str, primary: pa.Table) -> list[bytes]:
-    """Return the key in Redis of each row of ``primary``, in order, made by the pattern.
-    ``pattern``: a text with columns in braces, such as ``orders:{id}``. ``primary``: the columns of
-    the primary keys by their names, without nulls.
+    """Return the key in Redis of each row of ``primary``, in order, made by the pattern and encoded
+    in UTF-8. ``pattern``: a text with columns in braces, such as ``orders:{id}``; ``{{`` and ``}}``
+    are literal braces. ``primary``: the columns of the primary keys by their names, without nulls.
     """
     parts: list[Any] = []
     for literal, name, *_ in Formatter().parse(pattern):
@@ -218,11 +227,13 @@ def _redis_keys(pattern: str, primary: pa.Table) -> list[bytes]:
 
 
 def _find_unshared_keys(source: RedisLookup, keys: pa.Table) -> Mask:
-    """Find the keys whose key in Redis no other primary key has: bool[n].
+    """Return a mask of the n rows of ``keys`` whose key in Redis no other primary key can have:
+    bool[n].
 
-    A text followed by another column must not contain the first letter of the text between them.
-    With the pattern ``{a}:{b}`` both ``("x:y", "z")`` and ``("x", "y:z")`` would be ``x:y:z``.
-    ``keys``: without nulls, with all columns of the pattern by name; others do not count.
+    A text followed by another column must not contain the first character of the text between
+    them. With the pattern ``{a}:{b}`` both ``("x:y", "z")`` and ``("x", "y:z")`` would be
+    ``x:y:z``. ``keys``: without nulls, with all columns of the pattern by name; others do not
+    count.
     """
     fit = np.ones(keys.num_rows, np.bool_)
     for name, separator in _separators(source.pattern):
@@ -232,8 +243,9 @@ def _find_unshared_keys(source: RedisLookup, keys: pa.Table) -> Mask:
 
 
 def _separators(pattern: str) -> list[tuple[str, str]]:
-    """Return each column of a pattern but the last, with the text between it and the next column.
-    The text may be empty unless ``_columns_of_pattern`` has checked the pattern.
+    """Return a pair for each column of a pattern but the last, in order: its name, and the text
+    between it and the next column. The text may be empty unless ``_columns_of_pattern`` has checked
+    the pattern. Empty for a pattern with one column.
     """
     parts = [part for part in Formatter().parse(pattern) if part[1] is not None]
     return [(str(part[1]), after[0]) for part, after in pairwise(parts)]
@@ -274,10 +286,12 @@ def _columns_of_pattern(title: str, pattern: str) -> list[str]:
 
 
 def _import_redis(title: str) -> Any:
-    """Return the package ``redis``. Raises ``ConfigurationError`` if it is not installed.
-    ``title``: the source in errors.
+    """Return the module ``redis``, with ``redis.backoff``, ``redis.exceptions`` and ``redis.retry``
+    imported. Raises ``ConfigurationError`` if it is not installed. ``title``: the source in errors.
     """
-    return package(title, "redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry")
+    return import_package(
+        title, "redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry"
+    )
 
 
 @validated
@@ -301,10 +315,11 @@ def redis(
         plan shows it.
     pattern : str
         The key of a row, with the columns of the table's primary key in braces:
-        ``"orders:{id}"``. They are whole numbers or texts.
+        ``"orders:{id}"``. They are whole numbers or texts. Double braces that belong to the
+        key itself: ``"{{shop}}:{id}"``.
     form : {"hash", "json"}, default "hash"
-        The form of a row: a hash with a field for each other column, or a text with a JSON
-        object.
+        The form of a row: a hash with a field for each other column, or a plain string with
+        the text of a JSON object. The type of the module RedisJSON is not read.
     timeout_s : float, default 10.0
         The limit in seconds for connecting and for each reply.
     retries : int, default 5

@@ -4,7 +4,7 @@ Aggregations by key and by windows share it. They differ in how they assign rows
 the updates after which a result is emitted (``BatchUpdates``).
 
 - The stores hold each group's accumulators, never its rows.
-- A group is stored with its time and its number of rows. It is present while that is not 0.
+- A group is stored with its time and its count of rows. It is present while that is not 0.
 - All groups of a batch are updated at once, by ``aggregates``: results of single updates are
   computed only if they are emitted.
 """
@@ -55,21 +55,22 @@ GROUP_TIME, _COUNT = "_time", "_count"
 
 
 def accumulator_name(column: int, part: int) -> str:
-    """Return the name of the stored column with one column of a result's accumulators:
-    ``_a<column>_<part>``.
+    """Return the name of a stored accumulator column, ``_a<column>_<part>``.
 
-    ``column``: the number of the result column, from 0. ``part``: the number of the accumulators'
-    column in ``kernel.state``, from 0.
+    ``column``: the index of the result column in the law, from 0. ``part``: the index of the
+    accumulator's column in ``kernel.state``, from 0.
     """
     return f"_a{column}_{part}"
 
 
 def open_accumulator_store(job: Job, law: AggregationLaw) -> TableState:
-    """Open the store of the law's accumulators, as it was before the batch.
+    """Open the store of the law's accumulators, a row per group, as it was before the batch. A
+    group is a key, or a key and its window.
 
-    Its columns are ``_hash``; ``_event_time``, the end for a window; ``_deleted``; the key; the
-    group's time; its number of rows; the accumulators. With windows, the store drops rows whose
-    window ended more than ``wait_us`` before the final stream time.
+    Its columns are ``_hash``, ``_event_time``, ``_deleted``, the key, ``_time``, ``_count`` and the
+    accumulators. ``_time`` is the group's time, ``_count`` its count of rows. With windows, the key
+    ends with the window's start and end, and ``_event_time`` is the end. Then the store drops rows
+    whose window ended more than ``wait_us`` before the final stream time.
     """
     windows = law.windows
     horizon_us = NO_TIME if windows is None else subtract_span(job.final_us[0], windows.wait_us)
@@ -105,15 +106,17 @@ class BatchUpdates:
     emitted: Ints
     """The updates after which a result is emitted, in the order of the results."""
     cause: Ints
-    """The batch's row that causes each emitted result."""
+    """int64, one per element of ``emitted``: the batch's row that causes the result."""
     late: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The batch's rows that came for closed windows, once for each such window."""
 
 
 def aggregated_values(job: Job, law: AggregationLaw, rows: pa.Table, row: Ints) -> list[Columns]:
-    """Return the values that each result column of ``law`` aggregates, at the indices ``row`` of
-    ``rows``: a list of columns for each result column; it is empty for one that aggregates none,
-    such as a count.
+    """Return the columns that each aggregate of ``law`` takes: for each result column a list of
+    value columns, one element per row; an empty list for an aggregate of none, such as a count.
+
+    ``rows``: the batch's rows, or stored ones with the same columns. ``row``: int64[m], the indices
+    of the rows to take, in order.
     """
     first = job.sources[0].shape.value_columns.start
     return [
@@ -129,13 +132,16 @@ def timeline_of_windows(
     event_time_us: Ints,
     sequence: Ints,
 ) -> Timeline:
-    """Build a timeline whose groups are pairs of a key and a window, and whose events are ordered
-    by ``sequence`` within a group.
+    """Build a timeline whose groups are pairs of a key and a window. Its events are updates of
+    windows, ordered by ``sequence`` within a group. The group's keys end with the window's start
+    and end.
 
-    All arrays have a row per update of a window, without updates none. Windows need no order.
-    ``keys``: the key columns. ``hash_``: the hash of the key alone. ``window``: the starts and the
-    exclusive ends in microseconds. ``event_time_us``: the times of the rows that update. Windows of
-    one start have one end.
+    - ``keys``: the key columns, a row per update, in any order, perhaps none.
+    - ``hash_``: int64[updates], the hash of the key alone.
+    - ``window``: starts and exclusive ends in microseconds, int64[updates] each. Windows of one key
+      and start have one end.
+    - ``event_time_us``: int64[updates], the times of the rows that update.
+    - ``sequence``: int64[updates], the order of processing.
     """
     rows = SourceRows(
         keys=[*keys, pa.array(window[0])],
@@ -151,15 +157,15 @@ def timeline_of_windows(
 
 
 def window_bounds(start: Ints, end: Ints) -> list[pa.Array]:
-    """Return the two key columns of windows, start and end, as timestamps. ``start``, ``end``:
-    int64[n], in microseconds.
+    """Return the two key columns of n windows, start and end, as UTC timestamps of microseconds.
+    ``start``, ``end``: int64[n], microseconds.
     """
     return [pa.array(at, pa.int64()).cast(WINDOW_TYPE) for at in (start, end)]
 
 
 @dataclass(frozen=True)
 class UpdatedGroups:
-    """The groups that a batch updates, numbered as in ``events``."""
+    """The groups that a batch updates, in the order of the groups of ``updated.events``."""
 
     job: Job
     law: AggregationLaw
@@ -172,11 +178,11 @@ class UpdatedGroups:
     its last nor emitted.
     """
     count: Ints
-    """int64[updates]: the number of rows in the group after each update; arbitrary like
+    """int64[updates]: the count of rows in the group after each update; arbitrary like
     ``time_us``.
     """
     last: Ints
-    """Each group's last update."""
+    """int64[groups]: the index of each group's last update."""
     lists: Sequence[tuple[Parts, ListsRead, TracedAccumulators]] = ()
     """The columns whose lists may lie in parts: the column's parts, what was read, and what became
     of it.
@@ -191,11 +197,14 @@ class UpdatedGroups:
         store: TableState,
         parts: Sequence[Parts],
     ) -> UpdatedGroups:
-        """Aggregate the batch's updates over the groups in ``store``, without storing anything.
+        """Aggregate the batch's updates over the groups in ``store``, and return the groups with
+        their accumulators, times and counts of rows. Nothing is stored.
 
-        ``updated``: the batch's events by group, with their values. ``parts``: one for each column
-        whose long lists lie in parts. Raises ``DataError`` if an aggregate fails, such as by an
-        overflow, or if a key that must be unique has several rows after the batch.
+        ``updated``: the batch's updates by group, with their values. ``store``: the accumulators
+        before the batch. ``parts``: one for each column whose long lists are stored in parts.
+
+        Raises ``DataError`` if an aggregate fails, such as by an overflow, or if a key that must be
+        unique has several rows after the batch.
         """
         events, values = updated.events, updated.values
         updates = GroupUpdates(events.group, events.groups, events.deleted & law.retracts)
@@ -233,9 +242,11 @@ class UpdatedGroups:
         )
 
     def each_result(self) -> pa.Table | None:
-        """Return the result after each update in ``updated.emitted``, in that order, or None if
-        there are none. The result of a group without rows is a tombstone. Raises ``DataError`` if
-        an aggregate fails.
+        """Return the result after each update in ``updated.emitted``, in that order, as a table of
+        ``Operator.output_schema``; None if there are none.
+
+        The result of a group without rows is a tombstone. Raises ``DataError`` if an aggregate
+        fails.
         """
         events, values, emitted = self.updated.events, self.updated.values, self.updated.emitted
         updates = GroupUpdates(events.group, events.groups, events.deleted & self.law.retracts)
@@ -245,11 +256,11 @@ class UpdatedGroups:
 
     def net_results(self) -> pa.Table | None:
         """Return each group's result after the batch, if it differs from the result before the
-        batch, or None if none does.
+        batch, as a table of ``Operator.output_schema``; None if none does.
 
-        A group that has lost all rows gives a tombstone. Groups come in the order of their last
-        updates in ``updated.emitted``. The time counts as part of a result if ``law.timed``. Raises
-        ``DataError`` if an aggregate fails.
+        A group that has lost all rows gives a tombstone; one without rows before and after gives
+        nothing. Groups come in the order of their last updates in ``updated.emitted``. The time
+        counts as part of a result if ``law.timed``. Raises ``DataError`` if an aggregate fails.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0
@@ -274,8 +285,11 @@ class UpdatedGroups:
         )
 
     def store_groups(self, store: TableState) -> None:
-        """Store each updated group's accumulators, time and row count in ``store``, and the parts
-        of its long lists in the stores of ``lists``. A group without rows is stored as a tombstone.
+        """Put each updated group's accumulators, time and row count into ``store``, and the parts
+        of its long lists into the stores of ``lists``. A group is a key, or a key and its window.
+
+        A group without rows is stored as a tombstone. Call it once, after the results. The stores'
+        ``runs`` change.
         """
         events, last, state = self.updated.events, self.last, list(self.state)
         time_us = self.time_us[last]
@@ -296,8 +310,10 @@ class UpdatedGroups:
         store.store(pa.table(columns, schema=store.schema))
 
     def _result_columns(self, state: Sequence[Columns]) -> list[pa.Array]:
-        """Return one column of results for each aggregate. ``state``: its accumulators, one row per
-        group. Raises ``DataError`` if an aggregate fails.
+        """Return one array of results for each aggregate of the law, one element per group.
+
+        ``state``: for each aggregate its accumulator columns, one row per group. Raises
+        ``DataError`` if an aggregate fails.
         """
         return call_each_kernel(
             self.law, lambda kernel, column_index: kernel.results(state[column_index])
@@ -306,11 +322,12 @@ class UpdatedGroups:
     def _output_table(
         self, update: Ints, values: Sequence[pa.Array], cause: Ints
     ) -> pa.Table | None:
-        """Return the results after the updates ``update`` as changes in that order, or None for no
-        updates. A group without rows after the update gives a tombstone.
+        """Return results as changes, a table of ``Operator.output_schema`` in the given order, or
+        None if there are none.
 
-        ``update``: indices of updates. ``values``: a column per result, one row for each of them.
-        ``cause``: the batch's row that causes each.
+        ``update``: int64[m], the index of the update after which each result holds. ``values``: for
+        each aggregate m results. ``cause``: int64[m], the batch's row that causes each. A group
+        without rows after its update gives a tombstone.
         """
         if len(update) == 0:
             return None
@@ -342,12 +359,15 @@ class GroupsBefore:
     time_us: Ints
     """int64[groups]: the group's time."""
     count: Ints
-    """int64[groups]: the number of rows in the group."""
+    """int64[groups]: the count of rows in the group."""
 
     @classmethod
     def read_stored(cls, law: AggregationLaw, events: Timeline, store: TableState) -> GroupsBefore:
-        """Read the stored accumulators of the groups of ``events`` from ``store``, one row each.
-        New groups have nulls.
+        """Read the stored state of the groups of ``events`` from ``store``, one row each in the
+        order of groups. New groups have null accumulators, the time ``NO_TIME`` and no rows.
+
+        ``law``: the aggregates, whose accumulators are read. ``events``: the batch's updates by
+        group (a key, or a key and its window). Nothing is changed.
         """
         located = store.locate(events.hash, events.keys)
         pool = Pool(store.schema.empty_table(), located, events.groups)
@@ -362,11 +382,11 @@ class GroupsBefore:
 def _refuse_several(
     law: AggregationLaw, events: Timeline, accumulators: Sequence[TracedAccumulators]
 ) -> None:
-    """Raise ``DataError`` if a group that may have only one row has several after the batch. Such
-    groups are those of a ``LastRow`` kernel that is ``unique``.
+    """Raise ``DataError`` if a group that may have only one row has several after the batch: a
+    group of a ``LastRow`` kernel that is ``unique``. Else do nothing.
 
-    ``events``: the updates, whose keys the error names. ``accumulators``: per column of the law,
-    after the batch. Several rows between two updates of the batch are allowed.
+    ``events``: the updates, whose keys the error names. ``accumulators``: for each column of the
+    law those after the batch. Several rows between two updates of the batch are allowed.
     """
     for column, traced in zip(law.columns, accumulators, strict=True):
         kernel, lists = column.kernel, traced.columns[0]
@@ -386,13 +406,13 @@ def _refuse_several(
 
 
 def _group_times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) -> Ints:
-    """Return each group's time after each update, int64[updates]: the largest event time since the
-    group began.
+    """Return each group's time after each update, int64[updates] in microseconds: the largest event
+    time since the group began.
 
     A group ends with the emission of its tombstone; its next update begins it anew. ``events``: the
     updates by group. ``stored_us``: int64[groups], the time before the batch, ``NO_TIME`` for new
-    groups. ``count``: int64[updates], the group's rows after each update. ``emitted``: the updates
-    whose results are emitted.
+    groups. ``count``: int64[updates], the group's rows after each update. ``emitted``: indices of
+    the updates whose results are emitted.
     """
     ends = np.zeros(len(count), np.bool_)
     ends[emitted] = count[emitted] == 0
@@ -407,11 +427,12 @@ def _group_times(events: Timeline, stored_us: Ints, count: Ints, emitted: Ints) 
 def _final_times_and_counts(
     events: Timeline, before: GroupsBefore, last: Ints
 ) -> tuple[Ints, Ints]:
-    """Return each group's time and number of rows after its last update, if no update retracts:
-    int64[updates] each, 0 after other updates.
+    """Return each group's time in microseconds and its count of rows after its last update, if no
+    update retracts: int64[updates] each, 0 after other updates.
 
-    A group's time is the largest event time of all its updates, stored ones included. ``before``:
-    the stored state of the groups. ``last``: the index of each group's last update.
+    The time is the largest event time of all the group's updates, stored ones included. ``events``:
+    the updates by group. ``before``: the stored state of the groups. ``last``: int64[groups], the
+    index of each group's last update.
     """
     time_us, count = np.zeros(len(events.row), np.int64), np.zeros(len(events.row), np.int64)
     if events.groups:
@@ -428,28 +449,31 @@ def run_kernels(
     initial: Sequence[Columns],
     values: Sequence[Columns],
 ) -> list[Any]:
-    """Call ``method`` of each column's kernel on the updates, with the column's accumulators and
-    values. Return one element per column of the law:
+    """Call ``method`` of each aggregate of ``law`` on the updates. Return one element per result
+    column:
 
-    - ``scan``: the result after each update.
-    - ``fold``: the accumulators of each group after its last update.
+    - ``scan``: the result after each update, an array.
+    - ``fold``: the accumulator columns, each with a row per group, after its last update.
     - ``traced``: the same as ``TracedAccumulators``.
 
-    ``initial``: per column, the groups' accumulators before. Raises ``DataError`` that names the
-    column if a kernel fails.
+    ``updates``: the added and retracted rows, by group. ``initial``: for each result column the
+    groups' accumulators before. ``values``: for each result column the aggregated columns, a row
+    per update. Raises ``DataError`` that names the column if an aggregate fails.
     """
 
     def run(kernel: Aggregate, column_index: int) -> Any:
-        """Run ``method`` of one column's kernel."""
+        """Run ``method`` of the aggregate of one result column."""
         return getattr(kernel, method)(updates, initial[column_index], values[column_index])
 
     return call_each_kernel(law, run)
 
 
 def call_each_kernel(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) -> list[Any]:
-    """Call ``run`` with the kernel and the index of each column of ``law``, in order, and return
-    the list of its answers. An ``AggregateError`` becomes a ``DataError`` that names the column;
-    other errors pass.
+    """Call ``run`` with the aggregate (kernel) and the index of each column of ``law``, in order,
+    and return the list of its answers.
+
+    An ``AggregateError`` becomes a ``DataError`` that names the column, and later columns are not
+    run. Other errors are raised as they are.
     """
     name = ""
     try:
@@ -463,8 +487,10 @@ def call_each_kernel(law: AggregationLaw, run: Callable[[Aggregate, int], Any]) 
 
 
 def count_late(job: Job, law: AggregationLaw, late: Ints) -> Counts:
-    """Return a count of the batch's rows that came for closed windows, as late. ``late``: row
-    indices, one for every such window. Without windows in ``law`` nothing is counted.
+    """Return counts with the batch's rows that came for closed windows, under the source's metric
+    ``late``. Without windows in ``law`` nothing is counted.
+
+    ``late``: int64, indices of the batch's rows, one for every closed window.
     """
     counts, source = Counts(), job.sources[0]
     if law.windows is not None:

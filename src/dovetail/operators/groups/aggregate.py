@@ -38,11 +38,16 @@ from dovetail.physical.specs.groups import AggregationLaw
 
 
 def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
-    """Emit the group's result after every record or, with ``emit="batch"``, each group's last
-    result if it changed. Store the accumulators. Records of closed windows are counted as late.
+    """Aggregate the batch's rows by key, and by window if the law has windows. Emit the group's
+    result after every record or, with ``emit="batch"``, each group's last result if it changed.
 
-    Without rows in the batch, emit nothing and leave the stores as they are. Raises ``DataError``
-    if an aggregate fails or a key that must be unique has several rows.
+    Accumulators are stored. Records are counted as late once for each closed window that they would
+    be in, and left out of it. Rows that enter or leave a group silently change it, but emit
+    nothing.
+
+    Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
+    ``output``, with the stores and the counts. Raises ``DataError`` if an aggregate fails or a key
+    that must be unique has several rows.
     """
     store, parts = open_accumulator_store(job, law), open_parts(job, law)
     if not job.any_rows:
@@ -58,16 +63,17 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
 
 
 def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
-    """Assign the batch's rows to groups or, with windows, to every open window that contains them.
+    """Assign the batch's rows to groups by key or, with windows, to every open window that contains
+    them. Return the updates by group, with their values, and those after which a result is emitted.
 
-    A row is in ``late`` once for each closed window that it would belong to. Without windows,
-    silent messages update a group and emit nothing.
+    A row is in ``late`` once for each closed window that it would belong to. Without windows, rows
+    marked as silent update a group and emit nothing.
     """
     rows, table = job.source_rows(0), job.batches[0].rows
     if law.windows is None:
         events = timeline([rows])
         values = aggregated_values(job, law, table, events.row)
-        emitted = _due_updates(job, events)
+        emitted = _emitted_updates(job, events)
         if law.retracts:
             instruction = table.column(INSTRUCTION).to_numpy()[events.row]
             emitted = np.flatnonzero((instruction & SILENT) == 0)
@@ -91,12 +97,15 @@ def _assign_to_groups(job: Job, law: AggregationLaw) -> BatchUpdates:
     )
     row = row[events.row]
     values = aggregated_values(job, law, table, row)
-    return replace(_build_batch_updates(events, values, row, _due_updates(job, events)), late=late)
+    return replace(
+        _build_batch_updates(events, values, row, _emitted_updates(job, events)), late=late
+    )
 
 
-def _due_updates(job: Job, events: Timeline) -> Ints:
-    """Return the numbers of the updates after which a result is emitted, ascending: all of
-    ``events`` or, with ``emit="batch"``, each group's last.
+def _emitted_updates(job: Job, events: Timeline) -> Ints:
+    """Return the indices of the updates after which a result is emitted, ascending: all of
+    ``events`` or, with ``emit="batch"``, each group's last. Silent updates, after which nothing is
+    emitted, are not told apart here.
     """
     return events.last if job.operator.emit == "batch" else np.arange(len(events.row))
 
@@ -104,11 +113,11 @@ def _due_updates(job: Job, events: Timeline) -> Ints:
 def _build_batch_updates(
     events: Timeline, values: Sequence[Columns], row: Ints, emitted: Ints
 ) -> BatchUpdates:
-    """Return the updates of a batch as ``BatchUpdates`` without late rows. Those with the indices
-    ``emitted`` are emitted, in the order of their arrival.
+    """Return the updates of a batch as ``BatchUpdates`` without late rows. Those in ``emitted``,
+    indices of updates, are emitted in the order of their arrival.
 
-    ``values``: the columns that each aggregate takes, one row per update. ``row``: the batch's row
-    of each update.
+    ``events``: the updates by group. ``values``: for each result column its aggregated columns, a
+    row per update. ``row``: int64[updates], the batch's row of each update.
     """
     emitted = emitted[events.by_arrival(emitted)]
     return BatchUpdates(events, values, emitted, row[emitted])

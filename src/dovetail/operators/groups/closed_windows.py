@@ -29,7 +29,9 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
     Store the batch's rows, and queue new windows by closing time.
 
     Windows that one record closes come by closing time, then by key. A window without a row is not
-    emitted. Without rows in the batch, windows close all the same as stream time goes on.
+    emitted. Rows for a window that is closed already emit nothing. Without rows in the batch,
+    windows close all the same as stream time goes on. Return the rows as ``output``, with both
+    stores.
     """
     store = job.table_store(0, law.OPEN)
     assert isinstance(store, TableState)
@@ -82,7 +84,8 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
 
 def _cause_positions(job: Job, events: Timeline) -> Ints:
     """Return for each event the position in the micro-batch of the record that caused it:
-    int64[events]. A window from the queue has the number of all records, so it comes last.
+    int64[events]. A window that was taken from the queue has the count of all records, so it comes
+    last.
     """
     is_record = events.source == 0
     sequence = np.full(len(events.row), len(job.clock_us))
@@ -93,12 +96,15 @@ def _cause_positions(job: Job, events: Timeline) -> Ints:
 def _rows_at_closing(
     events: Timeline, stored: Mask, group: Ints, sequence: Ints, closing: Ints
 ) -> Ints:
-    """Return for each asked group the row that it has when its window closes: a reference, or
-    ABSENT.
+    """Return for each of m groups the row that it has when its window closes: int64[m], a reference
+    or ABSENT. A reference below the count of groups is a stored row, any other a row of the batch.
 
-    ``stored``: bool[groups], the group has a row from earlier batches. ``group``: the asked groups.
-    ``sequence``: per event, its position in the micro-batch. ``closing``: per asked group, the
-    position of the record that closes it; events at or after it do not count.
+    ``events``: the batch's rows and the queued windows, by group. ``stored``: bool[groups], the
+    group has a row from earlier batches. ``group``: int64[m], the indices of the asked groups.
+
+    ``sequence``: int64[events], the position in the micro-batch of each event's record.
+    ``closing``: int64[m], the position of the record that closes each asked group; events at or
+    after it do not count.
     """
     record_event = np.flatnonzero(events.source == 0)
     after = versions_around(events, 0, stored)[1]

@@ -22,7 +22,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Columns, GroupUpdates, TracedAccumulators, not_null_mask
 from dovetail.aggregates.multiset import Listing, list_sizes, lists_of
 from dovetail.aggregates.parts import PartLayout, cut_into_parts, is_long
-from dovetail.aggregates.scans import replaced
+from dovetail.aggregates.scans import replace_rows
 from dovetail.arrays.hashing import combine_hashes, combined_hash_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH
@@ -41,18 +41,19 @@ class ListsRead:
     """The lists of one column as a batch has read them."""
 
     initial: Columns
-    """The accumulators, a row per group. Of groups ``apart`` they hold some parts only."""
-    apart: Mask
-    """bool[groups]: the batch works on parts of the group's list."""
+    """The accumulators, a row per group. Of groups ``updated_by_part`` they hold only some parts.
+    """
+    updated_by_part: Mask
+    """bool[groups]: the batch updates single parts of the group's list, not the whole list."""
     layout: PartLayout
     """All p parts of the groups that have any."""
     number: Ints
-    """int64[p]: the number of each part."""
+    """int64[p]: the id of each part within its group."""
     read: Mask
     """bool[p]: the part is in ``initial``."""
-    home: Ints
-    """The part of each stored element, then of each value of the batch that is not null. It is
-    ABSENT in groups that are not apart.
+    part_of_element: Ints
+    """int64: the part of each stored element, then of each value of the batch that is not null. It
+    is ABSENT in groups that are not ``updated_by_part``.
     """
 
 
@@ -61,7 +62,7 @@ class Groups(Protocol):
 
     @property
     def hash(self) -> Ints:
-        """The hash of each group's key: int64[groups]."""
+        """The hash of each group's key: int64[groups], non-decreasing."""
 
     @property
     def keys(self) -> Sequence[pa.Array]:
@@ -72,8 +73,8 @@ class Parts:
     """The long lists of one column, in two stores.
 
     ``index`` holds the size of each part and, if values are ordered, its first value. ``lists``
-    holds the parts. Both are ordered by the upper half of the group's hash, then the part's number.
-    Their keys are the group's key and that number.
+    holds the parts. Both are ordered by the upper half of the group's hash, then the part's id
+    within the group. Their keys are the group's key and that id.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class Parts:
         blobs: Blobs,
         cache: SegmentCache,
     ) -> None:
-        """Open both stores.
+        """Open both stores as they were before the batch.
 
-        ``column``: the column's index in the law; ``kernel``: its aggregate. ``key``: the group's
-        key columns. ``runs``: the runs of both stores by name: exactly two, the index first.
-        ``blobs``, ``cache``: the bucket's.
+        ``column``: the index of the result column in the law. ``kernel``: its aggregate. ``key``:
+        the group's key columns. ``runs``: the sorted runs of both stores by name: exactly two, the
+        index first. ``blobs``, ``cache``: the bucket's blobs, and the segments already open.
         """
         key_fields = [(HASH, pa.int64()), (EVENT_TIME, pa.int64()), (DELETED, pa.bool_()), *key]
         key_fields.append((_PART, pa.int64()))
@@ -106,14 +107,17 @@ class Parts:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The sorted runs of the index store and of the parts store, by their names."""
+        """The sorted runs of the index store and of the parts store, by the stores' names. They
+        change as parts are stored.
+        """
         return dict(zip(self._names, (self.index.runs, self.lists.runs), strict=True))
 
     def join_parts(self, groups: Groups, stored: Columns) -> Columns:
-        """Return the accumulators of stored groups with all parts of long lists joined in.
+        """Return the accumulators of stored groups with all parts of long lists joined in, a row
+        per group. The parts are read; nothing is written.
 
-        ``stored``: the accumulators in the groups' own rows, one row per group, null for a long
-        list.
+        ``groups``: the groups' hashes and keys. ``stored``: the accumulator columns in the groups'
+        own rows, null for a long list. If no list is long, ``stored`` is returned.
         """
         large = np.flatnonzero(~not_null_mask(stored[0]))
         if not len(large):
@@ -124,15 +128,17 @@ class Parts:
         if self.kernel.ordered:
             (order_key,) = self.kernel.keys([combine_chunks(rows.column(_FIRST))])
         order = np.lexsort((order_key, group))
-        layout = PartLayout.of(group[order], size[order], len(groups.hash))
+        layout = PartLayout.from_parts(group[order], size[order], len(groups.hash))
         lists = self._fetch_lists(groups, layout.group, part_number[order])
         return _splice_lists(stored, large, layout, np.arange(len(order)), lists)
 
     def _look_up_parts(self, groups: Groups, large: Ints) -> tuple[Ints, pa.Table]:
-        """Look up in the index all parts of the groups with the indices ``large``, whose lists lie
-        in parts. Return the group of each part, and a table with its number, its size and, if the
-        kernel is ``ordered``, its first value. Parts come in no particular order; a group without
-        parts has none.
+        """Look up in the index all parts of the groups with the indices ``large``, whose lists are
+        stored in parts.
+
+        Return the group of each part, int64[parts], and a table. That has the part's id, its size
+        and, if the kernel is ``ordered``, its first value. Parts come in no particular order; a
+        group without parts has none.
         """
         low, high = combined_hash_range(groups.hash[large])
         asked = pa.array(large)
@@ -148,59 +154,73 @@ class Parts:
         updates: GroupUpdates,
         values: Columns,
     ) -> ListsRead:
-        """Read the parts of long lists that the updates need.
+        """Read the parts of long lists that the batch's updates need. Return the accumulators
+        before the batch, and the layout of the parts.
 
-        ``events``: the batch's events by group. ``is_stored``: bool[groups], the group is stored.
-        ``stored``: the accumulators in the groups' own rows, null for a long list. ``updates``:
-        those of the batch; ``values``: the aggregated columns, one row per update. Short lists need
-        no parts and are returned as stored.
+        - ``events``: the batch's events by group. ``is_stored``: bool[groups], the store has a row
+          of the group; a tombstone does not count.
+        - ``stored``: the accumulator columns in the groups' own rows, null for a long list. Short
+          lists are returned as they are.
+        - ``updates``: those of the batch, by group. ``values``: the aggregated columns, a row per
+          update.
+
+        Of a group with fewer updates than parts, only the parts are read to which the values
+        belong, and those that the result needs. Other groups are read as a whole. So are those
+        whose parts would hold fewer than 64 values on average after the batch.
         """
         large = np.flatnonzero(is_stored & ~not_null_mask(stored[0]))
         if not len(large):
             none = np.zeros(0, np.int64)
-            layout = PartLayout.of(none, none, updates.groups)
+            layout = PartLayout.from_parts(none, none, updates.groups)
             nowhere = np.zeros(updates.groups, np.bool_)
             return ListsRead(stored, nowhere, layout, none, nowhere[:0], none)
         group, part_rows = self._look_up_parts(events, large)
         part_number, size = (part_rows.column(name).to_numpy() for name in (_PART, _SIZE))
         order = np.lexsort((part_number, group))
-        layout = PartLayout.of(group[order], size[order], updates.groups)
+        layout = PartLayout.from_parts(group[order], size[order], updates.groups)
         taken = np.bincount(updates.group[updates.retracted], minlength=updates.groups)
-        apart = layout.apart(np.diff(updates.bounds), taken)
+        updated_by_part = layout.groups_updated_by_part(np.diff(updates.bounds), taken)
         listed = self.kernel.listed(values)
         update = np.flatnonzero(not_null_mask(listed))
-        sought = np.flatnonzero(apart[updates.group[update]])
+        sought = np.flatnonzero(updated_by_part[updates.group[update]])
         asking = updates.group[update[sought]]
         if self.kernel.ordered:
             first, sought_key = self.kernel.keys(
                 [combine_chunks(part_rows.column(_FIRST)), listed.take(pa.array(update[sought]))]
             )
             order = np.lexsort((first, group))
-            layout = PartLayout.of(group[order], size[order], updates.groups)
-            homes = layout.homes(first[order], asking, sought_key)
+            layout = PartLayout.from_parts(group[order], size[order], updates.groups)
+            sought_part = layout.part_of_values(first[order], asking, sought_key)
         else:
-            homes = layout.last(asking)
+            sought_part = layout.last_parts(asking)
 
         read = np.ones(len(order), np.bool_)
         if self.kernel.reads != "all":
-            read = ~apart[layout.group]
+            read = ~updated_by_part[layout.group]
             if self.kernel.reads != "none":
-                read |= layout.at_end(self.kernel.reads, taken + self.kernel.reach)
-            read[homes] = True
+                read |= layout.parts_at_end(self.kernel.reads, taken + self.kernel.reach)
+            read[sought_part] = True
         part = np.flatnonzero(read)
         lists = self._fetch_lists(events, layout.group[part], part_number[order[part]])
         initial = _splice_lists(stored, large, layout, part, lists)
-        home = np.full(len(update), ABSENT)
-        home[sought] = homes
-        of_stored = _homes_of_stored_elements(initial[0], layout, apart, part)
+        part_of_update = np.full(len(update), ABSENT)
+        part_of_update[sought] = sought_part
+        part_of_stored = _parts_of_stored_elements(initial[0], layout, updated_by_part, part)
         return ListsRead(
-            initial, apart, layout, part_number[order], read, np.append(of_stored, home)
+            initial,
+            updated_by_part,
+            layout,
+            part_number[order],
+            read,
+            np.append(part_of_stored, part_of_update),
         )
 
     def _fetch_lists(self, groups: Groups, group: Ints, part_number: Ints) -> Columns:
         """Return the lists of some parts: list columns with one row per part, in the given order.
-        ``group``: the index of each part's group; ``part_number``: the part's number. Every part
-        must be stored.
+
+        ``groups``: the groups' hashes and keys. ``group``: int64[parts], the index of each part's
+        group. ``part_number``: int64[parts], the part's id. A part that is not stored raises
+        ``AssertionError``.
         """
         hash_ = combine_hashes(groups.hash[group], part_number)
         order = np.argsort(hash_)
@@ -216,9 +236,9 @@ class Parts:
     def store_parts(
         self, read: ListsRead, events: Timeline, traced: TracedAccumulators, time_us: Ints
     ) -> Columns:
-        """Store the changed parts of long lists, once a batch, and delete the parts that a list no
-        longer has. Return the accumulators for the groups' own rows, a row per group; the lists of
-        a long one are null.
+        """Store the changed parts of long lists, and delete the parts that a list no longer has.
+        Return the accumulators for the groups' own rows, a row per group; the lists of a long one
+        are null. Call it once a batch.
 
         ``read``: the parts that were read; ``traced``: all lists after the batch. ``events``: those
         of the batch, by group. ``time_us``: int64[groups], the event time under which each group's
@@ -227,26 +247,29 @@ class Parts:
         An example: a list has the parts 0 and 1, and the batch works on parts. Part 0 is unchanged
         and not written; part 1 has grown to 1025 values, so it is cut:
 
-        | piece | values | number                          |
+        | piece | values | id of the part                  |
         |-------|--------|---------------------------------|
         | 0     | 341    | 1, that of the part it replaces |
         | 1     | 342    | 3, new                          |
         | 2     | 342    | 4, new                          |
 
-        New numbers are above the group's highest, and may have gaps.
+        New ids are above the group's highest, and may have gaps.
         """
         size = list_sizes(traced.columns[0])
-        large = read.apart | is_long(size)
+        large = read.updated_by_part | is_long(size)
         if not len(read.number) and not large.any():
             return traced.columns
         layout, parts, groups = read.layout, len(read.number), np.arange(len(size))
 
-        # A run is cut as a whole: one part or, of a group that is not apart, the whole list.
+        # A run is cut as a whole: one part or, of a group not updated by part, the whole list.
         run = np.repeat(parts + groups, size)
-        by_part = np.repeat(read.apart, size)
-        run[by_part] = read.home[traced.since[by_part]]
-        replaced = ~read.apart[layout.group] | (read.read & ~_unchanged_parts(read, traced, run))
-        written = np.append(replaced & read.apart[layout.group], large & ~read.apart)
+        by_part = np.repeat(read.updated_by_part, size)
+        run[by_part] = read.part_of_element[traced.since[by_part]]
+        changed = read.read & ~_unchanged_parts(read, traced, run)
+        replaced = ~read.updated_by_part[layout.group] | changed
+        written = np.append(
+            replaced & read.updated_by_part[layout.group], large & ~read.updated_by_part
+        )
         element = np.flatnonzero(written[run])
         run = run[element]
         begin = np.flatnonzero(np.diff(run, prepend=-1))
@@ -259,7 +282,7 @@ class Parts:
         group[is_part] = layout.group[run[is_part]]
         former = np.where(is_part, run, layout.start[group]) + ordinal
         again = ordinal < np.where(is_part, 1, layout.parts[group])
-        part_number = _new_part_numbers(read, group)
+        part_number = _new_part_ids(read, group)
         part_number[again] = read.number[former[again]]
         gone = replaced
         gone[former[again]] = False
@@ -289,9 +312,11 @@ class Parts:
     ) -> None:
         """Write parts to both stores: n parts with their lists, then m tombstones.
 
-        ``group`` and ``part_number``: int64[n + m], the group and the number of each part.
-        ``size``: int64[n]. ``lists``: the values of the n parts one after the other, per list
-        column. ``time_us``: int64[groups].
+        - ``events``: those of the batch, by group.
+        - ``group``, ``part_number``: int64[n + m], the index of the group and the id of each part.
+        - ``size``: int64[n], the count of values in each part.
+        - ``lists``: per list column the values of the n parts, one after the other.
+        - ``time_us``: int64[groups], the event time under which parts are stored.
         """
         hash_ = combine_hashes(events.hash[group], part_number)
         order = np.argsort(hash_)
@@ -318,8 +343,9 @@ class Parts:
 
 
 def open_parts(job: Job, law: AggregationLaw) -> list[Parts]:
-    """Open the two stores of parts of each result column in ``law.long_list_columns``, in that
-    order; an empty list if there are none.
+    """Open the two stores of parts of each result column in ``law.long_list_columns``, as they were
+    before the batch. Return one ``Parts`` per such column, in that order; an empty list if there
+    are none.
     """
     parts = []
     for column in law.long_list_columns:
@@ -333,52 +359,58 @@ def open_parts(job: Job, law: AggregationLaw) -> list[Parts]:
 def _splice_lists(
     stored: Columns, large: Ints, layout: PartLayout, part: Ints, lists: Columns
 ) -> list[pa.Array]:
-    """Return the ``stored`` accumulators with the list of each ``large`` group filled in from its
-    parts; the lists of other groups stay.
+    """Return the ``stored`` accumulator columns, a row per group, with the lists of ``large``
+    groups filled in from their parts. Lists of other groups stay.
 
-    ``large``: int64, the indices of the groups whose lists lie in parts. ``part``: the parts that
-    were read, by group, as indices into ``layout``. ``lists``: per list column, the list of each
-    such part. A group's parts are joined in their order.
+    ``large``: int64, the indices of the groups whose lists are stored in parts. ``layout``: all
+    their parts. ``part``: int64, the parts that were read, by group, as indices into ``layout``.
+    ``lists``: per list column, the list of each such part. A group's parts are joined in their
+    order.
     """
     size = np.zeros(len(stored[0]), np.int64)
     np.add.at(size, layout.group[part], layout.size[part])
     joined = [lists_of(size[large], column.flatten()) for column in lists]
-    return [*replaced(stored[: len(lists)], large, joined), *stored[len(lists) :]]
+    return [*replace_rows(stored[: len(lists)], large, joined), *stored[len(lists) :]]
 
 
-def _homes_of_stored_elements(lists: pa.Array, layout: PartLayout, apart: Mask, part: Ints) -> Ints:
+def _parts_of_stored_elements(
+    lists: pa.Array, layout: PartLayout, updated_by_part: Mask, part: Ints
+) -> Ints:
     """Return the part of each element of ``lists``, as an index into ``layout``: int64[elements],
-    in their order. It is ABSENT in a group that is not apart.
+    in their order. It is ABSENT in a group that is not updated part by part.
 
-    ``lists``: one list per group; null counts as empty. ``apart``: bool[groups], the groups that
-    are updated part by part. ``part``: the parts that were read, as indices into ``layout``,
-    ascending. Their sizes add up to the lists of the groups that are apart.
+    ``lists``: one list per group; null counts as empty. ``updated_by_part``: bool[groups], true for
+    groups updated part by part. ``part``: int64, the parts that were read, as indices into
+    ``layout``, ascending. The sizes of those in such groups add up to these groups' lists.
     """
-    home = np.full(len(lists.flatten()), ABSENT)
-    part = part[apart[layout.group[part]]]
-    home[np.repeat(apart, list_sizes(lists))] = np.repeat(part, layout.size[part])
-    return home
+    part_of_element = np.full(len(lists.flatten()), ABSENT)
+    part = part[updated_by_part[layout.group[part]]]
+    in_part = np.repeat(updated_by_part, list_sizes(lists))
+    part_of_element[in_part] = np.repeat(part, layout.size[part])
+    return part_of_element
 
 
-def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, run: Ints) -> Mask:
-    """Find the parts of ``read`` that hold exactly the elements that they held before the batch:
-    bool[p]. ``traced``: the lists after the batch.
+def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, part_of_element: Ints) -> Mask:
+    """Return a mask of the p parts in ``read`` that hold exactly the elements that they held before
+    the batch: bool[p].
 
-    ``run``: per element after the batch, the part to which it belongs; a number from p on is no
-    part.
+    ``traced``: the lists after the batch. ``part_of_element``: int64, for each element after the
+    batch the index of the part to which it belongs; an index from p on is no part.
     """
     parts, old = len(read.number), len(read.initial[0].flatten())
     stood = traced.latest < old
-    now, same = (np.bincount(which, minlength=parts)[:parts] for which in (run, run[stood]))
+    part_pairs = (part_of_element, part_of_element[stood])
+    now, same = (np.bincount(which, minlength=parts)[:parts] for which in part_pairs)
     unchanged: Mask = (now == read.layout.size) & (same == now)
     return unchanged
 
 
-def _new_part_numbers(read: ListsRead, group: Ints) -> Ints:
-    """Return a new part number for each element of ``group``, above all numbers that this group has
-    in ``read``: int64, one per element.
+def _new_part_ids(read: ListsRead, group: Ints) -> Ints:
+    """Return a new part id for each element of ``group``, above all ids that this group has in
+    ``read``: int64, one per element.
 
-    ``group`` is non-decreasing, and the new numbers of one group ascend by 1.
+    ``group``: int64, non-decreasing indices of groups. The new ids of one group ascend by 1, from 0
+    for a group without parts.
     """
     highest = np.full(len(read.layout.parts), -1)
     np.maximum.at(highest, read.layout.group, read.number)

@@ -23,9 +23,12 @@ from dovetail.plan.metrics import metric_name
 
 def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     """Emit a message to the group for each row that leaves or enters one, in the order of the
-    records. A row that leaves is a tombstone with the old values. Rows with a null in the group's
-    columns enter no group, and are counted. Without rows in the batch, emit nothing and leave the
-    store as it is.
+    records. A row that leaves is a tombstone with the old values. It is marked silent
+    (``_instruction``) if the new row's message to the same group follows.
+
+    Each key's last row is stored, of it what is aggregated. Rows with a null in the group's columns
+    enter no group, and are counted as ``null_group``. Without rows in the batch, emit nothing and
+    leave the store as it is. Return the messages as ``output``, with the store and the counts.
     """
     source = job.sources[0]
     shape = source.shape

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import GroupUpdates
-from dovetail.aggregates.scans import merged_over, replaced
+from dovetail.aggregates.scans import merged_over, replace_rows
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import (
     combine_hashes,
@@ -41,11 +41,14 @@ _Changed: TypeAlias = tuple[Sessions, Sessions, Ints]
 
 
 def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
-    """Emit the rows and tombstones of sessions after every record or, with ``emit="batch"``, the
-    net changes of the batch. Store the changed sessions.
+    """Aggregate the batch's records by key and session. Emit a session's row after every record,
+    after tombstones of the sessions that it replaces. With ``emit="batch"``, emit the net changes
+    of the batch.
 
-    A record that is too late for its session is counted and emits nothing. Without rows in the
-    batch, leave the store as it is. Raises ``DataError`` if an aggregate fails.
+    Changed sessions are stored. A record that is too late for its session is counted as late and
+    emits nothing. Without rows in the batch, emit nothing and leave the store as it is. Return the
+    changes as ``output``, with the store and the counts. Raises ``DataError`` if an aggregate
+    fails.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
@@ -78,18 +81,19 @@ class _StoredSessions:
     """The stored sessions of the keys in the batch."""
 
     sessions: Sessions
-    """The sessions; ``ref`` is the session's own number."""
+    """The sessions; ``ref`` is the session's own index."""
     state: Sequence[Columns]
     """Per aggregate, the accumulators of the sessions."""
     count: Ints
-    """The number of records in each session."""
+    """int64[sessions]: the count of records in each session."""
 
     @classmethod
     def read_stored(
         cls, store: TableState, events: Timeline, law: AggregationLaw
     ) -> _StoredSessions:
-        """Read all sessions in ``store`` of the keys of ``events``, closed ones included, ordered
-        by (key, end). A key without sessions has none in the result.
+        """Read all stored sessions of the keys of ``events``, closed ones included, ordered by
+        (key, end). A session's ``group`` is the group of its key in ``events``. A key without
+        sessions has none in the result.
         """
         scanned = store.scan(*combined_hash_range(events.hash), events.keys)
         rows = np.arange(len(scanned.query))
@@ -128,9 +132,11 @@ class _SessionBatch:
 
     @cached_property
     def _segment_of_session(self) -> Ints:
-        """The number of each session's segment, from 0, non-decreasing: int64, one per session in
-        ``forest``. For the sessions a, b made of a, c, and d made of b and c the segments are 0, 0,
-        1 and 2.
+        """The index of each session's segment, non-decreasing from 0: int64, one per session in
+        ``forest``. A session shares its segment with the one before it if it is made of that one
+        and a record alone.
+
+        For the sessions a, b made of a, c, and d made of b and c the segments are 0, 0, 1 and 2.
         """
         first_child, second_child = self.forest.children
         begins = (self.forest.event == ABSENT) | (first_child == ABSENT) | (second_child != ABSENT)
@@ -138,8 +144,9 @@ class _SessionBatch:
 
     @cached_property
     def _record_updates(self) -> GroupUpdates:
-        """The records as updates of segments, in the order of ``_record_sessions``. A segment
-        without a record has no update.
+        """The batch's records as updates of segments, one for each of ``_record_sessions`` in that
+        order; none is retracted. A segment is a run of sessions, each made of the one before it and
+        a record. A segment without a record has no update.
         """
         segment, record = self._segment_of_session, self._record_sessions
         segments = int(segment[-1]) + 1 if len(segment) else 0
@@ -147,8 +154,8 @@ class _SessionBatch:
 
     @cached_property
     def _record_values(self) -> list[Columns]:
-        """The values that each aggregate takes of the records of ``_record_sessions``: a list of
-        columns per aggregate, one row per record.
+        """The values that each aggregate takes of the records of ``_record_sessions``: for each
+        aggregate a list of columns, one row per record.
         """
         event = self.forest.event[self._record_sessions]
         rows = self.job.batches[0].rows
@@ -156,29 +163,36 @@ class _SessionBatch:
 
     @cached_property
     def _initial_accumulators(self) -> list[Columns]:
-        """The accumulators with which each segment begins, per column: those of a stored session,
-        null for a segment that a record begins.
+        """The accumulators with which each segment begins: for each aggregate a list of columns,
+        one row per segment. A segment is a run of sessions, each made of the one before it and a
+        record.
+
+        They are the accumulators of a stored session, null for a segment that a record begins.
         """
         first = np.searchsorted(self._segment_of_session, np.arange(self._record_updates.groups))
         return [take_rows(state, self.forest.ref[first]) for state in self.stored.state]
 
     @cached_property
     def _segment_accumulators(self) -> list[Columns]:
-        """The accumulators of each segment after its records, per column, begun with
-        ``_initial_accumulators``. The children of the segment's first session are not in them. A
-        segment without a record keeps those with which it begins. Raises ``DataError`` if an
-        aggregate fails.
+        """The accumulators of each segment after its records: for each aggregate a list of columns,
+        one row per segment. A segment is a run of sessions, each made of the one before it and a
+        record.
+
+        They begin with ``_initial_accumulators``. Sessions merged into the segment's first one are
+        not in them. Raises ``DataError`` if an aggregate fails.
         """
         return run_kernels(
             self.law, "fold", self._record_updates, self._initial_accumulators, self._record_values
         )
 
     def _merge_segments(self, session: Ints, end: Ints) -> list[Columns]:
-        """Return the merged accumulators of all segments below each of some sessions, per column,
-        one row per session. Raises ``DataError`` if an aggregate fails.
+        """Return the accumulators of m sessions, merged from those of their segments: for each
+        aggregate a list of columns, one row per session. A segment is a run of sessions, each made
+        of the one before it and a record.
 
-        ``session``: indices into ``forest``. ``end``: per session, the number of the segment before
-        which to stop.
+        ``session``: int64[m], indices into ``forest``. ``end``: int64[m], indices of segments. The
+        segments of a session go from that of its first descendant in ``forest`` (``low``) to
+        ``end``, exclusive. Raises ``DataError`` if an aggregate fails.
         """
         first = self._segment_of_session[self.forest.low[session]]
         return call_each_kernel(
@@ -188,8 +202,8 @@ class _SessionBatch:
 
     @cached_property
     def _last_sessions(self) -> Ints:
-        """The sessions that records have made and that no later session has replaced, as indices
-        into ``forest``, ascending.
+        """The indices in ``forest`` of the sessions that records have made and that no later
+        session has replaced: int64, ascending.
         """
         there = self.forest.event != ABSENT
         for below in self.forest.children:
@@ -198,9 +212,9 @@ class _SessionBatch:
 
     @cached_property
     def accumulators(self) -> list[Columns]:
-        """The accumulators per column: a row for each stored session, then one for each session in
-        ``_last_sessions``. A column's accumulator has one or more arrays. Raises ``DataError`` if
-        an aggregate fails.
+        """The accumulators of stored and new sessions: for each aggregate a list of arrays. Their
+        rows are the stored sessions, then those in ``_last_sessions``. Raises ``DataError`` if an
+        aggregate fails.
         """
         merged = self._merge_segments(
             self._last_sessions, self._segment_of_session[self._last_sessions] + 1
@@ -212,7 +226,7 @@ class _SessionBatch:
 
     @cached_property
     def record_counts(self) -> Ints:
-        """The number of records in each session: int64, stored sessions first, then those in
+        """The count of records in each session: int64, for the stored sessions, then for those in
         ``_last_sessions``.
         """
         node_count = np.append(self.stored.count, 1)[self.forest.ref]
@@ -223,11 +237,12 @@ class _SessionBatch:
         )
 
     def each_record_rows(self) -> pa.Table | None:
-        """Return the row of each record's session, after the tombstones of the sessions that it
-        replaces, or None if no record makes a session.
+        """Return an output table in the order of the records, or None if no record makes a session.
+        It has the row of each record's session, after the tombstones of the sessions that it
+        replaces.
 
-        A replaced session with the same bounds as the new one gets no tombstone. Changes are in the
-        order of the records. Raises ``DataError`` if an aggregate fails.
+        A replaced session with the same bounds as the new one gets no tombstone. Raises
+        ``DataError`` if an aggregate fails.
         """
         session_forest, record = self.forest, self._record_sessions
         if len(record) == 0:
@@ -236,7 +251,7 @@ class _SessionBatch:
         merges = np.flatnonzero(second_child != ABSENT)
         into = self._segment_of_session[merges]
         initial = [
-            replaced(columns, into, others)
+            replace_rows(columns, into, others)
             for columns, others in zip(
                 self._initial_accumulators, self._merge_segments(merges, into), strict=True
             )
@@ -263,12 +278,13 @@ class _SessionBatch:
         )
 
     def net_rows(self, changed: _Changed) -> pa.Table | None:
-        """Return tombstones of stored sessions that are gone, and rows of sessions whose result is
-        new or differs from the stored one; None for none. ``changed``: the result of
-        ``find_changed()``.
+        """Return an output table of the batch's net changes, None for none: tombstones of stored
+        sessions that are gone, and rows of sessions whose result is new or differs from the stored
+        one.
 
-        Changes are ordered by the record that made the session, or by the key's last record for a
-        session that is gone. Raises ``DataError`` if an aggregate fails.
+        ``changed``: the result of ``find_changed()``. Changes are ordered by the record that made
+        the session, or by the key's last record for a session that is gone. Raises ``DataError`` if
+        an aggregate fails.
         """
         gone, now, then = changed
         compared = np.flatnonzero(then != ABSENT)
@@ -297,12 +313,13 @@ class _SessionBatch:
         )
 
     def find_changed(self) -> _Changed:
-        """Find the sessions that the batch changes: (gone, now, twin).
+        """Find the sessions that the batch changes, and return (gone, now, twin):
 
         - ``gone``: stored sessions that were replaced and whose bounds no present session has.
-        - ``now``: the sessions in ``_last_sessions``, which are new or changed.
-        - ``twin``: for each of ``now``, the replaced stored session with the same bounds, as a row
-          of ``accumulators``; ABSENT for none.
+        - ``now``: the sessions in ``_last_sessions``, which are new or changed. ``ref`` is a row of
+          ``accumulators``.
+        - ``twin``: int64, for each of ``now`` the replaced stored session with the same bounds, a
+          row of ``accumulators``; ABSENT for none.
         """
         session_forest, last = self.forest, self._last_sessions
         below = np.concatenate(session_forest.children)
@@ -334,7 +351,8 @@ class _SessionBatch:
 
     def store_sessions(self, store: TableState, changed: _Changed) -> None:
         """Put the sessions that are new or changed into ``store``, and a tombstone for each that is
-        gone; nothing if there are none. ``changed``: the result of ``find_changed()``.
+        gone. Without any, only expired runs are dropped. ``changed``: the result of
+        ``find_changed()``.
         """
         gone, now, _ = changed
         group = np.append(gone.group, now.group)
@@ -361,11 +379,12 @@ class _SessionBatch:
     def _output_table(
         self, event: Ints, start: Ints, end: Ints, values: Sequence[pa.Array], result: Ints
     ) -> pa.Table:
-        """Return sessions as changes, with a session's end as event time. All arrays have a row per
-        change.
+        """Return m changes of sessions as a table of ``Operator.output_schema``, in the given
+        order, with a session's end as event time.
 
-        ``event``: int64[changes], the event that causes each. ``start``, ``end``: the session's
-        bounds; ``values``: its result columns. ``result``: ABSENT for a tombstone, else any number.
+        ``event``: int64[m], the index of the event that causes each. ``start``, ``end``: int64[m],
+        the session's bounds in microseconds. ``values``: for each aggregate m results. ``result``:
+        int64[m], ABSENT for a tombstone, else any int.
         """
         events, operator = self.events, self.job.operator
         group = pa.array(events.group[event])

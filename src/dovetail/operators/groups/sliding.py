@@ -42,12 +42,13 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
-    """Emit the results of a key's windows after every record or, with ``emit="batch"``, the batch's
-    net changes. Store windows and records. Results of many pairs of a window and a record leave in
-    several tables, the ``chunks``.
+    """Aggregate the batch's records by key and sliding window. Emit the results of a key's windows
+    after every record or, with ``emit="batch"``, the batch's net changes.
 
-    Closed windows are not changed; a record all of whose windows are closed is counted as late.
-    Without rows in the batch, emit nothing and leave the stores and the number of rows as they
+    Windows and records are stored. Many results leave in several tables, ``chunks``. Closed windows
+    are not changed; a record all of whose windows are closed is counted as late.
+
+    Without rows in the batch, emit nothing, and leave the stores and the count of records as they
     are. Raises ``DataError`` if an aggregate fails, perhaps only as ``chunks`` are read.
     """
     if not job.any_rows:
@@ -96,12 +97,14 @@ class _WindowBatch:
     events: Timeline
     windows: ChangedWindows
     values: Sequence[Columns]
-    """Per column, the values of the windows' records."""
+    """For each result column the values of the windows' records, a row per record."""
 
     def aggregate_windows(self, store: TableState) -> UpdatedGroups:
         """Aggregate each changed window over its accumulators in ``store``, without storing
-        anything. Each window is a group with one update that stands for all its records. A new
-        window begins with null accumulators. Raises ``DataError`` if an aggregate fails.
+        anything. Return the windows as groups, each with one update that stands for all its
+        records.
+
+        A new window begins with null accumulators. Raises ``DataError`` if an aggregate fails.
         """
         windows = self.windows
         owner = windows.group
@@ -135,14 +138,14 @@ class _WindowBatch:
     def _final_accumulators(
         self, kernel: Aggregate, column_index: int, before: GroupsBefore, window_row: Ints
     ) -> Columns:
-        """Return the accumulators of column ``column_index``, which ``kernel`` aggregates, after
-        the batch: a row per group. Raises ``AggregateError`` if the kernel fails.
+        """Return the accumulator columns of one result column after the batch, a row per group.
 
-        ``before``: the stored accumulators. ``window_row``: int64[groups], the index of each
-        group's window in ``windows``.
+        ``kernel``: the aggregate. ``column_index``: the index of the result column. ``before``: the
+        stored accumulators of the groups. ``window_row``: int64[groups], the index of each group's
+        window in ``windows``. Raises ``AggregateError`` if the aggregate fails.
 
-        If the kernel depends on the order of records, all pairs of window and record are computed,
-        in portions of ``windows.pairs_max``.
+        If the aggregate depends on the order of records, all pairs of window and record are
+        computed, in portions of ``windows.pairs_max``.
         """
         windows, values, stored = (
             self.windows,
@@ -154,7 +157,7 @@ class _WindowBatch:
             ranges = windows.first, windows.end
             if isinstance(kernel, End):
                 order = windows.records.number[windows.record]
-                totals = kernel.over(*ranges, order, totals, len(windows))
+                totals = kernel.fold_over(*ranges, order, totals, len(windows))
             else:
                 totals = fold_over(kernel, *ranges, totals, len(windows))
             return kernel.merged(stored, take_rows(totals, window_row))
@@ -173,11 +176,13 @@ class _WindowBatch:
     def each_result(
         self, groups: UpdatedGroups, cuts: Sequence[tuple[int, int]]
     ) -> Iterator[pa.Table]:
-        """Yield a table of results for each range of arrivals in ``cuts`` that emits any. A result
-        is that of a window after one record that changes it; results are in the order of the
-        records, then by the window's start. ``groups``: the changed windows over their stored
-        accumulators. ``cuts``: consecutive ranges over all arrivals
-        (``ChangedWindows.cut_arrivals``). Raises ``DataError`` if an aggregate fails.
+        """Yield a table of results for each range of arrivals in ``cuts`` that emits any, computed
+        on demand. A result is that of a window after one record that changes it. Results lie in the
+        order of the records, then by the window's start.
+
+        ``groups``: the changed windows over their stored accumulators. ``cuts``: (start, exclusive
+        end) ranges of arrivals (``ChangedWindows.cut_arrivals``), consecutive over all. Raises
+        ``DataError`` if an aggregate fails.
         """
         windows, job, before = self.windows, self.job, groups.before
         group_of = np.argsort(groups.updated.events.row)
@@ -215,8 +220,9 @@ class _WindowBatch:
                 time_us[updates.updated] = after_us[updates.last]
 
     def _rows_of_arrivals(self, arrival: Ints) -> Ints:
-        """Return the index in the batch of the record with each of the arrivals ``arrival``: int64,
-        one per element.
+        """Return the row in the batch of the record with each arrival: int64, one per element of
+        ``arrival``. An arrival is a record's index in the order of processing, from 0. Every
+        arrival must be that of a record.
         """
         row = np.empty(len(self.events.row), np.int64)
         row[self.events.arrival] = self.events.row
@@ -231,12 +237,15 @@ def _held_records(
     open_: Mask,
     closing_us: Ints,
 ) -> tuple[SlidingRecords, list[Columns]]:
-    """Return all records that changed windows may hold, ordered by (group, time, number), and the
-    values that each result column aggregates of them.
+    """Return all records that changed windows may hold, ordered by (group, time, id), and for each
+    result column the values that it aggregates of them.
 
-    They are the records of the batch that ``open_`` marks, bool[events], and records of their keys
-    in the store ``records``. The latter lie up to a window's size and 1 µs before or after the
-    key's open records. ``closing_us``: per arrival, the time before which windows are closed.
+    They are the records of the batch that ``open_`` marks, and records of their keys in the store
+    ``records``. The stored ones lie at most a window's size and 1 µs before or after the key's open
+    records.
+
+    ``events``: the batch's records by key. ``open_``: bool[events]. ``closing_us``: int64, for each
+    arrival (order of processing) the time before which windows are closed.
     """
     assert law.windows is not None
     size_us = law.windows.size_us
@@ -267,9 +276,9 @@ def _held_records(
 
 
 def _open_records(job: Job, law: AggregationLaw) -> HistoryState:
-    """Open the store of records, as it was before the batch: ``_hash``, ``_event_time``, ``_row``,
-    then the user columns. Its horizon lies grace, window size and 1 µs behind the final stream
-    time.
+    """Open the store of records, as it was before the batch: ``_hash``, ``_event_time``, ``_row``
+    (the record's id in the bucket), then the user columns. Its horizon lies grace, window size and
+    1 µs behind the final stream time.
     """
     assert law.windows is not None
     shape = job.sources[0].shape
@@ -288,16 +297,19 @@ def _open_records(job: Job, law: AggregationLaw) -> HistoryState:
 
 def _stored_rows(rows: pa.Table, row_number: Ints, schema: pa.Schema) -> pa.Table:
     """Return ``rows`` of the batch, in order, with the columns of ``schema``, that of the store of
-    records. ``row_number``: int64[rows], the permanent number of each.
+    records. ``row_number``: int64[rows], the id of each record in the bucket, which becomes
+    ``_row``.
     """
     system_columns = [rows.column(HASH), rows.column(EVENT_TIME), pa.array(row_number)]
     return pa.table([*system_columns, *rows.select(schema.names[3:]).columns], schema=schema)
 
 
 def _store_records(job: Job, records: HistoryState, events: Timeline, open_: Mask) -> None:
-    """Store the records of the batch that ``open_`` marks, bool[events], and that a later window
-    may hold. Their numbers follow those of earlier batches. Drop runs whose records are all behind
-    the horizon.
+    """Put the records of the batch that ``open_`` marks, and that a later window may hold, into the
+    store ``records``. Their ids follow those of earlier batches.
+
+    ``events``: the batch's records by key. ``open_``: bool[events]. Sorted runs whose records are
+    all behind the horizon are dropped from the store.
     """
     event = np.flatnonzero(open_ & (events.event_time_us >= records.horizon_us))
     hash_ = events.hash[events.group[event]]

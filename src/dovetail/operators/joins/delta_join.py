@@ -1,7 +1,7 @@
 """One micro-batch of a delta join, on the join keys of one task.
 
 Each side has the batch's changes, the rows in the cache, and the rows looked up for the rest.
-``laws.joins.delta_join`` computes the results on row numbers, and values are gathered once.
+``laws.joins.delta_join`` computes the results on row indices, and values are gathered once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dovetail.arrays.timeline import (
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
 from dovetail.errors import DataError
 from dovetail.laws.joins import delta_join
-from dovetail.lookup_sources.keys import number_keys, positions_among, refuse_twice
+from dovetail.lookup_sources.keys import index_distinct_keys, positions_among, refuse_repeated_keys
 from dovetail.lookup_sources.source import Found
 from dovetail.operators.job import Batch, Cause, combine_chunks, output_table, take_rows
 from dovetail.operators.joins.lookup_cache import SideCache
@@ -53,8 +53,8 @@ class DeltaJoinOutcome:
     caches: list[SideCache]
     """The caches of both sides after the batch."""
     counts: list[tuple[int, int, int]]
-    """Per side, three numbers: join keys found in the cache, keys looked up, and looked-up keys
-    that the store could not have.
+    """Per side, three counts: join keys found in the cache, keys looked up, and looked-up keys that
+    the store could not have.
     """
 
 
@@ -76,12 +76,16 @@ def join_batch(
     batch: int,
 ) -> DeltaJoinOutcome:
     """Join one micro-batch of both sides of the delta join ``operator``. The tables of changes are
-    built as they are iterated. Without ``ask``, the caches stay and all counts are 0.
+    built as they are iterated, once. Without ``ask``, the caches stay and all counts are 0.
 
-    ``batches``: the rows of each side, left first. ``caches``: one per side, as the batch before
-    left them. ``ask``: looks up rows of a side, None if the batch has all rows of both tables.
-    ``batch``: the number of the micro-batch. Raises ``DataError`` for a tombstone of a table
-    without deletes, or if a lookup finds two rows with one key. Errors of ``ask`` pass.
+    ``batches``: the rows of each side with the columns of its source, left first. ``caches``: one
+    per side, as the batch before left them. ``ask``: looks up rows of a side, None if the batch has
+    all rows of both tables. ``batch``: the id of the micro-batch, from which positions and the age
+    of cache entries follow.
+
+    Returns the changes, each side's cache after the batch, and each side's counts. The call itself,
+    not the iteration, raises all errors: ``DataError`` for a tombstone of a table without deletes,
+    or if a lookup finds two rows with one key. Errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -89,7 +93,9 @@ def join_batch(
         _last_changes(operator, side, last, source)
         for source, (side, last) in enumerate(zip(law.sides, batches, strict=True))
     ]
-    groups, count, keys = number_keys([c.table.select(range(operator.keys)) for c in changed])
+    groups, count, keys = index_distinct_keys(
+        [c.table.select(range(operator.keys)) for c in changed]
+    )
     fresh = [
         _SideBatch(delta_join.SideRows(group, c.rows.fresh, c.rows.gone, c.rows.time_us), c.table)
         for group, c in zip(groups, changed, strict=True)
@@ -124,12 +130,13 @@ def join_batch(
 
 
 def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Table:
-    """Return the row that arrived last of each primary key in ``batch``, tombstones included, in
-    the order in which rows were read. The columns are those of the batch; without rows the table is
-    empty.
+    """Return the row that arrived last of each primary key in ``batch``, tombstones included. Rows
+    arrive in the order of the shared log or, without one, of their clocks; equal ones as they lie
+    in ``batch``. The result keeps the order of rows in ``batch``, and its columns. Without rows it
+    is empty.
 
-    ``source``: the input of the batch. ``primary``: the key columns, as indices among the user
-    columns.
+    ``source``: the layout of the batch's rows. ``primary``: the key columns, as indices from 0
+    among the user columns, those after ``ROW_COLUMNS``. Nulls in them count as equal.
     """
     table = batch.rows
     columns = source.shape.user_columns
@@ -151,9 +158,13 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 
 
 def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
-    """Return the last change of each primary key in the ``batch`` of ``side``, all in group 0, with
-    canonical key columns. ``source``: the number of the side, 0 for left. Raises ``DataError`` for
-    a tombstone of a table without deletes.
+    """Return the last change of each primary key in ``batch``, tombstones included, in the order of
+    the batch's rows: the user columns, and of each row its time and a mark if it is a tombstone.
+    Equal values of a primary key column get equal bits. All rows are in group 0 for now, whatever
+    their join key.
+
+    ``side``: the description of the side. ``source``: its index, 0 for left, 1 for right. Raises
+    ``DataError`` for a tombstone of a table without deletes.
     """
     spec = operator.sources[source]
     table = last_rows(spec, side.key, batch)
@@ -176,8 +187,9 @@ def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source:
 
 
 def _canonical_columns(table: pa.Table, column_indices: Iterable[int]) -> pa.Table:
-    """Return ``table`` with equal bits for equal values in the columns ``column_indices``: -0.0
-    becomes 0.0, for instance. Only floats and nested columns are rewritten.
+    """Return ``table`` with equal bits for equal values in the columns with the indices
+    ``column_indices``: -0.0 becomes 0.0, for instance. Only floats and nested columns are
+    rewritten.
     """
     for column_index in column_indices:
         field = table.schema.field(column_index)
@@ -199,12 +211,16 @@ def _add_other_rows(
     batch: int,
 ) -> tuple[_SideBatch, SideCache, tuple[int, int, int]]:
     """Add to the ``fresh`` rows of side ``side_index`` the other rows of the batch's groups: those
-    in ``cache``, and of ``needed`` groups without an entry those that ``ask`` finds.
+    in ``cache``, and of ``needed`` groups that it lacks those that ``ask`` finds.
 
-    A group is one distinct join key of the batch. ``keys``: the join key columns, one row per
-    group. ``needed``: bool[groups]. Returns the side, its cache after the batch, and its
-    ``DeltaJoinOutcome.counts``. Without such groups nothing is asked. ``batch``: the number of the
-    micro-batch. Raises ``DataError`` if lookups find two rows with one key; errors of ``ask`` pass.
+    A group is one distinct join key of the batch. ``fresh``: the batch's rows of the side, with the
+    groups of their join keys. ``keys``: the join key columns, one row per group. ``needed``:
+    bool[groups]. ``batch``: the id of the micro-batch.
+
+    Returns the side, its cache after the batch, and three counts: needed groups in the cache,
+    groups looked up, and those of them that the types of the store's columns cannot hold. Such a
+    group has no other rows. A side that caches nothing keeps ``cache``. Raises ``DataError`` if
+    lookups find two rows with one key; errors of ``ask`` pass.
     """
     law = operator.law
     assert isinstance(law, DeltaJoinLaw)
@@ -250,14 +266,15 @@ def _staying_rows(
     group: Ints,
     answer: Ints,
 ) -> Mask:
-    """Find the rows of ``other_rows`` that stay: bool[rows]. A row leaves if a fresh row has its
-    primary key.
+    """Find the rows of ``other_rows`` that stay: bool[rows]. A row leaves if a fresh row, perhaps a
+    tombstone, has its primary key.
 
     The cache and lookups may hold one row under several join keys, because its join key changed
-    between them. Then the last one stays. ``title``: the table, for errors. ``group``: the group of
-    each row. ``answer``: 0 for a row of the cache, else the number of its lookup. Raises
-    ``DataError`` if one answer has a primary key twice, or if a group has two rows although the
-    index is unique.
+    between them. Then the last one stays. ``title``: the table, for errors. ``group``: int64[rows],
+    the index of each row's join key. ``answer``: int64[rows], 0 for a row of the cache, else the
+    index of its lookup, from 1. Raises ``DataError`` if one answer has a primary key twice. It is
+    also raised if ``group`` has a value twice although the side's index is unique; fresh rows do
+    not count.
 
     | primary key | from         | fresh row | stays                   |
     |-------------|--------------|-----------|-------------------------|
@@ -273,9 +290,11 @@ def _staying_rows(
     primary_rank = np.empty(len(all_rows), np.int64)
     primary_rank[order] = np.cumsum(new) - 1
     other_rank = primary_rank[len(fresh.table) :]
-    refuse_twice(title, "its primary key", other_rank * (answer.max(initial=0) + 1) + answer)
+    refuse_repeated_keys(
+        title, "its primary key", other_rank * (answer.max(initial=0) + 1) + answer
+    )
     if side.index.unique:
-        refuse_twice(title, "a unique index", group)
+        refuse_repeated_keys(title, "a unique index", group)
     last = np.full(int(new.sum()), ABSENT)
     last[other_rank] = np.arange(len(other_rank))
     last[primary_rank[: len(fresh.table)]] = ABSENT
@@ -284,8 +303,8 @@ def _staying_rows(
 
 
 def _append_rows(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideBatch:
-    """Append the rows ``other_rows``, which the batch does not change, to a side's fresh rows. The
-    time of appended rows is ``NO_TIME``. ``group``: the group of each appended row.
+    """Return a side's fresh rows, then ``other_rows``, which the batch does not change. The time of
+    appended rows is ``NO_TIME``. ``group``: int64, the index of the join key of each appended row.
     """
     none = np.zeros(len(group), np.bool_)
     rows = delta_join.SideRows(
@@ -299,10 +318,11 @@ def _append_rows(fresh: _SideBatch, other_rows: pa.Table, group: Ints) -> _SideB
 
 def _new_cache(side: _SideBatch, asked: pa.Table, complete: Mask, batch: int) -> SideCache:
     """Return a cache with an entry per ``complete`` group, in their order, and the group's rows in
-    ``side`` that are alive, that is not deleted. An entry may have no rows.
+    ``side`` that are not deleted. An entry may have no rows.
 
     ``asked``: the join key of each group. ``complete``: bool[groups], all rows of the group are in
-    ``side``. ``batch``: the batch that used the entries last. Rows without a group are left out.
+    ``side``. ``batch``: the id of the micro-batch, noted as the last that used the entries. Rows
+    without a group (``NO_GROUP``) are left out.
     """
     entry_of_group = np.append(np.where(complete, np.cumsum(complete) - 1, delta_join.NO_GROUP), -1)
     entry = entry_of_group[side.rows.group]
@@ -324,11 +344,12 @@ def _result_tables(
     batch: int,
 ) -> Iterator[pa.Table]:
     """Yield ``results`` as changes in tables of at most ``_RESULTS_A_TABLE`` rows, in order; yield
-    nothing for no results.
+    nothing for no results. The columns are those of ``Operator.output_schema``. A result is a
+    tombstone if ``results.deleted`` says so; its values are null.
 
     ``sides``: the rows that results refer to, left first. ``keys``: the join key columns, one row
-    per group. ``batch``: the number of the micro-batch; its first position is that number shifted
-    left by 32 bits.
+    per group. ``batch``: the id of the micro-batch. The first position is this id shifted left by
+    32 bits; the others follow it without gaps.
     """
     for start in range(0, len(results), _RESULTS_A_TABLE):
         part = slice(start, start + _RESULTS_A_TABLE)
@@ -364,8 +385,11 @@ def _result_keys(
 ) -> list[pa.Array]:
     """Return the key columns of ``results``, one row per result.
 
-    They are the join key for the form "key", taken from ``keys`` by group. Else they are the left
-    row's primary key, then the right row's if ``law.right_key``.
+    If ``law.form`` is ``"key"``, they are the join key, taken from ``keys`` by group. For
+    ``"pair"`` and ``"left"`` they are the left row's primary key, then the right row's if
+    ``law.right_key``; null where a side has no row. For ``"left"``, the right row's is also null
+    where there is a left row. ``sides``: the rows that results refer to, left first. ``keys``: the
+    join key columns, one row per group.
     """
     if law.form == "key":
         return [column.take(pa.array(results.group)) for column in keys]

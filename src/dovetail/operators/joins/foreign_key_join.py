@@ -3,7 +3,7 @@ right table (``ForeignKeyJoinLaw``).
 
 A *subscription* is a left row's interest in the right row that its foreign key names. The stores
 hold the subscriptions with their rows, side by side by foreign key, and the right table. If right
-rows appear alone, a third store holds the number of left rows that refer to each.
+rows appear alone, a third store holds the count of left rows that refer to each.
 
 Results are found by their kind and put in order at the end. A right row may have millions of
 subscriptions, so results are references until ``_result_tables`` makes tables of them, a part at a
@@ -59,11 +59,16 @@ _ROWS_MAX = 50_000
 
 
 def run(job: Job, law: ForeignKeyJoinLaw) -> OperatorOutcome:
-    """Emit the results of the batch's messages and right rows in chunks. They are ordered by bucket
-    of the next stage, then by record. With ``emit="batch"``, emit each left row's last result, if
-    it may differ from the one before. If another bucket may have a later result of the left row,
-    emit the last one in any case. Then also emit the row before the batch, with the epoch
-    ``BEFORE``. Without rows in the batch, emit nothing and leave the stores as they are.
+    """Emit the results of the batch's messages (changes of left rows, by foreign key) and right
+    rows. They come in chunks, by bucket of the next stage, then in the order of the records. Store
+    the left rows by foreign key and the right rows. Without rows in the batch, emit nothing and
+    leave the stores as they are.
+
+    With ``emit="batch"``, emit only the last result of each left row and foreign key, and of each
+    right row alone. Leave it out if it equals the row before the batch in all values. The next
+    stage compares left rows whose results come from several buckets. Of such a row the last result
+    is always emitted, and so is its row before the batch, if there was one. That has the epoch
+    ``BEFORE`` and comes before all results of its bucket.
     """
     stores = SubscriptionStores.open_stores(job, law)
     if not job.any_rows:
@@ -100,7 +105,7 @@ class ForeignResults:
     """The m results of a micro-batch of a join by foreign key, as references to rows."""
 
     event: Ints
-    """The event that causes each result."""
+    """int64[m]: the index in the timeline of the event that causes each result."""
     subscription: Ints
     """The index of the subscription that the result belongs to, ABSENT for a right row alone."""
     right: Ints
@@ -110,12 +115,14 @@ class ForeignResults:
     time_us: Ints
     """int64[m]: the event time of each result, in microseconds."""
     epoch: Ints
-    """The number of the left row's change, or ``SETTLED`` or ``BEFORE``."""
+    """int64[m]: the epoch of the left row's change, or ``SETTLED`` or ``BEFORE``."""
     rank: Ints
     """The order of the results of one event; equal ranks keep the order in which they lie."""
 
     def select(self, which: Ints | Mask | slice) -> ForeignResults:
-        """Return the results that ``which`` selects by indices, flags or a slice, in that order."""
+        """Return the results that ``which`` selects, by indices in their order, by flags or by a
+        slice.
+        """
         return ForeignResults(*(column[which] for column in self.columns))
 
     @classmethod
@@ -126,7 +133,7 @@ class ForeignResults:
 
     @property
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        """The columns of the results in the order of the fields, m rows each."""
+        """The arrays of the results in the order of the fields, m elements each."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -138,9 +145,16 @@ def answer_messages(
     subscriptions: Subscriptions,
 ) -> ForeignResults:
     """Return the result of each message in ``subscriptions``, in their order: the left row with the
-    right row that stands at the message in ``table``. A message without a joined row gives a
-    tombstone if its instruction says ``EMIT``, else nothing. Stored subscriptions have no result
-    here.
+    right row that ``table`` has after the message. A left row without a right row is a result of
+    its own if left rows are preserved.
+
+    A message without such a result gives a tombstone if its column ``_instruction`` has the bit
+    ``EMIT``, else nothing. A message that ends a subscription never has such a result. Stored
+    subscriptions have no result here. ``events``: the timeline, with messages as source 0.
+
+    A result's time is the later of the message's and the right row's, without a right row the
+    message's. An ended subscription always has the message's time if left rows are preserved. In a
+    result, ``subscription`` is an index into ``subscriptions``, and ``rank`` is 0.
     """
     message = np.flatnonzero(subscriptions.event >= 0)
     event, live = subscriptions.event[message], subscriptions.live[message]
@@ -167,10 +181,13 @@ def fan_out_right_rows(
     law: ForeignKeyJoinLaw, events: Timeline, table: RightRows, subscriptions: Subscriptions
 ) -> ForeignResults:
     """Return a result for each pair of a right record that changes ``table`` and a left row that
-    then refers to it. The left rows are those in ``subscriptions``.
+    then refers to it. The left rows are those in ``subscriptions``, along the timeline ``events``.
+    Results lie by left row, then by record.
 
-    Results of one record rank by primary key. They are tombstones if the right row is gone and left
-    rows are not preserved. Without subscriptions a record has no result.
+    A result has the record's time. Its ``subscription`` is an index into ``subscriptions``. Its
+    ``rank`` orders the results of one record: it ascends with the primary key. If the right row is
+    gone, the left row is the result, or a tombstone if left rows are not preserved. Without
+    subscriptions a record has no result.
     """
     subscription, event = fan_out(
         events,
@@ -198,9 +215,9 @@ def fan_out_right_rows(
 def _drop_past_retention(
     job: Job, events: Timeline, subscriptions: Subscriptions, results: ForeignResults
 ) -> ForeignResults:
-    """Return the ``results`` whose window had not yet left the retention of the left rows when the
-    record arrived. A window exactly as old as the retention stays. Without windows, return all of
-    them.
+    """Return those ``results`` of right records whose left row's window was still kept when the
+    record arrived, with that record counted in stream time. A window exactly as old as the
+    retention stays. Dropped results are not counted. Without windows, return all of them.
     """
     source = job.sources[0]
     retention_us = source.meaning.retention_us
@@ -230,8 +247,12 @@ def _right_rows_alone(
     """Return a result for each event at which a right row begins or ceases to appear alone, or
     changes while it is alone. A right row appears alone while no left row refers to it.
 
-    Results are in the order of events. Their rank is -1, so they come before results of left rows.
-    ``table``: the right row before and after each event. ``references``: the number of left rows
+    Results are in the order of ``events``. Their ``rank`` is -1, so they come before results of
+    left rows; their ``epoch`` is ``SETTLED``, their ``subscription`` ABSENT. A row that ceases to
+    be alone gives a tombstone. A result has the event's time or, if the row begins or ceases to be
+    alone, the later of that and the right row's.
+
+    ``table``: the right row before and after each event. ``references``: the count of left rows
     that refer to the event's key, before and after it.
     """
     right, before, after = table.after, references.before, references.after
@@ -277,12 +298,13 @@ def _net_results(
     references: References | None,
     results: ForeignResults,
 ) -> ForeignResults:
-    """Return the last of ``results`` for each left row and each right row alone, if it differs from
-    the row before the batch. ``results``: in order.
+    """Return the last of ``results`` for each left row and foreign key, and for each right row
+    alone. Leave it out if it equals the row before the batch in all values, or if neither has a
+    row. ``results``: in the order of emission.
 
-    Another bucket may have a later result of a left row. Then return the last result in any case,
-    and the row before the batch with the epoch ``BEFORE``. Rows before come first, then results in
-    their order.
+    Another bucket may have a later result of a left row (its epoch is not ``SETTLED``). Then return
+    the last result in any case, and the row before the batch with the epoch ``BEFORE``, if there
+    was one. Rows before come first, then results in their order.
     """
     pairs = int(subscriptions.pair.max(initial=-1)) + 1
     group = events.group[results.event]
@@ -321,9 +343,10 @@ def _rows_before(
     """Return n result rows as they stood before the batch; ``present`` is false where there was
     none. Their epoch is ``BEFORE``, their time ``NO_TIME``.
 
-    ``group``: the group of each row's foreign key. ``references``: None if right rows never appear
-    alone. ``subscription``: the stored subscription, ABSENT for none. ``alone``: bool[n], the row
-    is a right row alone.
+    ``group``: int64[n], the index of each row's foreign key among the batch's distinct keys, the
+    groups of ``events``. ``references``: None if right rows never appear alone. ``subscription``:
+    int64[n], the index in ``subscriptions`` of the stored left row, ABSENT for none and for a right
+    row alone. ``alone``: bool[n], the row is a right row alone.
     """
     right = np.where(table.stored[group], group, ABSENT)
     there = right != ABSENT
@@ -343,9 +366,9 @@ def _rows_before(
 def _value_columns(
     table: RightTable, subscriptions: Subscriptions, results: ForeignResults
 ) -> list[pa.Array]:
-    """Return the columns that results show, a row per result: the values of the left row, then the
-    key and the values of the right row. A row's columns are null for a tombstone, and for a side
-    without a row.
+    """Return the columns that ``results`` show, a row per result in their order: the values of the
+    left row, then the key and the values of the right row. They are null for a tombstone. The
+    columns of a side are null where a result has no row of that side.
     """
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
@@ -364,11 +387,13 @@ def _result_tables(
     subscriptions: Subscriptions,
     results: ForeignResults,
 ) -> Iterator[pa.Table]:
-    """Yield ``results`` in tables of at most ``_ROWS_MAX`` rows, nothing for no results:
-    ``Operator.output_schema``, then ``_place`` and ``_epoch``. Positions begin at 0 in each table.
+    """Yield ``results`` in tables of at most ``_ROWS_MAX`` rows, nothing for no results. Their
+    columns are ``Operator.output_schema``, then two int64: ``_place``, the lower half of the key's
+    hash, and ``_epoch``, ``ForeignResults.epoch``. Positions begin at 0 in each table.
 
-    Results come by the bucket of their primary key in the next stage, the right key's for a right
-    row alone. Those of one bucket keep their order.
+    Results come by their bucket in the next stage, ascending; a table may have rows of several. It
+    is the bucket of the primary key, or of the right key for a right row alone. Results of one
+    bucket keep their order.
     """
     causes = job.event_causes(events)
     place_hash = np.where(

@@ -21,7 +21,7 @@ from dovetail.state.history import HistoryState
 def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     """Emit the points of the joined history that each record makes or corrects, in order of
     arrival. A point is a time from which on a joined row, or none, stands. Store all versions of
-    both sides.
+    both sides, and count records older than their table's history.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """
@@ -70,11 +70,12 @@ def _side_points(
     """Return the values of the side with index ``source``, the index of the batch's first row in
     them, and the side's versions.
 
-    Values are the stored rows, then the batch's. Versions are ordered by (key, time, arrival); each
-    is an index into the values, ABSENT for a tombstone. Of each key they begin with the version
-    that stands at its earliest record in the batch; ``earliest``: int64[groups]. ``counted``:
-    bool[events], the events that are versions of this side. ``store``: the versions before the
-    batch.
+    Values are the stored rows that may count, then the batch's rows. Versions are ordered by (key,
+    time, arrival); each is an index into the values, ABSENT for a tombstone. Of each key they begin
+    with the version that stands at its earliest record in the batch.
+
+    ``earliest``: int64[groups], the time of that record in microseconds. ``counted``: bool[events],
+    the events that are versions of this side. ``store``: the versions before the batch.
     """
     groups = np.arange(events.groups)
     stands = store.find_as_of(events.hash, events.keys, earliest).event_time_us
@@ -121,11 +122,12 @@ def _output_table(
     pools: Sequence[pa.Table],
     parts: Sequence[tuple[Ints, Corrections]],
 ) -> pa.Table | None:
-    """Return the corrections of both sides as changes in order of arrival, or None if there are
-    none.
+    """Return the corrections of both sides as changes (``Operator.output_schema``), or None if
+    there are none. They lie in the order in which their records arrived, those of one record by
+    time.
 
-    ``pools``: the values of each side. ``parts``: per side, the event that causes each correction,
-    and the corrections.
+    ``pools``: the value columns of each side's rows, which corrections refer to. ``parts``: per
+    side, the index in ``events`` of the record that causes each correction, and the corrections.
     """
     event = np.concatenate([event for event, _ in parts])
     if len(event) == 0:

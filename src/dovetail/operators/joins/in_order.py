@@ -26,14 +26,18 @@ _BATCH_SHIFT = 32
 def merge_buckets(
     tables: Iterable[pa.Table], law: InOrderLaw, columns: Sequence[str], batch: int
 ) -> Iterator[pa.Table]:
-    """Merge the output of all buckets of a join by foreign key: yield tables of these ``columns``,
-    some of them empty; nothing without input. Each table of ``tables`` has these columns,
-    ``_place`` and ``_epoch``. Each bucket's tables must be in order.
+    """Merge the output of all buckets of a join by foreign key. Yield a table of ``columns`` for
+    each of ``tables``, perhaps empty, then one more if keys moved between buckets; nothing without
+    input.
 
-    Settled rows, whose epoch is ``SETTLED``, pass through at once. Rows of keys that moved between
-    buckets follow at the end, by epoch; with ``law.net``, only each key's last one, if it differs
-    from the row before the batch. A change's position is the micro-batch's number shifted left by
-    32 bits, plus its index in the merged output.
+    ``tables``: each has ``columns`` (among them ``_position``), ``_place`` and ``_epoch``, and the
+    key columns come first. Tables of several buckets may interleave, but the rows of one bucket
+    must be in the order of its results. ``batch``: the id of the micro-batch.
+
+    Rows with the epoch ``SETTLED`` pass through at once, in the order given. Rows of keys that
+    moved between buckets follow at the end, by epoch, those of one epoch in the order given. With
+    ``law.net``, these are only each key's last one, if it differs from the row before the batch. A
+    change's position is ``batch`` shifted left by 32 bits, plus its index in the merged output.
     """
     position = batch << _BATCH_SHIFT
     moved_tables: list[pa.Table] = []
@@ -53,8 +57,8 @@ def merge_buckets(
 
 
 def run(job: Job, law: InOrderLaw) -> OperatorOutcome:
-    """Order the results of one bucket, when no exchange lies before it. The micro-batch's number
-    counts as 0 (``merge_buckets``). The output is None if no rows came; it may be an empty table.
+    """Order the results of one bucket, when no exchange lies before it. Positions begin at 0. The
+    output is None if no rows came; it may be an empty table. Nothing is stored.
     """
     rows = job.batches[0].rows
     columns = job.operator.output_schema.names
@@ -74,9 +78,10 @@ def _renumber_positions(table: pa.Table, columns: Sequence[str], position: int) 
 
 def _net_rows(rows: pa.Table, keys: int) -> pa.Table:
     """Return the last row of each key, in their order, if it differs from the row before the batch:
-    the key's row with the epoch ``BEFORE``. Without such a row, a tombstone is left out. ``rows``:
-    at least one, ordered by epoch, with one chunk a column; ``keys``: the number of key columns,
-    which come first.
+    the key's row with the epoch ``BEFORE``. Without such a row, a tombstone is left out.
+
+    ``rows``: at least one, ordered by epoch, with one chunk a column. ``keys``: the count of key
+    columns, which come first.
 
     | key | epoch      | row       | emitted                          |
     |-----|------------|-----------|----------------------------------|

@@ -18,7 +18,7 @@ from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.laws.joins.lookup import answer_records
-from dovetail.lookup_sources.keys import number_keys, positions_among, refuse_twice
+from dovetail.lookup_sources.keys import index_distinct_keys, positions_among, refuse_repeated_keys
 from dovetail.lookup_sources.pool import open_reader
 from dovetail.lookup_sources.source import Found
 from dovetail.operators.job import combine_chunks
@@ -48,13 +48,13 @@ class TaskLookups:
     clock_us: Callable[[], int]
     """The wall clock, a function that returns microseconds."""
     hits: int = 0
-    """The number of keys whose answer was known already."""
+    """The count of keys whose answer was known already."""
     misses: int = 0
-    """The number of keys that were looked up."""
+    """The count of keys that were looked up."""
     unfit: int = 0
-    """The number of keys looked up that the store could not have."""
+    """The count of keys looked up that the store could not have."""
     dropped: int = 0
-    """The number of records left out because they are not live or, in an inner join, have a null in
+    """The count of records left out because they are not live or, in an inner join, have a null in
     their key.
     """
     _task: SideCache | None = field(default=None, init=False)
@@ -62,20 +62,29 @@ class TaskLookups:
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of keys and records so far in this task, in the order of ``COUNTS``."""
+        """The counts so far in this task, in the order of ``COUNTS``: keys known already, keys
+        looked up, keys among these that the types of the store's columns cannot hold, and dropped
+        records. A key that could be in the store but is not counts as looked up only.
+        """
         return [getattr(self, name) for name in COUNTS]
 
     def join_records(
         self, records: pa.Table, live: Mask
     ) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
-        """Join ``records`` with the store's rows: yield tables of at most ``_RESULTS_A_TABLE``
-        records, each with its value columns.
+        """Join ``records`` with the store's rows. Yield pairs of a table and a list of arrays: the
+        record of each result, then the value columns of the results (``law.values``). A pair has at
+        most ``_RESULTS_A_TABLE`` results. Nothing is asked or counted before the first is taken.
 
-        Each live record comes in order, once for each answer; without an answer, once with nulls
-        or, for an inner join, not at all. ``live``: bool[records], the record has a value; others
-        are left out and counted as ``dropped``. So are records with a null key in an inner join,
-        but not those without an answer. Raises ``DataError`` if answers do not fit or have a key
-        twice, ``ConfigurationError`` if the store cannot be reached.
+        ``records``: columns ``law.on``, the key, and any others. ``live``: bool[records], the
+        record has a value; others are left out and counted as ``dropped``.
+
+        Each live record comes in order, once for each row of its key. Without a row it comes once
+        with nulls or, for an inner join, not at all. An inner join counts records with a null in
+        their key as ``dropped``, but not others without a row.
+
+        Raises ``DataError`` if rows found do not fit the store's declared columns, or two have one
+        primary key or one key of a unique index. Raises ``ConfigurationError`` if the store cannot
+        be reached.
         """
         law = self.law
         live_row = np.flatnonzero(live)
@@ -92,15 +101,18 @@ class TaskLookups:
 
     def _find_rows(self, keys: pa.Table) -> tuple[Ints, Ints, pa.Table]:
         """Find the rows for ``keys``, the key of each record, in the cache or else in the store.
+        Remember the answers, and raise ``hits``, ``misses`` and ``unfit``. Returns:
 
-        Returns the number of each record's key among the distinct ones, int64[records],
-        ``NO_GROUP`` for a key with a null; the number of rows of each distinct key, int64; and the
-        rows. The rows come key by key, those of one key by the store's primary key. Answers are
-        remembered, and ``hits``, ``misses`` and ``unfit`` go up. Raises ``DataError`` if a unique
-        index gives a key two rows, and the errors of ``_ask_store``.
+        - int64[records]: the index of each record's key among the distinct ones, ``NO_GROUP`` for a
+          key with a null;
+        - int64[distinct keys]: the count of rows of each;
+        - the rows, key by key, those of one key by the store's primary key.
+
+        Raises ``DataError`` if a unique index gives a key two rows, and the errors of
+        ``_ask_store``.
         """
         law, now_us = self.law, self.clock_us()
-        (key,), count, columns = number_keys([keys])
+        (key,), count, columns = index_distinct_keys([keys])
         asked = pa.table(columns, schema=law.key_schema)
         cache = self._known_answers(now_us)
         key_of_entry = positions_among(asked, cache.keys.select(law.by))
@@ -124,26 +136,30 @@ class TaskLookups:
             ]
         )
         if law.index.unique:
-            refuse_twice(law.lookup.title, "a unique index", of_key)
+            refuse_repeated_keys(law.lookup.title, "a unique index", of_key)
         used = replace(cache, used=np.where(wanted, now_us, cache.used))
         self._keep_answers(used, asked, missing, chunks, answers, now_us)
         order = np.lexsort((_key_rank(law, rows), of_key))
         return key, np.bincount(of_key, minlength=count), rows.take(pa.array(order))
 
     def _ask_store(self, keys: pa.Table) -> Found:
-        """Return the store's answer for distinct ``keys`` without nulls. Raises ``DataError`` if
-        two rows of the answer have one primary key or a row does not fit. Raises
-        ``ConfigurationError`` if the store cannot be reached.
+        """Return the store's answer for ``keys``, distinct and without nulls, with the columns
+        ``law.by``: the rows found, for each the index of its key in ``keys``, and a mask of keys
+        that the store cannot hold. Open the process's reader of the store, if none is open.
+
+        Raises ``DataError`` if two rows of the answer have one primary key, or a row does not fit
+        the columns ``law.schema``. Raises ``ConfigurationError`` if the store cannot be reached.
         """
         law = self.law
         answer = open_reader(law.lookup, law.schema).rows(law.by, keys)
-        refuse_twice(law.lookup.title, "its primary key", _key_rank(law, answer.rows))
+        refuse_repeated_keys(law.lookup.title, "its primary key", _key_rank(law, answer.rows))
         return answer
 
     def _known_answers(self, now_us: int) -> SideCache:
         """Return the process's known answers that are younger than ``law.age_max_us`` at the time
-        ``now_us``. If ``law.rows_max`` is 0, there is no such cache: return this task's answers, of
-        any age.
+        ``now_us``, in microseconds. The caches of the process stay as they are. If ``law.rows_max``
+        is 0, there is no such cache: return this task's answers, of any age. Without known answers
+        the cache is empty.
         """
         law = self.law
         if not law.rows_max:
@@ -168,8 +184,9 @@ class TaskLookups:
         remember the result: for the process if ``law.rows_max``, else for this task. If there are
         too many rows, the answers used last stay.
 
-        ``asked``: all distinct keys. ``missing``: indices of the keys that were looked up.
-        ``chunks``: these indices as they were asked, with an answer each.
+        ``asked``: all distinct keys. ``missing``: int64, the indices in ``asked`` of the keys that
+        were looked up. ``chunks``: these indices as they were asked, each chunk with one of
+        ``answers``.
         """
         law = self.law
         first = np.cumsum([0, *map(len, chunks)])
@@ -191,15 +208,17 @@ class TaskLookups:
 
 
 def _empty_cache(law: StoreLookup) -> SideCache:
-    """Return a cache without keys and rows for the lookup ``law``."""
+    """Return a cache without keys and rows for the lookup ``law``. Its keys have a last column
+    ``_since``, the time of the answer in microseconds.
+    """
     none = np.zeros(0, np.int64)
     keys = law.key_schema.append(pa.field(_SINCE, pa.int64()))
     return SideCache(keys.empty_table(), none, law.schema.empty_table(), none)
 
 
 def _key_rank(law: StoreLookup, rows: pa.Table) -> Ints:
-    """Return a number for each of ``rows``, int64[rows], that ascends with the primary key of the
-    store of ``law``. Equal keys have equal numbers.
+    """Return the rank of each of ``rows`` by the primary key of the store of ``law``: int64[rows].
+    It ascends with the key; equal keys have equal ranks.
     """
     columns = [combine_chunks(rows.column(name)) for name in law.lookup.key]
     return rank_of_keys(columns, stable_hash(columns))
@@ -211,8 +230,9 @@ def _value_columns(
     """Return the value columns of results, a row per result, chosen from ``records`` and the
     store's ``rows`` by ``law.values``.
 
-    ``row``: int64[records], the index in ``rows`` for each record, ABSENT for none; the store's
-    values are then null. A value without a column is the whole record or row as a struct.
+    ``records``: the record of each result. ``row``: int64[results], the index in ``rows`` for each,
+    ABSENT for none; the store's values are then null. A value without a column is the whole record
+    or row as a struct.
     """
     absent = row == ABSENT
     matched_rows = rows.take(pa.array(row, mask=absent))
@@ -227,8 +247,8 @@ def _value_columns(
 
 
 def _struct_column(side: pa.Table, missing: Mask) -> pa.Array:
-    """Return the columns of ``side`` as one column of structs with these fields, null where
-    ``missing``, bool[rows], is true.
+    """Return the columns of ``side`` as one column of structs with these fields, in the order of
+    its rows. ``missing``: bool[rows], true where the struct is null.
     """
     columns = [combine_chunks(column) for column in side.columns]
     return pa.StructArray.from_arrays(columns, fields=[*side.schema], mask=pa.array(missing))

@@ -30,11 +30,13 @@ class SideCache:
     keys: pa.Table
     """The join keys of the n entries."""
     used: Ints
-    """int64[n]: the batch that last used each entry."""
+    """int64[n]: the id of the micro-batch (in ``TaskLookups``, the time) that last used each
+    entry.
+    """
     rows: pa.Table
     """The m rows of all entries."""
     entry: Ints
-    """int64[m]: the entry that each row belongs to."""
+    """int64[m]: the index of the entry that each row belongs to."""
 
     @classmethod
     def empty(cls, schema: pa.Schema, keys: int) -> SideCache:
@@ -46,14 +48,17 @@ class SideCache:
         return cls(key_schema.empty_table(), none, schema.empty_table(), none)
 
     def __len__(self) -> int:
-        """Return the size in rows; an entry without rows counts as one."""
+        """Return the size in rows; an entry without rows counts as one, so the size is at least the
+        count of entries.
+        """
         return int(self._entry_sizes().sum())
 
     def keep_entries(self, entries: Mask, fresh: SideCache, size: int) -> SideCache:
-        """Return a cache of the selected ``entries`` of this one, then all of ``fresh``, with at
-        most ``size`` rows. If there are more, the entries used last stay.
+        """Return a new cache of the selected ``entries`` of this one, then all of ``fresh``, with
+        at most ``size`` rows. If there are more, the entries used last stay.
 
-        ``entries``: bool[n]. An entry without rows counts as one row.
+        ``entries``: bool[n]. Both caches have the same columns, and no key in common. An entry
+        without rows counts as one row; one of more than ``size`` rows never stays.
         """
         entry_index = np.cumsum(entries) - 1
         rows = entries[self.entry]
@@ -66,14 +71,14 @@ class SideCache:
         return merged._within_size(size)
 
     def _entry_sizes(self) -> Ints:
-        """Return the size of each entry, int64[entries]: its number of rows, at least 1."""
+        """Return the size of each entry: int64[n], its count of rows, at least 1."""
         return np.maximum(np.bincount(self.entry, minlength=len(self.used)), 1)
 
     def _within_size(self, size: int) -> SideCache:
         """Return a cache of the entries that were used last and together have at most ``size``
-        rows, in their order; this cache if all fit. Of entries used by the same batch the first
-        ones stay. An entry of more than ``size`` rows never stays. An entry without rows counts as
-        one row.
+        rows, in their order; this cache if all fit. Entries are taken by last use until one does
+        not fit; older ones are not tried. Of entries used by the same batch the first ones stay. An
+        entry of more than ``size`` rows never stays. An entry without rows counts as one row.
         """
         weights = self._entry_sizes()
         if weights.sum() <= size:
@@ -102,11 +107,11 @@ class CacheFile:
     directory: Path
     """The folder of the files, created when the first one is written."""
     name: str
-    """The name of the task's files, without the number of the batch."""
+    """The name of the task's files, without the micro-batch's id."""
 
     def read(self, batch: int) -> list[SideCache] | None:
-        """Return the caches of both sides that the batch before ``batch`` wrote here, or None if
-        there is no readable file.
+        """Return the caches that the micro-batch before ``batch``, an id, wrote here: the left
+        side's, then the right side's. Return None if there is no readable file.
         """
         try:
             with self._path(batch - 1).open("rb") as file:
@@ -116,13 +121,15 @@ class CacheFile:
         return [_cache_from_tables(*parts[:2]), _cache_from_tables(*parts[2:])]
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
-        """Write the caches of both sides for the batch after ``batch``, and remove the file of two
-        batches before. If the file cannot be written, no error is raised, and the next batch starts
-        without caches.
+        """Write ``caches``, those of the left and the right side, for the micro-batch after
+        ``batch``, an id. Remove the file of two batches before. The folder is created if missing.
+        If the file cannot be written, no error is raised, and the next batch starts without caches.
         """
 
         def write_tables(file: IO[bytes]) -> None:
-            """Write four tables: the keys and the rows of each cache."""
+            """Write four tables to ``file`` as Arrow streams: the keys and the rows of each cache,
+            left first.
+            """
             for cache in caches:
                 for table, name, column in (
                     (cache.keys, _USED, cache.used),
@@ -137,7 +144,9 @@ class CacheFile:
         local_files.remove_file(self._path(batch - 2))
 
     def _path(self, batch: int) -> Path:
-        """Return the path of the cache's file after micro-batch ``batch``."""
+        """Return the path of the cache's file after the micro-batch with the id ``batch``:
+        ``<name>-<batch>.arrow`` in ``directory``.
+        """
         return self.directory / f"{self.name}-{batch}.arrow"
 
 
@@ -145,8 +154,8 @@ _USED, _ENTRY = "_used", "_entry"
 
 
 def _cache_from_tables(keys: pa.Table, rows: pa.Table) -> SideCache:
-    """Return a cache from its two stored tables: ``keys`` with the batch that last used each entry,
-    and ``rows`` with the number of the entry that each belongs to.
+    """Return a cache from its two stored tables: ``keys`` with a last column ``_used``, and
+    ``rows`` with a last column ``_entry``, the index of the entry that each belongs to.
     """
     return SideCache(
         keys=keys.drop_columns([_USED]),

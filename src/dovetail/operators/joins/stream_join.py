@@ -4,7 +4,7 @@
 |---------------------|----------------------------------------------------------------------|
 | history, per stream | its rows, as long as they may still find a match                     |
 | queue, per side     | unmatched rows of a preserved side, until their window closes        |
-| marks, per side     | numbers of rows that were joined in a later batch than their own     |
+| marks, per side     | ids of rows that were joined in a later batch than their own         |
 
 A stream that is joined with itself has one history.
 """
@@ -41,8 +41,9 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     """Emit each record's pairs and the unmatched rows that are due, in the order of arrival. Store
     rows, rows that wait until their window closes, and marks of stored rows that were joined.
 
-    Rows may be due in a batch without rows of this bucket, as stream time goes on. Late records and
-    pairs are counted.
+    Records without a value are ignored. A record with a null in its key joins nothing; if its side
+    is preserved, it is emitted alone at once. Rows may be due in a batch without rows of this
+    bucket, as stream time goes on. Late records and pairs are counted.
     """
     window = law.window
     stores = SideStores.open_stores(job, law)
@@ -98,7 +99,8 @@ def _count_records(
 
     A record of a source without a preserved side is late if no side joins it and its time is past
     the retention. Pairs count only if the law has a metric for them (``too_late_metric``).
-    ``event``: per side, the event of each record in ``Side.arrivals``.
+    ``sides``: left and right. ``event``: per side, int64[records], the index of each of its records
+    among ``events``.
     """
     counts = Counts()
     if (name := law.too_late_metric(job.sources)) is not None:
@@ -114,8 +116,8 @@ def _count_records(
 
 
 def _arrival_on_side(events: Timeline, side: int, roles: int) -> Ints:
-    """Return the arrival of each event on a side: int64[events]. In a self-join each record arrives
-    twice, first on the left.
+    """Return the place of each event in the order of arrival on a side, from 0: int64[events]. In a
+    self-join each record arrives twice, first on the left.
 
     ``side``: 0 for left, 1 for right. ``roles``: 2 in a self-join, else 1.
     """
@@ -125,8 +127,9 @@ def _arrival_on_side(events: Timeline, side: int, roles: int) -> Ints:
 def _side_arrivals(
     events: Timeline, keyed: Mask, law: StreamJoinLaw, side: int, roles: int
 ) -> tuple[Ints, Arrivals]:
-    """Return the events of one side's keyed records, ordered by (group, time), and the same records
-    as the law reads them.
+    """Return one side's keyed records in two forms, both ordered by (group, time, arrival). First
+    their indices among ``events``: int64[records]. Then ``Arrivals``: of each the index of its key
+    (group), its event time and its place in the order of arrival on the side.
 
     ``side``: 0 for left, 1 for right. ``keyed``: bool[events], the event has a value and a key
     without nulls. ``roles``: 2 in a self-join, else 1.
@@ -139,10 +142,13 @@ def _side_arrivals(
 
 def _first_positions_past(job: Job, limit_us: Ints) -> Ints:
     """Return for each limit, a time in microseconds, the position of the first record that moves
-    stream time past the limit: int64[limits].
+    stream time past the limit: int64[limits]. A position is ``_sequence`` in the log that all
+    inputs share. Without such a log it is the record's clock in microseconds, the largest timestamp
+    of its log so far.
 
     Records of both inputs and of all buckets count. ``NEVER`` if no record does so in this batch.
-    All are 0 if the job has no stairs, since then buckets do not know each other's records.
+    Without the steps of stream time (``Batch.stairs``) buckets do not know each other's records.
+    Then all are 0, so that sorting by them changes nothing.
     """
     stairs = [batch.stairs for batch in job.batches]
     if None in stairs:
@@ -161,18 +167,20 @@ class _PairResults:
     | closes before the arriving record   | 0, position due, time, side, rank     |
     | a late row closes when it arrives   | 1, 0, time, side, rank                |
     | the record is emitted alone         | 1, 0, 0, 0, 0                         |
-    | a row is withdrawn                  | 1, 0, its time, its number, 0         |
-    | a pair                              | 1, 0, other row's time and number, 1  |
+    | a row is withdrawn                  | 1, 0, its time, its id, 0             |
+    | a pair                              | 1, 0, other row's time and id, 1      |
     """
 
     def __init__(self) -> None:
-        """Begin without results. Each part has ten columns: those of ``_all_results``."""
+        """Begin without results: one empty part. A part has ten columns, those of
+        ``_all_results``.
+        """
         none = np.zeros(0, np.int64)
         self._parts: list[list[Ints]] = [[none] * 10]
 
     @property
     def count(self) -> int:
-        """The number of results added so far."""
+        """The count of results added so far."""
         return sum(len(part[0]) for part in self._parts)
 
     def _add_results(
@@ -180,7 +188,7 @@ class _PairResults:
         side: Side,
         arrival: Ints,
         keys: Sequence[Ints | int],
-        row_number: Ints,
+        side_row: Ints,
         other: Ints | int,
         time: Ints,
         *,
@@ -188,12 +196,14 @@ class _PairResults:
     ) -> None:
         """Add n results of a side.
 
-        ``arrival``: int64[n], the arrival of the record that causes each. ``keys``: the five sort
-        keys, int64[n] or one number each. ``row_number``: int64[n], the side's row of each, by
-        number. ``other``: the other side's, ABSENT for none. ``time``: the event time of each
-        result. ``withdrawn``: the results are tombstones.
+        ``arrival``: int64[n], the arrival of the record that causes each. ``keys``: five sort keys,
+        int64[n] or one int each, the most significant first. They order the results of one arrival,
+        smaller ones first; the first is 0 for a row that closes before the record acts, else 1.
+        ``side_row``: int64[n], the side's row of each, an index into its ``pool``. ``other``: the
+        same of the other side, ABSENT for none. ``time``: int64[n], the event time of each result
+        in microseconds. ``withdrawn``: the results are tombstones.
         """
-        sides = (row_number, other) if side.side == 0 else (other, row_number)
+        sides = (side_row, other) if side.side == 0 else (other, side_row)
         columns = (arrival, *keys, *sides, time, int(withdrawn))
         self._parts.append([np.broadcast_to(column, arrival.shape) for column in columns])
 
@@ -202,10 +212,10 @@ class _PairResults:
         with a row of ``other``. The time of a result is the later of both.
         """
         time = np.maximum(side.arrivals.time_us[pairs.row], pairs.other_time_us)
-        order = (1, 0, pairs.other_time_us, other.permanent_numbers[pairs.other], 1)
-        row_number = side.record_numbers[pairs.row]
+        order = (1, 0, pairs.other_time_us, other.row_ids[pairs.other], 1)
+        side_row = side.record_rows[pairs.row]
         self._add_results(
-            side, side.arrivals.arrival[pairs.row], order, row_number, pairs.other, time
+            side, side.arrivals.arrival[pairs.row], order, side_row, pairs.other, time
         )
 
     def add_null_keys(self, side: Side, events: Timeline, null: Mask, roles: int) -> None:
@@ -218,50 +228,54 @@ class _PairResults:
         if side.preserved:
             event = np.flatnonzero(null & (events.source == side.source))
             arrival = _arrival_on_side(events, side.side, roles)[event]
-            row_number = side.base + events.row[event]
+            side_row = side.base + events.row[event]
             time = events.event_time_us[event]
-            self._add_results(side, arrival, (1, 0, 0, 0, 0), row_number, ABSENT, time)
+            self._add_results(side, arrival, (1, 0, 0, 0, 0), side_row, ABSENT, time)
 
     def add_unmatched_records(self, side: Side, rows: Ints) -> None:
         """Add a result without a match for each record of ``side`` with an index in ``rows``, at
         its arrival. ``rows``: indices into ``Side.arrivals``.
         """
         arrival, time = side.arrivals.arrival[rows], side.arrivals.time_us[rows]
-        self._add_results(side, arrival, (1, 0, 0, 0, 0), side.record_numbers[rows], ABSENT, time)
+        self._add_results(side, arrival, (1, 0, 0, 0, 0), side.record_rows[rows], ABSENT, time)
 
     def add_closed_rows(self, side: Side, job: Job) -> None:
-        """Add the side's unmatched rows that close in this batch. The side must wait, and both
-        sides must have met. A row closes when it is due, before the arriving record acts. A row
-        that arrives after its due time closes at its own arrival.
+        """Add the side's unmatched rows that close in this batch. A row closes when stream time
+        passes the end of its window plus grace. It is emitted at the next arrival in this bucket,
+        or at the end of the batch, before all other results of that arrival. A row that arrives
+        after its limit closes at its own arrival.
 
-        Rows that close before one record of this bucket may be due by different records of other
-        buckets.
+        Several rows may be emitted at one arrival, because records of other buckets move stream
+        time in between. They lie in the order in which these records close them, then by time,
+        right side first, then by key. The side must wait, and ``Meeting`` must have found the pairs
+        of both sides.
         """
-        row_number = side.closing_rows()
-        keys = take_rows(side.pool.columns[: side.keys], row_number)
-        rank = rank_of_keys(keys, side.permanent_numbers[row_number])
+        side_row = side.closing_rows()
+        keys = take_rows(side.pool.columns[: side.keys], side_row)
+        rank = rank_of_keys(keys, side.row_ids[side_row])
         row_arrival = np.full(side.base + len(side.batch), -1)
-        row_arrival[side.record_numbers] = side.arrivals.arrival
-        arrival = np.maximum(side.closes[row_number], row_arrival[row_number])
-        late = (arrival == row_arrival[row_number]).astype(np.int64)
-        time = side.time_us[row_number]
+        row_arrival[side.record_rows] = side.arrivals.arrival
+        arrival = np.maximum(side.closes[side_row], row_arrival[side_row])
+        late = (arrival == row_arrival[side_row]).astype(np.int64)
+        time = side.time_us[side_row]
         due = np.where(
             late, 0, _first_positions_past(job, side.window.match_limit_us(side.side, time))
         )
         # On a tie the right side comes first, as in Kafka Streams.
         self._add_results(
-            side, arrival, (late, due, time, 1 - side.side, rank), row_number, ABSENT, time
+            side, arrival, (late, due, time, 1 - side.side, rank), side_row, ABSENT, time
         )
 
     def add_withdrawn_rows(self, side: Side) -> None:
         """Add a tombstone for each row of ``side`` that was emitted unmatched and now gets its
-        first match. The tombstone comes at the arrival of the record that joins the row.
+        first match. It comes at the arrival of the record that joins the row, before the pair, and
+        has the row's time.
         """
-        row_number = np.flatnonzero(side.emitted_unmatched() & (side.first_match != NEVER))
-        time = side.time_us[row_number]
-        order = (1, 0, time, side.permanent_numbers[row_number], 0)
+        side_row = np.flatnonzero(side.emitted_unmatched() & (side.first_match != NEVER))
+        time = side.time_us[side_row]
+        order = (1, 0, time, side.row_ids[side_row], 0)
         self._add_results(
-            side, side.first_match[row_number], order, row_number, ABSENT, time, withdrawn=True
+            side, side.first_match[side_row], order, side_row, ABSENT, time, withdrawn=True
         )
 
     def result_tables(
@@ -272,8 +286,9 @@ class _PairResults:
         events: Timeline,
         roles: int,
     ) -> Iterator[pa.Table]:
-        """Yield all results, pairs included, as tables in order: one for each range of arrivals in
-        ``meeting.cuts`` that has any. Positions go on from the manifest's.
+        """Yield all results, pairs included, as tables of ``Operator.output_schema`` in order: one
+        for each range of arrivals in ``meeting.cuts`` that has any. Positions begin at
+        ``job.manifest.position``, the first free one of the bucket, and have no gaps.
 
         ``sides``: left and right. ``roles``: 2 in a self-join, else 1.
         """
@@ -292,15 +307,16 @@ class _PairResults:
 
     def _all_results(self) -> Ints:
         """Return the columns of all results, in the order added: int64[10, results]. They are
-        arrival, five keys, left and right row, time and withdrawn.
+        arrival, five sort keys, left row, right row, time, and 1 for a withdrawn row. Rows are
+        indices into the sides' ``pool``, ABSENT for none.
         """
         return np.array([np.concatenate(column) for column in zip(*self._parts, strict=True)])
 
     def _result_table(
         self, job: Job, sides: Sequence[Side], causes: _ResultCauses, roles: int, position: int
     ) -> pa.Table:
-        """Return all results as one table, ordered by arrival and keys. The first change has the
-        position ``position``.
+        """Return all results as one table, ordered by arrival and sort keys. The first change has
+        the position ``position``, the others follow it.
 
         ``sides``: left and right. ``causes``: those of all events. ``roles``: 2 in a self-join,
         else 1.
@@ -336,7 +352,9 @@ class _ResultCauses:
     causes: Cause
     """The cause of each event."""
     event: Ints
-    """The event of each arrival; a last element 0 serves the end of the batch."""
+    """The index of the event at each place in the order of arrival; a last element 0 serves the end
+    of the batch.
+    """
 
     @classmethod
     def from_events(cls, job: Job, sides: Sequence[Side], events: Timeline) -> _ResultCauses:
@@ -350,9 +368,9 @@ class _ResultCauses:
         is 0, the moment at which its window closes. Without ``Operator.feeds`` the result has no
         columns.
 
-        ``arrival``: int64[results], the number of each record among all events in the order of
+        ``arrival``: int64[results], the place of each record among all events in the order of
         arrival. ``order``: int64[results], the first sort key of ``_PairResults``. ``references``:
-        the left and the right row of each, by number, ABSENT for none.
+        the left and the right row of each, indices into the sides' ``pool``, ABSENT for none.
         """
         operator = self.job.operator
         if not operator.feeds:
@@ -363,14 +381,14 @@ class _ResultCauses:
         else:
             cause = Cause(dict.fromkeys(operator.feeds, event))
         side = (references[0] == ABSENT).astype(np.int64)
-        row_number = np.where(side == 1, references[1], references[0])
-        due, hash_ = np.empty(len(row_number), np.int64), np.empty(len(row_number), np.int64)
+        side_row = np.where(side == 1, references[1], references[0])
+        due, hash_ = np.empty(len(side_row), np.int64), np.empty(len(side_row), np.int64)
         for this_side in self.sides:
             of_side = side == this_side.side
-            keys = take_rows(this_side.pool.columns[: this_side.keys], row_number[of_side])
+            keys = take_rows(this_side.pool.columns[: this_side.keys], side_row[of_side])
             due[of_side] = (
                 this_side.window.match_limit_us(
-                    this_side.side, this_side.time_us[row_number[of_side]]
+                    this_side.side, this_side.time_us[side_row[of_side]]
                 )
                 + 1
             )
@@ -397,13 +415,14 @@ def _store_rows(
     """Store the batch's rows, the rows that wait, and marks of stored rows that were joined. Drop
     rows and marks whose time is more than the window's retention behind the final stream time.
 
-    ``keyed``: bool[events], the event has a value and a key without nulls. ``stream_us``: stream
-    time by arrival; its last element is that after the batch.
+    ``keyed``: bool[events], the event has a value and a key without nulls; only such are stored.
+    ``sides``: left and right. ``stream_us``: int64[arrivals + 1], stream time after each arrival,
+    the arriving record included, and last after the batch.
     """
     pending = [np.zeros(side.base + len(side.batch), np.bool_) for side in sides]
     for side, unmatched in zip(sides, pending, strict=True):
         if law.unmatched != "eager":
-            alone = side.record_numbers[side.unmatched_records]
+            alone = side.record_rows[side.unmatched_records]
             unmatched[alone] = side.first_match[alone] == NEVER
             side.mark_joined()
         if side.waits:

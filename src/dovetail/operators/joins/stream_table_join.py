@@ -52,7 +52,8 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
     the rows of the tables.
 
     A record with a null in its key finds no rows. Records older than the history of a table are
-    counted if they have no result. Without rows and released records, emit nothing.
+    counted if they have no result, as are those with and without rows of all tables. Without rows
+    and released records, emit nothing.
     """
     sources = range(len(job.sources))
     stream = law.leaves[0]
@@ -102,12 +103,16 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
 def _find_table_rows(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """Return three things: the reference to the row that each ``asked`` event finds in a table,
-    int64[asked], ABSENT for none; the pool that these references name; and a mask, bool[asked].
+    """Find the row of a table for each of the events ``asked``, the indices of stream records in
+    ``events``. ``source``: the index of the table among the sources; ``store``: its store. A
+    versioned table gives the version that stood at the event's time, other tables their last row so
+    far.
 
-    The mask marks events that are older than the table's history. They find the latest version, if
-    that began at or before their time. It is all false for a table without versions. ``asked``:
-    event numbers. ``source``: the number of the table among the sources, ``store`` its store.
+    Returns three things: the references to the rows, int64[asked], ABSENT for none; the pool that
+    they name; and a mask, bool[asked]. The mask marks events that are older than the table's
+    history, in which older versions are no longer known. Such an event finds the table's latest
+    version if that stood at the event's time already, else none. The mask is all false for a table
+    without versions.
     """
     rows = job.batches[source].rows
     if not isinstance(store, HistoryState):
@@ -148,7 +153,7 @@ class _ReleasedRows:
     queue: QueueState
     """The queue of rows that wait."""
     numbered: int
-    """The number of stream rows that the bucket has numbered after this batch."""
+    """The count of stream rows that the bucket has given ids so far, this batch included."""
 
 
 # The row at index i of the order of arrival has the place 2 * i + 1, so a released record fits
@@ -165,12 +170,15 @@ class _ReleasedRows:
 # So a sees x but not y, and the order is x, a, y, d.
 def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     """Release the records of the source with index ``stream`` whose grace period is over: queued
-    ones and those of the batch. Other records of the batch are put into the queue.
+    ones and those of the batch. Put other records of the batch into the queue. Return four things:
+    the job with the released records as its stream rows, and the order of all its rows. Then come
+    the queue after the batch, and the count of stream rows that have ids so far.
 
-    A record is due when the stream's clock reaches its time plus ``grace_us``. A record is released
-    just before the record, of any bucket, that moves the clock there. Several are released in order
-    of time, then of key. A late record, more than the grace period behind the stream's clock, or
-    one with a null in its key does not wait. Rows of tables keep their places.
+    A record is due when the stream's clock reaches its time plus ``grace_us``. It is released just
+    before the record, of any bucket, that moves the clock there. Several are released in order of
+    time, then of key. Two kinds do not wait but are released at their own arrival: a late record,
+    more than the grace period behind the stream's clock, and one with a null in its key. Rows of
+    tables keep their places.
     """
     sources = [job.source_rows(source) for source in range(len(job.sources))]
     stream_rows, batch = sources[stream], job.batches[stream]
@@ -183,8 +191,8 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
     at_once = null | (stream_rows.event_time_us < clock_us - grace_us)
     queue = _open_queue(job, stream)
     waiting = queue.take_due(job.final_us[stream])
-    numbers = job.manifest.rows + np.argsort(np.argsort(stream_slot))
-    fresh = _queue_table(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, numbers)
+    row_ids = job.manifest.rows + np.argsort(np.argsort(stream_slot))
+    fresh = _queue_table(batch.rows, queue.schema, stream_rows.event_time_us + grace_us, row_ids)
     everything = pa.concat_tables([waiting, fresh]).combine_chunks()
     at_once = np.append(np.zeros(len(waiting), np.bool_), at_once)
     limit = everything.column(DUE).to_numpy()
@@ -250,8 +258,9 @@ def _release_rows(job: Job, stream: int, grace_us: int) -> _ReleasedRows:
 
 
 def _open_queue(job: Job, stream: int) -> QueueState:
-    """Open the queue of the records of source ``stream`` that wait, as it was before the batch.
-    Records that were due by the stream time before the batch have left it.
+    """Open the queue of the records that wait, as it was before the batch. Records that were due by
+    the stream time before the batch have left it. ``stream``: the index of the stream among the
+    sources.
     """
     return QueueState(
         _queue_schema(job.sources[stream].shape.schema),
@@ -269,20 +278,20 @@ def _queue_schema(schema: pa.Schema) -> pa.Schema:
     return schema.append(pa.field(DUE, pa.int64())).append(pa.field(ROW, pa.int64()))
 
 
-def _queue_table(rows: pa.Table, schema: pa.Schema, due_us: Ints, numbers: Ints) -> pa.Table:
-    """Return ``rows`` of the stream in ``schema``, that of the queue, with the last two columns
-    ``due_us`` and ``numbers``, int64[rows]. Columns of arrival behind the stream's own are left
-    out.
+def _queue_table(rows: pa.Table, schema: pa.Schema, due_us: Ints, row_ids: Ints) -> pa.Table:
+    """Return ``rows`` of the stream in ``schema``, that of the queue, in their order. ``due_us``
+    and ``row_ids``: int64[rows], the last two columns, ``_due`` and ``_row``. Columns of arrival
+    behind the stream's own are left out.
     """
-    columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(numbers)]
+    columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(row_ids)]
     return pa.table(columns, schema=schema)
 
 
 def _as_batch_rows(rows: pa.Table, schema: pa.Schema, position: Ints) -> pa.Table:
-    """Return queued rows with the columns of a batch, ``schema``.
+    """Return queued rows, in their order, with the columns of a batch, ``schema``.
 
-    A column that the queue lacks has ``position``, int64[rows]: the position at which each row is
-    processed.
+    ``position``: int64[rows], the position at which each row is processed. It stands in each column
+    that the queue lacks.
     """
     answered = pa.array(position)
     columns = [rows.column(n) if n in rows.schema.names else answered for n in schema.names]

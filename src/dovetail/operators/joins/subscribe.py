@@ -21,10 +21,13 @@ from dovetail.physical.specs.foreign_key import SubscribeLaw
 
 
 def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
-    """Emit messages to the foreign keys of each changed left row, in the order of the records:
-    first to the former foreign key, then to the present one. Store each primary key's foreign key.
+    """Emit messages to the foreign keys of each changed left row, in the order of the records. A
+    row whose foreign key changed sends two: first to the former foreign key, a tombstone, then to
+    the present one. A row that keeps its foreign key or is new sends the latter only, a deleted row
+    the former. Without preserved left rows, no message goes to a foreign key with a null.
 
-    Without rows in the batch, emit nothing and leave the store as it is.
+    Store each primary key's foreign key, and count the records without use. Without rows in the
+    batch, emit nothing and leave the store as it is.
     """
     shape = job.sources[0].shape
     foreign = shape.foreign_columns
@@ -65,16 +68,17 @@ def _message_table(
     sent: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """Return the messages in the order of the records; of one record, the end of a subscription
-    comes before the begin of another.
+    """Return the messages in the order of the records. Of one record, the message to the former
+    foreign key comes before that to the present one.
 
-    The columns are those of the second stage: the hash of the route, the time, foreign and primary
-    key, the values, and the columns of messages. The message of an end is a tombstone, with null
-    values.
+    The columns are those of the second stage. They are ``_hash``, ``_event_time``, ``_deleted``,
+    the foreign key (``_f0`` and so on), the primary key and the values. Then come ``_place``,
+    ``_epoch``, ``_instruction`` and ``Operator.feeds``. ``_hash`` is that of the foreign key, or of
+    the primary key if the foreign key has a null. ``_place`` is always that of the primary key. A
+    message to a former foreign key is a tombstone, with null values.
 
-    ``sent``: the messages of each of ``changes``. ``keys``: the former and the present foreign key
-    columns of each change, the hash first. A message to a foreign key with a null goes to the
-    bucket of its primary key.
+    ``sent``: the messages of each of ``changes``; only these are in the table. ``keys``: the former
+    and the present foreign key columns of each change, the hash first.
     """
     operator, shape, events = job.operator, job.sources[0].shape, changes.events
     change, begun = changes.rows_in_order(sent.ends, sent.begins)
@@ -114,8 +118,8 @@ def _message_table(
 def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
     """Find the messages whose primary key has messages to several buckets: bool[messages].
 
-    ``bucket``: int64[messages], the bucket of each. ``group``: int64[messages], the group of its
-    primary key.
+    ``bucket``: int64[messages], the bucket that each goes to. ``group``: int64[messages], the index
+    of its primary key among the batch's keys, from 0.
     """
     seen = np.full(int(group.max(initial=-1)) + 1, -1)
     seen[group] = bucket
@@ -128,8 +132,8 @@ def _ending_among_several(ends: Mask, group: Ints) -> Mask:
     """Find the messages of primary keys with more than one message, at least one of which ends a
     subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
 
-    ``ends``: bool[messages], the message ends a subscription. ``group``: int64[messages], the group
-    of its primary key.
+    ``ends``: bool[messages], the message ends a subscription. ``group``: int64[messages], the index
+    of its primary key among the batch's keys, from 0.
     """
     count = np.bincount(group)
     ended = np.zeros(len(count), np.bool_)

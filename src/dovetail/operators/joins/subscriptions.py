@@ -1,7 +1,7 @@
 """The state of a join by foreign key in a bucket of foreign keys.
 
 It consists of the subscriptions that a batch touches, along the timeline; the right table; the
-number of left rows that refer to each right row; and their stores.
+count of left rows that refer to each right row; and their stores.
 
 - Rows are located before any are stored, and a batch appends to each store once. Segments never
   change, so values may be gathered after that.
@@ -50,13 +50,13 @@ class SubscriptionStores:
     right: TableStore
     """The right table."""
     counts: TableState | None
-    """The numbers of references, if right rows appear alone; else None."""
+    """The counts of left rows by right key, if right rows appear alone; else None."""
 
     @classmethod
     def open_stores(cls, job: Job, law: ForeignKeyJoinLaw) -> SubscriptionStores:
-        """Open the stores that the bucket's manifest records, as they were before the batch. The
-        store of counts is None unless right rows without a left row are results: ``law.how`` is
-        right or outer.
+        """Open the stores of the bucket as they were before the batch: the left rows by foreign
+        key, the right table, and the counts of left rows by right key. The last is None unless
+        right rows without a left row are results: ``law.how`` is right or outer.
         """
         shape = job.sources[0].shape
         subscribed = TableState(
@@ -77,8 +77,12 @@ class SubscriptionStores:
         return cls(subscribed, job.table_store(1, law.RIGHT), counts)
 
     def count_references(self, job: Job, events: Timeline) -> References | None:
-        """Count the left rows that refer to each event's foreign key, before and after the event.
-        Return None if right rows never appear alone. A key with a null has no references.
+        """Count the left rows that refer to each event's foreign key. Return the stored count of
+        each key of the batch, and for each event the counts of its key before and after it: the
+        stored one, changed by the batch's messages. A key with a null has no references.
+
+        Return None if right rows never appear alone. ``events``: the timeline by foreign key, with
+        messages (changes of left rows) as source 0.
         """
         if self.counts is None:
             return None
@@ -102,11 +106,13 @@ class SubscriptionStores:
         subscriptions: Subscriptions,
         references: References | None,
     ) -> None:
-        """Store the last message of each subscription that the batch changes, the right rows, and
-        the changed numbers of ``references``. A number of 0 is stored as a tombstone.
+        """Store the last message of each left row and foreign key in the batch, the right rows, and
+        the changed counts of ``references``. A count of 0 is stored as a tombstone.
 
-        ``counted``: bool[events], the events that the right table takes. ``references``: None if
-        right rows never appear alone.
+        ``events``: the timeline, with messages (changes of left rows) as source 0 and right rows as
+        source 1. ``counted``: bool[events], the events that the right table takes.
+        ``subscriptions``: the batch's messages. ``references``: None if right rows never appear
+        alone.
         """
         store_subscriptions(self.subscribed, subscriptions)
         store_rows(job, 1, self.right, events, counted)
@@ -128,7 +134,9 @@ class SubscriptionStores:
 
     @property
     def runs(self) -> dict[str, Runs]:
-        """The runs of the two or three stores by the operator's names for them."""
+        """The sorted runs of the two or three stores by the operator's names: ``subscriptions``,
+        ``right`` and, if right rows appear alone, ``references``.
+        """
         runs = {
             ForeignKeyJoinLaw.SUBSCRIPTIONS: self.subscribed.runs,
             ForeignKeyJoinLaw.RIGHT: self.right.runs,
@@ -139,10 +147,12 @@ class SubscriptionStores:
 
 
 def store_subscriptions(store: TableState, subscriptions: Subscriptions) -> None:
-    """Store in ``store`` the last message of each subscription that the batch changes; a message
-    that ends one is a tombstone. Stored subscriptions without a message are not written again.
+    """Store in ``store`` the last message (change of a left row) of each left row and foreign key
+    in the batch. A message to a former foreign key is a tombstone. Stored rows without a message
+    are not written again.
 
-    The first columns of the messages are those of the store.
+    Rows are ordered by the combined hash of foreign and primary key, which becomes their ``_hash``.
+    The first columns of the messages must be those of the store.
     """
     rows = subscriptions.pool.rows
     last = np.flatnonzero((subscriptions.following < 0) & (subscriptions.event >= 0))
@@ -155,14 +165,14 @@ def store_subscriptions(store: TableState, subscriptions: Subscriptions) -> None
 
 @dataclass(frozen=True)
 class References:
-    """The numbers of left rows that refer to the right rows."""
+    """The counts of left rows that refer to the right rows."""
 
     stored: Ints
     """int64[groups]: of each key, before the batch."""
     before: Ints
-    """Of each event's key, before the event."""
+    """int64[events]: of each event's key, before the event."""
     after: Ints
-    """Of each event's key, after the event."""
+    """int64[events]: of each event's key, after the event."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +182,7 @@ class RightRows:
     counted: Mask
     """bool[events]: the events that the table takes."""
     changes: Ints
-    """The numbers of the events that change the table, ascending."""
+    """The indices in the timeline of the events that change the table, ascending."""
     before: Ints
     """int64[events]: the reference to the row of the event's key before it, or ABSENT."""
     after: Ints
@@ -194,10 +204,13 @@ class RightTable(RightRows):
 
 
 def right_table_rows(job: Job, store: TableStore, events: Timeline) -> RightTable:
-    """Return the right table's rows before and after each of ``events``, ABSENT for none. Of a
+    """Return the right table along ``events``: the rows of each event's key before and after it, as
+    references, ABSENT for none. With them come the events that the table takes, and those that
+    change it. The time of each row and the pool of rows that references name come, too. Of a
     versioned table, only each key's latest version counts as a change.
 
-    ``store``: the table's rows before the batch.
+    ``store``: the table's rows before the batch. ``events``: the timeline by foreign key, with
+    right rows as source 1.
     """
     located = locate_last_rows(store, events)
     counted = find_accepted_events(job, events, 1)
@@ -231,9 +244,9 @@ class Subscriptions:
     group: Ints
     """The foreign key of each entry, as a group of the timeline."""
     event: Ints
-    """The event of the message, -1 for a stored subscription."""
+    """The index in the timeline of the message's event, -1 for a stored subscription."""
     following: Ints
-    """The event of the message that replaces or ends the subscription, -1 for none."""
+    """The index of the event whose message replaces or ends the subscription, -1 for none."""
     live: Mask
     """False for a message that ends a subscription."""
     reference: Ints
@@ -241,9 +254,9 @@ class Subscriptions:
     place: Ints
     """The lower half of the primary key's hash."""
     pair: Ints
-    """A number for each left row and foreign key."""
+    """An index for each pair of left row and foreign key, from 0."""
     epoch: Ints
-    """The number of the left row's change, 0 for a stored subscription. It is ``SETTLED`` if no
+    """The epoch of the left row's change, 0 for a stored subscription. It is ``SETTLED`` if no
     other bucket has messages of the left row.
     """
     pool: Pool
@@ -270,11 +283,14 @@ class Subscriptions:
 def find_subscriptions(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
-    """Return the batch's messages and the stored subscriptions that the right table's changes meet.
-    With ``emit="batch"``, stored subscriptions that messages replace are also included; others are
-    not read.
+    """Return the batch's messages, and the stored subscriptions to foreign keys whose right row
+    changes in the batch. With ``emit="batch"``, stored subscriptions that messages replace are also
+    included; others are not read.
 
-    ``store``: the subscriptions before the batch. ``table``: the right rows along ``events``.
+    A subscription is a left row's interest in its foreign key. Those of one left row and foreign
+    key lie side by side: the stored one, then its messages by arrival. These groups lie by the hash
+    of both keys. ``store``: the subscriptions before the batch. ``events``: the timeline by foreign
+    key, with messages as source 0. ``table``: the right rows along ``events``.
     """
     rows = job.batches[0].rows
     message = np.flatnonzero(events.source == 0)

@@ -31,7 +31,7 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
     differs from the one before. With ``law.distinct``, a result equal to the row that it replaces
     is left out. A ``loose`` input's tombstone of a key without a row emits nothing. Store the rows
-    of all tables.
+    of all tables, and count records without use and with a match.
 
     Without rows in the batch, emit nothing and leave the stores as they are.
     """
@@ -83,7 +83,9 @@ def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
 
 
 def _matched_events(events: Timeline, changes: Changes) -> Mask:
-    """Find the events with a result of a row of every table among ``changes``: bool[events]."""
+    """Find the events that have, among ``changes``, a result with a row of every table:
+    bool[events].
+    """
     whole = np.logical_and.reduce([refs != ABSENT for refs in changes.reference])
     matched = np.zeros(len(events.row), np.bool_)
     matched[changes.event[whole]] = True
@@ -93,10 +95,13 @@ def _matched_events(events: Timeline, changes: Changes) -> Mask:
 def _empty_tombstones(
     events: Timeline, source: int, stored: StoredRows, current: Mask | None
 ) -> Mask:
-    """Find the events of ``source`` that are tombstones of keys without a row: bool[events].
+    """Find the events of the source with index ``source`` that are tombstones of keys without a
+    row: bool[events]. Earlier events of the batch count, too: after a new row a tombstone is none
+    of these.
 
-    ``stored``: the table's rows before the batch, one per group. ``current``: bool[events], the
-    events that are versions, None for all of the source.
+    ``stored``: the table's rows before the batch, one per group (key of the batch). ``current``:
+    bool[events], the events that change the current row of a versioned table; None for a table
+    without versions, where all of the source do.
     """
     previous = versions_around(events, source, stored.present, current)[0]
     nothing: Mask = (events.source == source) & events.deleted & (previous == ABSENT)
@@ -107,10 +112,11 @@ def _pair_with_previous(
     events: Timeline, stored: StoredRows, changes: Changes, current: Mask | None
 ) -> tuple[Changes, Changes]:
     """Return ``changes`` of a single table, and the rows that they replace as changes of their own,
-    one for each in the same order. Changes without a row before and after are left out.
+    one for each in the same order. Changes with neither a row after nor a row before are left out.
 
-    ``current``: bool[events], the events that are versions, None for all. ``stored``: the table's
-    rows before the batch, one per group.
+    ``current``: bool[events], the events that change the current row of a versioned table; None for
+    a table without versions. ``stored``: the table's rows before the batch, one per group (key of
+    the batch).
     """
     previous = versions_around(events, 0, stored.present, current)[0][changes.event]
     before = replace(changes, present=previous != ABSENT, reference=(previous,))
@@ -122,8 +128,8 @@ def _differing_changes(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """Return the changes whose row differs from that in ``before``, in presence or in any value, in
-    their order. ``before`` has an element for each change. ``pools``: by source, the rows that the
-    changes refer to.
+    their order. Two tombstones count as different. ``before`` has an element for each change.
+    ``pools``: by source, the rows that the changes refer to.
     """
     equal = changes.present & before.present
     at = np.flatnonzero(equal)

@@ -1,7 +1,7 @@
 """The second stage of a star, on one bucket of foreign keys (``StarLookupLaw``).
 
 All dimensions are one join by foreign key (``operators.joins.foreign_key_join``), whose foreign key
-begins with the number of the dimension. Its left rows are keys of the fact, without values, and all
+begins with the index of the dimension. Its left rows are keys of the fact, without values, and all
 of them are preserved. The results are answers to those keys: the dimension's row, or that there is
 none.
 
@@ -74,12 +74,14 @@ _ROWS_MAX = 50_000
 
 
 def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
-    """Emit the answers of all dimensions to keys of the fact, in the order of the records, in
-    chunks. An answer is the dimension's row, or a tombstone if there is none. With
-    ``emit="batch"``, emit only the last answer to each key and foreign key. All changes come as
-    chunks.
+    """Emit the answers of all dimensions to keys of the fact, in the order of the records, as
+    ``chunks``. The fact is the table that a star joins to several dimensions by foreign keys. An
+    answer is the dimension's row, or a tombstone if there is none. With ``emit="batch"``, emit only
+    the last answer to each key and foreign key.
 
-    Without rows in the batch, emit nothing and leave the stores as they are.
+    Source 0 brings subscriptions (messages) of the fact's keys, the other sources the rows of
+    dimensions. Both are stored. Without rows in the batch, emit nothing and leave the stores as
+    they are.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
@@ -111,7 +113,10 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
 
 def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
     """Return ``job`` with its messages, the first source, as the left rows of a join by foreign
-    key. Their hashes lie in a range for each dimension, so equal keys of two dimensions differ.
+    key. A message subscribes a key of the star's fact to a row of a dimension, or ends that.
+
+    Their key hashes lie in a range of their own for each dimension, so equal keys of two dimensions
+    differ. ``law``: the star's dimensions.
     """
     messages, batch = left_input_of_dimensions(job.sources[0]), job.batches[0]
     columns = {name: batch.rows.column(name) for name in batch.rows.schema.names}
@@ -129,16 +134,18 @@ def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
 
 
 def _rows_of_sources(job: Job, law: StarLookupLaw) -> list[SourceRows]:
-    """Return the rows of each source, the messages first, under the keys of messages: the number of
-    the dimension, then the columns that the keys of all dimensions share. A column is null in the
-    rows of a dimension whose key does not use it.
+    """Return the rows of each source, the messages first, all under the keys of messages: the index
+    of the dimension, from 0, then the columns that the keys of all dimensions share.
+
+    A shared column is null in the rows of a dimension whose key does not use it. Hashes are in the
+    range of the row's dimension. ``job``: the one that ``_foreign_key_job`` returns.
     """
     messages = job.source_rows(0)
     rows = [messages]
-    for dimension_number, places in enumerate(law.places):
-        of_dimension = job.source_rows(dimension_number + 1)
+    for dimension_index, places in enumerate(law.places):
+        of_dimension = job.source_rows(dimension_index + 1)
         count = len(of_dimension)
-        dimension = np.full(count, dimension_number, np.int16)
+        dimension = np.full(count, dimension_index, np.int16)
         keys = [pa.array(dimension), *(pa.nulls(count, key.type) for key in messages.keys[1:])]
         for place, key in zip(places, of_dimension.keys, strict=True):
             keys[1 + place] = key
@@ -171,7 +178,7 @@ class _Dimensions:
     dimension: Ints
     """int64[groups]: the dimension of each key, from 0."""
     place: Ints
-    """int64[groups]: the number of each key among those of its dimension."""
+    """int64[groups]: the index of each key among those of its dimension."""
     first_row: Ints
     """The first row of each dimension among those of the batch."""
     stores: Sequence[TableStore]
@@ -183,11 +190,13 @@ class _Dimensions:
     def locate_rows(
         cls, job: Job, law: StarLookupLaw, events: Timeline, hashes: Sequence[Ints]
     ) -> _Dimensions:
-        """Locate the stored rows of all keys in ``events``, dimension by dimension. A key may have
-        no stored row.
+        """Locate the stored rows of all keys in ``events``, dimension by dimension, and return them
+        with the batch's rows. A key may have no stored row. The stores are opened, nothing is
+        written.
 
-        ``hashes``: per source, the hash of each row's key within its own dimension, by which rows
-        are stored: int64[rows].
+        ``events``: the batch, each dimension a source of its own, from 1. ``hashes``: for each
+        source int64[rows], the hash of each row's key within its own dimension, by which rows are
+        stored.
         """
         batches = [batch.rows for batch in job.batches[1:]]
         rows = np.array([len(batch) for batch in batches])
@@ -197,16 +206,16 @@ class _Dimensions:
         place, stored = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.bool_)
         time_us, stored_us = np.zeros(events.groups, np.int64), np.zeros(events.groups, np.int64)
         stores, pools = [], []
-        for dimension_number, places in enumerate(law.places):
-            group = np.flatnonzero(dimension == dimension_number)
+        for dimension_index, places in enumerate(law.places):
+            group = np.flatnonzero(dimension == dimension_index)
             group = group[stable_argsort(hash_[group])]
-            store = job.table_store(dimension_number + 1)
+            store = job.table_store(dimension_index + 1)
             keys = [events.keys[1 + n].take(pa.array(group)) for n in places]
             located = locate_last_rows_of_keys(store, hash_[group], keys)
             place[group], stored[group] = np.arange(len(group)), located.present
             time_us[group], stored_us[group] = located.event_time_us, located_times(located)
             stores.append(store)
-            pools.append(Pool(batches[dimension_number], located, len(group)))
+            pools.append(Pool(batches[dimension_index], located, len(group)))
         counted, current = _accepted_events(job, events, stored_us)
         merged = replace(
             events,
@@ -220,27 +229,27 @@ class _Dimensions:
         )
         return cls(merged, table, current, dimension, place, first_row, stores, pools)
 
-    def row_columns(self, job: Job, dimension_number: int, refs: Ints) -> list[pa.Array]:
-        """Return the time, then the key and value columns, of rows of the dimension
-        ``dimension_number`` (from 0): one row per reference, null for ABSENT.
+    def row_columns(self, job: Job, dimension_index: int, refs: Ints) -> list[pa.Array]:
+        """Return the time, then the key and value columns, of rows of one dimension: one element
+        per reference, null for ABSENT.
 
-        ``refs``: references into the rows of all dimensions; each must name a row of this one or be
-        ABSENT.
+        ``dimension_index``: the index of the dimension, from 0. ``refs``: int64, references into
+        the rows of all dimensions; each must name a row of this one or be ABSENT.
         """
-        pool, groups = self.pools[dimension_number], len(self.place)
+        pool, groups = self.pools[dimension_index], len(self.place)
         absent = refs == ABSENT
         stored = np.append(self.place, 0)[np.minimum(refs, groups)]
-        in_batch = pool.base + refs - groups - self.first_row[dimension_number]
+        in_batch = pool.base + refs - groups - self.first_row[dimension_index]
         in_pool = np.where(refs < groups, stored, in_batch)
         in_pool[absent] = ABSENT
-        columns = job.sources[dimension_number + 1].shape.user_columns
+        columns = job.sources[dimension_index + 1].shape.user_columns
         time_us = np.append(self.table.time_us, 0)[refs]
         return [pa.array(time_us, mask=absent), *pool.columns_at(in_pool, columns)]
 
     def store_rows(self, job: Job, events: Timeline) -> Counts:
         """Put the batch's rows of all dimensions into their stores. Return the counts of records
-        that change nothing; only versioned dimensions have any. ``events``: the batch, each
-        dimension a source of its own.
+        that change nothing, too old or late; only versioned dimensions have any. ``events``: the
+        batch, each dimension a source of its own, from 1.
         """
         counts, counted = Counts(), self.table.counted
         for source, store in enumerate(self.stores, start=1):
@@ -249,21 +258,23 @@ class _Dimensions:
         return counts
 
     def runs(self, job: Job) -> dict[str, Runs]:
-        """Return the sorted runs of each dimension's store, by the store's name."""
+        """Return the sorted runs of each dimension's store, by the store's name. After
+        ``store_rows`` they include the batch.
+        """
         names = job.operator.names[1:]
         return {name: store.runs for name, store in zip(names, self.stores, strict=True)}
 
 
 def _source_hashes(job: Job) -> list[Ints]:
-    """Return the hashes of each source's rows, of messages those of their foreign keys: int64[rows]
-    each.
+    """Return for each source the column ``_hash`` of its rows: int64[rows]. That of messages is the
+    hash of their foreign keys.
     """
     return [batch.rows.column(HASH).to_numpy() for batch in job.batches]
 
 
 def _first_value_of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
     """Return the value of the first event of each group in ``events``: int64[groups]. ``columns``:
-    per source, the value of each row.
+    for each source int64[rows], the value of each row.
     """
     lengths = np.array([len(column) for column in columns])
     row = (np.cumsum(lengths) - lengths)[events.source] + events.row
@@ -272,11 +283,13 @@ def _first_value_of_groups(events: Timeline, columns: Sequence[Ints]) -> Ints:
 
 
 def _accepted_events(job: Job, events: Timeline, stored_us: Ints) -> tuple[Mask, Mask]:
-    """Return the events that the dimensions' tables take, and those of them that change a table:
-    bool[events] each.
+    """Return two masks, bool[events] each: the events that the dimensions' tables take, and those
+    of them that change a table.
 
-    Of a versioned dimension only the latest versions change it. ``stored_us``: int64[groups], the
-    time of each stored row, ``NO_TIME`` for none.
+    ``events``: the batch, each dimension a source of its own, from 1. ``stored_us``: int64[groups],
+    the time of each stored row, ``NO_TIME`` for none. A versioned dimension does not take rows
+    older than its history, and only its latest versions change it. Messages, source 0, are in
+    neither mask.
     """
     counted, current = np.zeros((2, len(events.row)), np.bool_)
     for source in range(1, len(job.sources)):
@@ -300,19 +313,26 @@ class _Answers:
     """The answers that changes of a dimension cause."""
 
     def answer_tables(self, causes: Cause) -> Iterator[pa.Table]:
-        """Yield answers in tables of at most ``_ROWS_MAX`` rows, as the third stage reads them
-        (``physical.stars.star_answers``). ``causes``: those of the events.
+        """Yield the answers, in order, in tables of at most ``_ROWS_MAX`` (50,000) rows with the
+        columns that the star's third stage reads. ``causes``: the causing record of each event of
+        the batch.
         """
         for start in range(0, len(self.results.event), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)
             yield self._answer_table(self.results.select(part), self.by_change[part], causes)
 
     def _answer_table(self, results: ForeignResults, by_change: Mask, causes: Cause) -> pa.Table:
-        """Return ``results`` as one table of answers, as the third stage reads them, one row each
-        in the same order.
+        """Return ``results`` as one table of answers, one row each in the same order, with the
+        columns that the star's third stage reads.
+
+        These are the fact's key, time and ``_deleted``, for each dimension its row (null but for
+        the answering one), ``_epoch``, and ``_instruction``. ``_epoch`` is that of the message that
+        subscribed, by which answers to one key are put in order. It is 0 or less for a subscription
+        of an earlier batch. ``_instruction`` is twice the dimension, from 1, plus 1 if the
+        dimension's row has changed.
 
         ``by_change``: bool[results], the dimension's row has changed; false for the answer to a
-        message. ``causes``: those of all events.
+        message. ``causes``: the causing record of each event of the batch.
         """
         subscriptions, shape = self.subscriptions, self.job.sources[0].shape
         left = subscriptions.reference[results.subscription]
@@ -326,11 +346,11 @@ class _Answers:
             DELETED: pa.array(results.right == ABSENT),
         }
         columns |= zip((field.name for field in shape.value_fields[:-1]), primary, strict=True)
-        for dimension_number in range(len(self.dimensions.stores)):
-            refs = np.where(dimension == dimension_number, results.right, ABSENT)
-            values = self.dimensions.row_columns(self.job, dimension_number, refs)
+        for dimension_index in range(len(self.dimensions.stores)):
+            refs = np.where(dimension == dimension_index, results.right, ABSENT)
+            values = self.dimensions.row_columns(self.job, dimension_index, refs)
             columns |= {
-                value_name(dimension_number + 1, column_index): column
+                value_name(dimension_index + 1, column_index): column
                 for column_index, column in enumerate(values)
             }
         columns[EPOCH] = pa.array(results.epoch)

@@ -37,11 +37,13 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
-    """Emit the result of each moment or, with ``emit="batch"``, the last one of each key, if it
-    differs from the row before. Store the rows. Without rows in the batch, emit and store nothing.
+    """Emit the joined row after each *moment* that changes it. With ``emit="batch"``, emit the last
+    one of each key, if it differs from the row before. Store each key's rows.
 
-    A moment is a record that changes the fact or a dimension, together with the answers that it
-    causes.
+    A moment is a record that changes the fact (the table joined to the dimensions) or a dimension,
+    together with the answers that it causes. Upserts of the fact are counted as matched if every
+    dimension has their row. Without rows in the batch, emit and store nothing. Return the changes
+    as ``output``, with the store and the counts.
     """
     fact = job.sources[0].shape
     schema = _stored_schema(job)
@@ -60,8 +62,8 @@ def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
 
 
 def _stored_schema(job: Job) -> pa.Schema:
-    """Return the stored columns: the fact's row, then for each dimension the time and the values of
-    its row, null without one.
+    """Return the stored columns: all of the fact's row, then for each dimension the time and the
+    values of its row, null without one.
     """
     fact, answers = job.sources[0].shape, job.sources[1].shape
     return pa.schema([*fact.schema, *answers.value_fields])
@@ -88,11 +90,13 @@ class _Moments:
 # | 2     | answer of products to order 1  | 7     | 0      | 0      |
 # | 3     | answer of customers to ann     | 9     | 1      | 1      |
 def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
-    """Return the events of the fact and the answers, the dimension of each and the moments, all by
-    key and then in order of arrival.
+    """Return the events of the fact and of the answers, the dimension of each event, and the
+    moments. All lie by key and then in order of arrival.
 
-    The dimension is int64[events]: from 1, 0 for the fact. Events of one cause are ordered by
-    origin: first the fact's row and the answers to it.
+    The dimension is int64[events]: 0 for the fact, from 1 for an answer. Events of one cause begin
+    with the fact's row and the answers to it. Then come the answers to changes of the first
+    dimension, of the second, and so on. A moment is one record of the fact with its answers, or one
+    answer to a change of a dimension.
     """
     rows = [job.source_rows(0), job.source_rows(1)]
     facts = len(rows[0])
@@ -124,7 +128,7 @@ def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
 
 @dataclass(frozen=True)
 class _Part:
-    """The rows of the fact, or of one dimension, and those that stand at the moments."""
+    """The rows of the fact, or of one dimension, and the row that each moment finds."""
 
     columns: Sequence[pa.Array]
     """The columns of its rows: first the stored ones, then those of the batch."""
@@ -140,14 +144,19 @@ class _Part:
     """int64[groups]: the reference at the end of the batch."""
 
     def columns_at(self, refs: Ints, columns: Sequence[int]) -> list[pa.Array]:
-        """Return the columns with the indices ``columns`` of the part at the references ``refs``, a
-        row for each, null for ABSENT.
+        """Return the columns with the indices ``columns`` in this part at the references ``refs``:
+        one element per reference, null for ABSENT.
+
+        ``refs``: int64; below the count of groups a stored row, from there on a row of the batch,
+        or ABSENT (-1).
         """
         return take_rows([self.columns[column] for column in columns], self.row[refs])
 
     def times_at(self, refs: Ints) -> Ints:
-        """Return the times of the rows at the references ``refs``: int64, 0 for ABSENT. A reference
-        to a missing stored row may have any time.
+        """Return the times in microseconds of the rows at the references ``refs``: int64, 0 for
+        ABSENT (-1). A reference to a missing stored row may have any time.
+
+        ``refs``: int64; below the count of groups a stored row, from there on a row of the batch.
         """
         return np.append(self.time_us, 0)[self.row[refs]]
 
@@ -162,8 +171,8 @@ class _StoredRows:
 
     @classmethod
     def fetch_located(cls, located: Located) -> _StoredRows:
-        """Read all stored columns of the located rows. A key without a stored row has ABSENT.
-        ``located``: one element per key of the batch.
+        """Read all stored columns of the located rows. Return them with the index of each key's
+        row, ABSENT for a key without a stored row. ``located``: one element per key of the batch.
         """
         present = np.flatnonzero(located.present)
         stored_row = np.full(len(located.present), ABSENT)
@@ -179,12 +188,15 @@ class _StoredRows:
         columns: Sequence[int],
         names: Sequence[str],
     ) -> _Part:
-        """Return the part of the fact or of a dimension: the stored rows, then those of ``batch``,
-        and references to the rows that stand before and after each of ``moments``.
+        """Return the part of the fact or of one dimension: the stored rows, then those of
+        ``batch``, and references to the key's row before and after each of ``moments``.
 
-        ``is_version``: bool[events], the events that bring such a row or its tombstone.
-        ``columns``: the indices of the columns in the store. The first has the time, null in a row
-        without this part. ``names``: the same columns in the batch.
+        - ``events``: those of the batch. ``is_version``: bool[events], the events that bring such a
+          row or its tombstone.
+        - ``batch``: the batch's rows of the source that brings this part.
+        - ``columns``: the indices of the columns in the store. The first has the time, null in a
+          row without this part.
+        - ``names``: the same columns in ``batch``, as many.
         """
         stored = [combine_chunks(self.rows.column(column)) for column in columns]
         time, *values = (
@@ -215,12 +227,15 @@ class _Star:
     parts: Sequence[_Part]
     """The fact, then the dimensions. The fact has all columns of its input, a dimension its own."""
     keys: int
-    """The number of columns before the fact's values."""
+    """The count of columns before the fact's values."""
 
     @classmethod
     def build(cls, job: Job, law: StarJoinLaw, store: TableState) -> _Star:
-        """Return the moments of the job's rows, with the rows of the fact and the dimensions at
-        each. ``store``: the rows before the batch.
+        """Return the moments of the job's rows, with the rows of the fact and of each dimension
+        before and after each. The fact is the table joined to the dimensions. A moment is one of
+        its records with the answers to it, or one answer to a change of a dimension.
+
+        ``law``: the star's dimensions. ``store``: the rows before the batch, which are read.
         """
         events, dimension, moments = _build_timeline(job)
         stored = _StoredRows.fetch_located(store.locate(events.hash, events.keys))
@@ -254,8 +269,11 @@ class _Star:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """One ``Reference`` per dimension, as the law reads it: before and after each moment, is a
-        row named, does it exist, and its time.
+        """One ``Reference`` per dimension, the input of the law. It says before and after each
+        moment: has the fact a foreign key, has the dimension a row, and the row's time.
+
+        Foreign keys are compared only for joins that drop unmatched rows of the fact; for others
+        all keys count as there, and none as moved.
         """
         fact = self.parts[0]
         references = []
@@ -285,10 +303,11 @@ class _Star:
 
     @property
     def changes(self) -> Changes:
-        """The result of each moment that has one, in the order of arrival.
+        """The results of the moments that have one, in the order of arrival, as ``Changes`` whose
+        reference is the index of the moment.
 
-        Each result refers to its moment by index. A moment without a joined row both before and
-        after it has no result.
+        A moment is one record of the fact with the answers to it, or one answer to a change of a
+        dimension. A result may be a tombstone for a key that had no joined row before.
         """
         fact, moments = self.parts[0], self.moments
         results = star_results(
@@ -305,8 +324,8 @@ class _Star:
         return everything.select(order[results.emits[order]])
 
     def matched_upserts(self, *, net: bool) -> Mask:
-        """Return for each upsert of the fact whether it finds a row in every dimension: bool, one
-        per upsert, in the order of the moments.
+        """Return a mask of the upserts of the fact, true if every dimension has a row for it: bool,
+        one per upsert, in the order of the moments.
 
         ``net``: True if only the last answers to each key are there. Then there is one element per
         key with a record of the fact, if its row exists at the end of the batch.
@@ -321,9 +340,11 @@ class _Star:
         return matched
 
     def net_changes(self, changes: Changes) -> Changes:
-        """Return the last change of each key, if it differs from the row before the batch.
-        ``changes``: in the order of arrival, each refers to its moment. Only values count, not
-        times.
+        """Return the last change of each key, if it differs from the row before the batch, in the
+        order of ``changes``. Only values count, not times.
+
+        ``changes``: in the order of arrival; each reference is the index of a moment. A tombstone
+        of a key that had no joined row before the batch is left out.
         """
         changes = changes.select(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
@@ -338,12 +359,13 @@ class _Star:
         return changes.select(~same)
 
     def output_columns(self, changes: Changes) -> tuple[Changes, list[list[pa.Array]]]:
-        """Return the changes with references to rows, and their value columns. ``changes``: each
-        refers to its moment.
+        """Return the changes with references to rows in place of moments, and the value columns of
+        their two sides.
 
-        The returned changes refer to the rows of the fact and of the last dimension, ABSENT for a
-        tombstone. The columns are two lists, those of the left side of the last join and those of
-        its right side. They have a row per change, null for a tombstone.
+        ``changes``: each reference is the index of a moment. The returned ones refer to the rows of
+        the fact and of the last dimension, ABSENT for a tombstone. The columns are two lists: those
+        of the left side of the last join, and those of its right side. They have a row per change,
+        null for a tombstone.
         """
         (moment,) = changes.reference
         columns = self._result_columns(moment, after=True, present=changes.present)
@@ -357,12 +379,12 @@ class _Star:
     def _result_columns(
         self, moment: Ints, *, after: bool, present: Mask | None = None
     ) -> list[pa.Array]:
-        """Return the result's value columns after the moments with the indices ``moment``, one row
-        each; before them if ``after`` is False.
+        """Return the result's value columns after some moments, one row each; before the moments if
+        ``after`` is False. First come the columns of the last join's left side, then those of the
+        last dimension.
 
-        Those of the left side of the last join are followed by those of the last dimension. They
-        are null where ``present``, bool[moment], is false, and where the fact or a dimension has no
-        row; None is true everywhere.
+        ``moment``: int64[m], indices of moments. ``present``: bool[m], false gives nulls; None is
+        true everywhere. Columns are null where the fact or a dimension has no row.
         """
         refs = []
         for part in self.parts:
@@ -373,9 +395,11 @@ class _Star:
         return [self.parts[n].columns_at(refs[n], [column])[0] for n, column in wanted]
 
     def rows_to_store(self, schema: pa.Schema) -> pa.Table:
-        """Return the row of each key after the batch with the stored columns ``schema``, in hash
-        order: the fact's columns, then the time and the columns of each dimension. A key without a
-        fact has a tombstone. Columns of a dimension without a row are null.
+        """Return the row of each key after the batch, with the stored columns ``schema``, in hash
+        order: the fact's columns, then for each dimension the time and its columns.
+
+        A key without a row of the fact has a tombstone. The columns of a dimension without a row
+        are null.
         """
         fact, events = self.parts[0], self.events
         deleted = fact.final == ABSENT
@@ -390,9 +414,9 @@ class _Star:
 
 
 def _equal_rows(now: Sequence[pa.Array], then: Sequence[pa.Array], count: int) -> Mask:
-    """Return for each row whether the columns ``now`` and ``then`` have equal values
-    (``rows_equal``): bool[count]. Null equals null. Without columns all rows are equal. ``count``:
-    the number of rows of each column.
+    """Return a mask of the rows in which the columns ``now`` and ``then`` have equal values:
+    bool[count]. Null equals null. Without columns all rows are equal. ``count``: the length of each
+    column.
     """
     if not now:
         return np.ones(count, np.bool_)

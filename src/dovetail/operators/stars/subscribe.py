@@ -31,10 +31,14 @@ from dovetail.physical.specs.star import StarSubscribeLaw
 
 
 def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
-    """Emit messages to the dimensions whose foreign key a change of a row moves, by dimension and
-    then in the order of the records. Store the foreign keys of each row.
+    """Emit messages to the dimensions whose foreign key a record of the fact changes, by dimension,
+    then in the order of the records. The fact is the table that a star joins to several dimensions
+    by foreign keys.
 
-    Without rows in the batch, emit nothing and leave the store as it is.
+    A new row sends one message to every dimension, a deleted row a tombstone. A changed key sends a
+    tombstone to the former one first. Each row's foreign keys are stored. Without rows in the
+    batch, emit nothing and leave the store as it is. Return the messages as ``output``, with the
+    store and the counts.
     """
     store = job.table_store(0)
     if not job.any_rows:
@@ -57,9 +61,17 @@ def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
 #
 # Epochs count the messages. They order the answers to one record.
 def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.Table:
-    """Return the messages of ``changes`` to all dimensions as the second stage reads them: by
-    dimension, then in the order of the records. A change has up to two messages to a dimension, to
-    the former key first.
+    """Return the messages of ``changes`` to all dimensions, the input of the star's second stage:
+    by dimension, then in the order of the records. A change has up to two messages to a dimension,
+    first a tombstone to the former key.
+
+    Columns are the routing ``_hash``, time and ``_deleted``, the dimension's index and its foreign
+    key, the fact's primary key and its hash. ``_epoch``, ``_instruction`` and the columns
+    ``Operator.feeds`` follow. ``_epoch`` counts the messages of this bucket from 1, across batches.
+    ``_instruction`` is always ``MOVED``: the answers to one key come from several buckets, so they
+    must be put in order by ``_epoch``.
+
+    A null foreign key is routed by the primary key's hash. No change gives no rows.
     """
     values = job.sources[0].shape.value_columns
     count, dimensions = len(changes.event), len(law.places)
@@ -112,9 +124,10 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
 def _split_by_dimension(
     columns: Sequence[pa.Array], places: Sequence[Sequence[int]]
 ) -> list[Sequence[pa.Array]]:
-    """Split ``columns`` by dimension: for each, the hash of its foreign key, then the key's
-    columns. They lie one dimension after the other. ``places``: for each dimension, one element per
-    key column.
+    """Split ``columns`` by dimension: for each a list of the hash of its foreign key, then the
+    key's columns. They lie one dimension after the other.
+
+    ``places``: for each dimension one element per key column; only the counts are used.
     """
     ends = np.cumsum([1 + len(of_key) for of_key in places])
     return [columns[end - 1 - len(of_key) : end] for end, of_key in zip(ends, places, strict=True)]
@@ -123,11 +136,12 @@ def _split_by_dimension(
 def _stack_foreign_keys(
     foreign: Sequence[Sequence[pa.Array]], places: Sequence[Sequence[int]]
 ) -> list[pa.Array]:
-    """Return the hashes of all dimensions' foreign keys, one dimension after the other, then their
-    columns (``shared_columns``). All have a row for each dimension and each of its rows.
+    """Return the hashes of all dimensions' foreign keys as one column, then the key columns that
+    dimensions share. All have the rows of the first dimension, then those of the second, and so on.
 
-    ``foreign``: per dimension the hash and the key's columns; ``places``: per dimension the shared
-    column that each key column takes. A column is null for a dimension that has none there.
+    ``foreign``: for each dimension the hash and the key's columns, equally long. ``places``: for
+    each dimension the index of the shared column that each key column takes, from 0. A shared
+    column that a dimension does not use is null in its rows.
     """
     shared = [pa.concat_arrays([hash_ for hash_, *_ in foreign])]
     by_place = [

@@ -38,7 +38,7 @@ class TableJoinLaw(Law):
     REASON: ClassVar[str] = "a change of any table needs the rows that the others have at its key"
 
     tree: Tree
-    """The joins, with the numbers of the sources as leaves."""
+    """The joins. Each leaf has the index of an input of the operator, counted from 0."""
     distinct: bool = False
     """True if, of a single table, only changes of its rows are emitted."""
 
@@ -46,27 +46,35 @@ class TableJoinLaw(Law):
 
     @property
     def reason(self) -> str:
-        """The need that the shuffle and the stores meet, in words: ``REASON``, or another text if
-        all leaves are one table.
+        """The text for ``explain`` on why the operator shuffles and stores rows: ``REASON``. If all
+        leaves of the tree are one table, it is ``a change needs the row that it replaces``.
         """
         lone = len({*self.leaves}) == 1
         return "a change needs the row that it replaces" if lone else self.REASON
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The number of the input behind each leaf of the join's tree, from left to right."""
+        """The index of the operator's input (from 0) behind each leaf of the join's tree, from left
+        to right. An input that is joined twice comes twice.
+        """
         return tuple(tree_sources(self.tree))
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the names of the metrics of records that do not change a table's latest version.
-        These are ``<table>.too_old`` of each versioned table, then ``<table>.late`` of each; none
-        without versioned tables.
+        ``sources``: the inputs of the operator.
+
+        First comes ``<table>.too_old`` of each versioned table (records older than its history),
+        then ``<table>.late`` of each (records older than their key's latest version). Without
+        versioned tables the list is empty.
         """
         return not_latest_metrics(sources)
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the names of all joined tables, in the order of ``sources``; empty if there is
-        only one.
+        """Return the names of the inputs whose records are counted by whether they find rows of all
+        other tables.
+
+        These are all joined tables, each once, in the order of ``sources``, the inputs of the
+        operator. The list is empty if only one table is read.
         """
         used = sorted({*self.leaves})
         return [sources[source].name for source in used] if len(used) > 1 else []
@@ -79,9 +87,9 @@ class StreamTableJoinLaw(Law):
     REASON: ClassVar[str] = "a record needs the row that each table has at its key"
 
     tree: Tree
-    """The joins, with the numbers of the sources as leaves."""
+    """The joins. Each leaf has the index of an input of the operator, counted from 0."""
     grace_us: int | None = None
-    """The grace period: the stream time that each record waits for late table rows.
+    """The grace period: the microseconds of stream time that each record waits for late table rows.
 
     None for no waiting. The stream's store has the records that wait.
     """
@@ -90,8 +98,9 @@ class StreamTableJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The number of the input behind each leaf of the join's tree, from left to right; the
-        stream is the first.
+        """The index of the operator's input (from 0) behind each leaf of the join's tree, from left
+        to right. The stream is the first, the tables follow; a table that is joined twice comes
+        twice.
         """
         return tuple(tree_sources(self.tree))
 
@@ -103,9 +112,11 @@ class StreamTableJoinLaw(Law):
         return self.grace_us or 0
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name, in the order of ``sources``: one for each table.
+        """Return the descriptions of a bucket's stores by the names of their inputs, in the order
+        of ``sources``, the inputs of the operator. Each table has one with its rows.
 
-        With a grace period, one more has the stream's records that wait.
+        Only with a grace period, the stream has one as well: the records that wait, of kind
+        ``queue``. Repeated names get ``#2``, ``#3`` and so on.
         """
         stores = dict(super().stores(sources))
         stream = list(stores)[self.leaves[0]]
@@ -117,23 +128,26 @@ class StreamTableJoinLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of records older than a history, ``<input>.too_old``: the
-        stream's first, then that of each versioned table.
+        """Return the names of the metrics of records older than a versioned table's history.
+        ``sources``: the inputs of the operator.
 
-        Empty if no table is versioned.
+        First comes ``<stream>.too_old`` for the stream's records, then ``<table>.too_old`` of each
+        versioned table, in order. The list is empty if no table is versioned.
         """
         old = too_old_metrics(sources)
         return [metric_name(sources[self.leaves[0]].name, "too_old"), *old] if old else []
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the stream alone: its records are counted by whether they find table
-        rows.
+        """Return the name of the stream, as the only element: its records are counted by whether
+        they find rows of all tables. ``sources``: the inputs of the operator.
         """
         return [sources[self.leaves[0]].name]
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
-        """Return the store of the stream's records in their grace period; empty without a grace
-        period.
+        """Return the store of the stream's records that wait for their grace period to pass, as the
+        only element. Its rows are counted as ``<stream>.grace``.
+
+        The list is empty without a grace period. ``sources``: the inputs of the operator.
         """
         if self.grace_us is None:
             return []
@@ -143,9 +157,9 @@ class StreamTableJoinLaw(Law):
         return [Wait(name, metrics.waiting_metric(sources[stream].name, "grace"), store)]
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of other inputs depend on the stream time of the input ``entry``.
-
-        They depend on the stream's if there is a grace period, and on that of a versioned table.
+        """Return True if records of other inputs depend on the stream time of ``entry``, an input
+        of the join. For the stream, this is so if there is a grace period. For a table, it is so if
+        it is versioned.
         """
         return self.grace_us is not None if entry.stream else super().depends_on_time_of(entry)
 
@@ -157,7 +171,7 @@ class StreamJoinLaw(Law):
     REASON: ClassVar[str] = "records of one key meet for as long as their window is open"
 
     sides: tuple[int, int]
-    """The sources of the left and the right side."""
+    """The indices of the left and the right side among the operator's inputs, from 0."""
     how: How
     window: Window
     unmatched: Unmatched
@@ -168,16 +182,15 @@ class StreamJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left and the right side, equal for a join of a stream
-        with itself.
+        """The indices of the left and the right side among the operator's inputs: ``(0, 1)``, or
+        ``(0, 0)`` for a join of a stream with itself.
         """
         return self.sides
 
     @property
     def holds_us(self) -> int:
-        """The longest time for which an unmatched record of a preserved side is held back, in
-        microseconds of stream time. (The records of a preserved side also come out without a
-        match.)
+        """The longest time for which an unmatched record is held back, in microseconds of stream
+        time. Only records of a preserved side are: those that also come out without a match.
 
         It is 0 for an inner join, and unless ``unmatched`` is ``"on_close"``. It is 0 as well if
         windows are closed when their records arrive, since they end before the records' own time.
@@ -189,11 +202,17 @@ class StreamJoinLaw(Law):
         return max([0, *reach_us])
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the records of both sides.
+        """Return the descriptions of a bucket's stores by name. ``sources``: the inputs of the
+        operator, one for a join of a stream with itself.
 
-        A preserved side (whose records also come out without a match) has two more stores, unless
-        ``unmatched`` is ``"eager"``. One has the records that wait for their window to close, under
-        ``"on_close"`` only. The other marks the records that have found a match.
+        First comes a store with the records of each input, under its name. They are kept for the
+        window and its grace. Then each preserved side (whose records also come out without a match)
+        may have two more, the left side first.
+
+        - With ``unmatched="on_close"``, ``left: waiting``: the records that wait for their window
+          to close.
+        - Unless ``unmatched`` is ``"eager"``, ``left: joined``: marks of the records that have
+          found a match.
         """
         span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
         holds = f"records of the last {span_as_text(span_us)}"
@@ -217,15 +236,17 @@ class StreamJoinLaw(Law):
         return stores
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of both sides wait for stream time, so that it decides which come
-        out first. ``entry`` does not matter.
+        """Return True for an outer join whose unmatched records wait for their window to close
+        (``unmatched="on_close"``). Records of both sides wait then, so stream time decides which
+        come out first. ``entry``, an input of the join, does not matter.
         """
         return self.how == "outer" and self.unmatched == "on_close"
 
     @property
     def lossy_inputs(self) -> list[int]:
-        """The numbers of the inputs of which no side is preserved, ascending. Late records of these
-        inputs may reach no result.
+        """The indices (from 0) of the operator's inputs of which no side is preserved, ascending. A
+        side is preserved if its records also come out without a match. Late records of these inputs
+        may reach no result.
         """
         preserved_sources = {
             source
@@ -235,10 +256,11 @@ class StreamJoinLaw(Law):
         return sorted({*self.sides} - preserved_sources)
 
     def too_late_metric(self, sources: Sources) -> str | None:
-        """Return the name of the metric of pairs not made because a row was already emitted alone,
-        ``<left>-<right>.too_late``.
+        """Return the name of the metric of pairs that are not made because one of the rows was
+        already emitted alone: ``<left>-<right>.too_late``.
 
         None for inner joins, and unless ``unmatched`` is ``"on_close"``: such joins lose no pairs.
+        ``sources``: the inputs of the operator.
         """
         if self.how == "inner" or self.unmatched != "on_close":
             return None
@@ -246,23 +268,33 @@ class StreamJoinLaw(Law):
         return metric_name(f"{left}-{right}", "too_late")
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of late records, ``<input>.late`` of each of
-        ``lossy_inputs``. That of pairs not made (``too_late_metric``) follows if there may be any.
+        """Return the names of the metrics of records and pairs without use. ``sources``: the inputs
+        of the operator.
+
+        First comes ``<input>.late`` of each input without a preserved side (``lossy_inputs``). It
+        counts records that come later than the join keeps rows, and have no match. Then comes
+        ``<left>-<right>.too_late`` for an outer, left or right join with ``unmatched="on_close"``:
+        pairs not made because a row was emitted alone.
         """
         late = [metric_name(sources[source].name, "late") for source in self.lossy_inputs]
         pairs = self.too_late_metric(sources)
         return late if pairs is None else [*late, pairs]
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the names of both streams, left first; empty if a stream is joined with itself."""
+        """Return the names of the inputs whose records are counted by whether they find a match:
+        both streams, left first. Empty if a stream is joined with itself. ``sources``: the inputs
+        of the operator.
+        """
         left, right = self.sides
         return [] if left == right else [sources[left].name, sources[right].name]
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the stores of records that wait until their window closes, the left side's first.
+        Their rows are counted as ``<stream>.on_close``.
 
-        Only preserved sides have one, and only if ``unmatched`` is ``"on_close"``. Else the list is
-        empty.
+        Only a preserved side (whose records also come out without a match) has one, and only if
+        ``unmatched`` is ``"on_close"``. Else the list is empty. ``sources``: the inputs of the
+        operator.
         """
         stores = self.stores(sources)
         return [
@@ -273,15 +305,16 @@ class StreamJoinLaw(Law):
 
 
 def waiting_store_name(side: int) -> str:
-    """Return the name of the store of a side's records that wait for their window to close.
-    ``side``: 0 for the left, 1 for the right.
+    """Return the name of the store of a side's records that wait for their window to close: ``left:
+    waiting`` or ``right: waiting``. ``side``: 0 for the left, 1 for the right.
     """
     return f"{('left', 'right')[side]}: waiting"
 
 
 def marks_store_name(side: int) -> str:
     """Return the name of the store that marks the records of a side that found a match in a later
-    batch. ``side``: 0 for the left, 1 for the right.
+    batch than their own: ``left: joined`` or ``right: joined``. ``side``: 0 for the left, 1 for the
+    right.
     """
     return f"{('left', 'right')[side]}: joined"
 
@@ -293,19 +326,20 @@ class HistoryJoinLaw(Law):
     REASON: ClassVar[str] = "a late row changes results that came after it, so histories are kept"
 
     sides: tuple[int, int]
-    """The sources of the left and the right side."""
+    """The indices of the left and the right side among the operator's inputs, from 0."""
     how: How
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left and the right side, equal for a join of a table
-        with itself.
+        """The indices of the left and the right side among the operator's inputs: ``(0, 1)``. A
+        join of a table with itself is refused when the plan is built.
         """
         return self.sides
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of records older than their table's history,
-        ``<table>.too_old``, in the order of ``sources``.
+        """Return the names of the metrics of records older than their table's history:
+        ``<table>.too_old`` of each versioned table in ``sources``, the inputs of the operator, in
+        order.
         """
         return too_old_metrics(sources)
 
@@ -327,16 +361,20 @@ class InOrderLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
+        """The leaves of a result, ``(0, 1)``: the values of the left row and those of the right
+        row. Both come in the rows of the only input.
+        """
         return (0, 1)
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of the results, ``keys``. ``sources`` does not matter."""
+        """Return the key columns of the results, in order: the law's own ``keys``. ``sources`` does
+        not matter.
+        """
         return list(self.keys)
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of a leaf's value columns in the results. ``leaf``: 0 for the left row,
-        1 for the right. ``sources`` does not matter.
+        """Return the types of the value columns of one leaf in the results, in order. ``leaf``: 0
+        for the left row, 1 for the right; others raise ``IndexError``. ``sources`` does not matter.
         """
         return list(self.types[leaf])
 
@@ -350,7 +388,7 @@ class UnionLaw(Law):
     valueless: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return an empty mapping: a union stores nothing."""
+        """Return an empty mapping, whatever ``sources``: a union stores no rows."""
         return {}
 
 
@@ -368,8 +406,11 @@ class DeduplicateLaw(Law):
     """The span in microseconds within which a record repeats another one, inclusive."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the keys and times of emitted records.
-        Each is kept for twice ``within_us`` behind stream time: until any record near it is late.
+        """Return the description of a bucket's only store, by the name of the stream: the keys and
+        times of emitted records. ``sources``: the stream, as the only input.
+
+        A key is kept while its time is no further than twice ``within_us`` behind stream time. Any
+        record near it is late by then.
         """
         (source,), span_us = sources, 2 * self.within_us
         store = replace(
@@ -382,8 +423,9 @@ class DeduplicateLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the name of the metric of late records, ``<stream>.late``, then that of repeated
-        ones, ``<stream>.repeated``. Both kinds are dropped.
+        """Return the names of the metrics of dropped records: ``<stream>.late`` for records further
+        than ``within_us`` behind stream time, then ``<stream>.repeated``. ``sources``: the stream,
+        as the only input.
         """
         return [metric_name(sources[0].name, "late"), metric_name(sources[0].name, "repeated")]
 
@@ -400,8 +442,11 @@ class ExpireLaw(Law):
     nets: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the rows, then their keys by the time at which the
-        rows may expire.
+        """Return the descriptions of a bucket's two stores by name. ``sources``: the table, as the
+        only input.
+
+        The first, under the table's name, has the last row of each key. The second, ``<table>:
+        expiry``, has the keys by the time at which their rows may expire.
         """
         (name,) = super().stores(sources)
         holds = f"last row per key, for {span_as_text(self.after_us)}"
@@ -415,8 +460,8 @@ class ExpireLaw(Law):
         return True
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the name of the metric of rows that had already expired when they were read,
-        ``<table>.late``, as the only element.
+        """Return the name of the metric of rows that had already expired when they arrived,
+        ``<table>.late``, as the only element. ``sources``: the table, as the only input.
         """
         return [metric_name(sources[0].name, "late")]
 
@@ -434,13 +479,16 @@ class ToChangesLaw(Law):
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the table's value columns, then that of the kind of change, a string.
-        ``leaf`` is 0: the table is the only leaf.
+        ``sources``: the table, as the only input. ``leaf`` is 0: the table is the only leaf.
         """
         return [*super().value_types(sources, leaf), pa.string()]
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of records that do not change the latest version:
-        ``<table>.too_old``, then ``<table>.late``. Empty unless the table is versioned.
+        """Return the names of the metrics of records that do not change their key's latest version.
+        ``sources``: the table, as the only input.
+
+        ``<table>.too_old`` counts records older than the table's history, ``<table>.late`` those
+        older than the latest version. The list is empty unless the table is versioned.
         """
         return not_latest_metrics(sources)
 
@@ -454,7 +502,7 @@ class ExplodeLaw(Law):
     )
 
     column: int
-    """The number of the array among the value columns."""
+    """The index of the array among the value columns, from 0."""
     element: pa.DataType
     """The type of the elements."""
     position: bool
@@ -464,29 +512,33 @@ class ExplodeLaw(Law):
     names_columns: ClassVar[bool] = True
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of a change: the table's key, then the column ``element`` with the
-        element's position or, without ``position``, the element itself.
+        """Return the key columns of a change: the table's key, then a column that is called
+        ``element`` here. With ``position``, that is the element's position, an int32; else it is
+        the element itself. Changes have their key columns as ``_k0`` and so on, so this name
+        reaches no user. ``sources``: the table, as the only input.
         """
         last_field = pa.field("element", pa.int32() if self.position else self.element)
         return [*super().key_fields(sources), last_field]
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's values, with the element in place of the array. ``leaf``
-        is 0: the table is the only leaf.
+        """Return the types of the value columns of a change: those of the table, with ``position``
+        the element's type in place of the array's.
 
-        If the element itself is part of the key, it is not among the values.
+        Without ``position`` the element is part of the key, and the array's column is left out.
+        ``sources``: the table, as the only input. ``leaf`` is 0: the table is the only leaf.
         """
         types = super().value_types(sources, leaf)
         types[self.column : self.column + 1] = [self.element] if self.position else []
         return types
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of records that do not change the latest version, as
-        ``not_latest_metrics`` does.
+        """Return the names of the metrics of records and elements without use. ``sources``: the
+        table, as the only input.
 
-        Unless positions are keys, those of elements that cannot be keys follow. They are
-        ``<table>.null_element`` for nulls and ``<table>.repeated`` for repetitions within their
-        array.
+        For a versioned table, ``<table>.too_old`` and ``<table>.late`` come first: records older
+        than the history, and those older than their key's latest version. Unless positions are
+        keys, ``<table>.null_element`` and ``<table>.repeated`` follow: null elements, and
+        repetitions of an element within its array.
         """
         if self.position:
             return not_latest_metrics(sources)
@@ -504,14 +556,17 @@ class WithoutColumnLaw(Law):
     """A table whose rows come out without one value column, which the operator alone reads."""
 
     column: int
-    """The number of that value column; negative if there is none, and all columns come out."""
+    """The index of that value column, from 0; negative if there is none, and all columns come out.
+    """
 
     nets: ClassVar[bool] = True
     names_columns: ClassVar[bool] = True
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the table's value columns except the one that does not come out.
-        ``leaf`` is 0: the table is the only leaf.
+        """Return the types of the table's value columns, in order, without the one at index
+        ``column``. If ``column`` is negative, all are returned.
+
+        ``sources``: the table, as the only input. ``leaf`` is 0: the table is the only leaf.
         """
         types = super().value_types(sources, leaf)
         return [type_ for index, type_ in enumerate(types) if index != self.column]
@@ -533,13 +588,14 @@ class FillLaw(WithoutColumnLaw):
     fails: bool
     """True if it is an error that there is no row before."""
     nulls: tuple[int, ...] = ()
-    """The numbers of the value columns whose nulls were not sent."""
+    """The indices (from 0) of the value columns whose nulls were not sent."""
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the name of the metric of values that neither the record nor a row before it has,
-        ``<table>.unsent``.
+        ``<table>.unsent``, as the only element.
 
-        Empty if nulls stand for values that were not sent, since such a value is null then.
+        Empty if nulls stand for values that were not sent (``column`` is negative), since such a
+        value is null then. ``sources``: the table, as the only input.
         """
         return [] if self.column < 0 else [metric_name(sources[0].name, "unsent")]
 
@@ -554,21 +610,22 @@ class TransactLaw(WithoutColumnLaw):
     REASON: ClassVar[str] = "each of a key's rows counts once in its transaction"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the last transaction of each key, with the
-        rows that the key has in it.
+        """Return the description of a bucket's only store, by the name of the table: the last
+        transaction of each key, and the count of rows that the key has in it. The operator reads
+        it, but users who read state do not get its rows. ``sources``: the table, as the only input.
         """
         kept = Store("last transaction per key, and the rows it has in it")
         return dict.fromkeys(super().stores(sources), kept)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the name of the metric of events that repeat an earlier event,
-        ``<table>.repeated``, as the only element.
+        """Return the name of the metric of events that the database's connector sends again,
+        ``<table>.repeated``, as the only element. ``sources``: the table, as the only input.
         """
         return [metric_name(sources[0].name, "repeated")]
 
 
 def expiry_store_name(name: str) -> str:
-    """Return the name of the store with the times at which the rows of a table expire. ``name``:
-    the name of the store of these rows.
+    """Return the name of the store with the times at which the rows of a table expire: ``<name>:
+    expiry``. ``name``: the name of the store of these rows.
     """
     return f"{name}: expiry"

@@ -23,14 +23,16 @@ from dovetail.plan.joins import delta_join
 
 @dataclass(frozen=True)
 class DeltaJoinSide:
-    """One side of a delta join. Columns are numbered among the user columns of its source."""
+    """One side of a delta join. Columns are given by their indices, from 0, among the user columns
+    of its source.
+    """
 
     lookup: LookupSource
     """The store that has its rows."""
     key: tuple[int, ...]
     """The columns of its primary key."""
     values: tuple[int, ...]
-    """The columns that its leaf has as values."""
+    """The columns that its leaf has as values; those of the right side begin with ``key``."""
     unique: bool
     """True if at most one of its rows has a given join key."""
     index: Index
@@ -38,7 +40,7 @@ class DeltaJoinSide:
     deletes: bool
     """True if it may have tombstones."""
     cache: int
-    """The number of its rows that a task caches; 0 for no cache."""
+    """The count of its rows that a task caches at most; 0 for no cache."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class SettleLaw(Law):
     REASON: ClassVar[str] = "only a key's last change looks rows up"
 
     primary: tuple[int, ...]
-    """The primary key's columns, by their numbers among the user columns."""
+    """The indices of the primary key's columns, from 0, among the user columns."""
     columns: tuple[str, ...]
     """The names of the columns that the join reads."""
 
@@ -79,12 +81,15 @@ class DeltaJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
+        """The indices of the inputs behind the two leaves of a change, ``(0, 1)``: the left row,
+        then the right row.
+        """
         return (0, 1)
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the left primary key columns, then the right ones if they are part of the result's
-        key.
+        """Return the key columns of a change: the left primary key, then the right one if
+        ``right_key`` is set. In the form ``"key"`` the join key is the left primary key, in its
+        order. ``sources``: the left and the right side, by join key.
         """
         sides = self.sides if self.right_key else self.sides[:1]
         return [
@@ -94,15 +99,17 @@ class DeltaJoinLaw(Law):
         ]
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of a leaf's columns that the result needs. ``leaf``: 0 for the left row,
-        1 for the right.
+        """Return the types of a leaf's columns that the result needs, in order. ``leaf``: 0 for the
+        left row; 1 for the right row, whose primary key columns come first. ``sources``: the left
+        and the right side, by join key.
         """
         fields = sources[leaf].shape.user_fields
         return [fields[column].type for column in self.sides[leaf].values]
 
     def lookup_texts(self, sources: Sources) -> list[str]:
-        """Return a line of text for each side, left first: the store, the index, the columns read
-        and the size of the cache, ``none`` without one.
+        """Return two lines of text, left side first: the store, its index, the columns read and the
+        rows that a task caches, such as ``cache 1,000 rows a task`` or ``cache none``. ``sources``:
+        the left and the right side, by join key.
         """
         lines = []
         for source, side in zip(sources, self.sides, strict=True):
@@ -115,8 +122,8 @@ class DeltaJoinLaw(Law):
 
 
 def join_key_input(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
-    """Return ``source`` as an input of a delta join: its join key may be null, its ``primary``
-    columns may not.
+    """Return the layout ``source`` as an input of a delta join: rows with nulls in their join key
+    stay, rows with a null in a ``primary`` column do not.
 
     ``primary``: the names of the primary key's columns; empty if these may be null, too.
     """
@@ -128,8 +135,10 @@ def join_key_input(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
 
 
 def settled_source(source: SourceSpec) -> SourceSpec:
-    """Return the input that reads the output of ``SettleLaw`` on ``source``. Its rows bring their
-    clocks, so pack adds none.
+    """Return the layout of the rows that ``SettleLaw`` emits for ``source``, the last change of
+    each key. The columns of ``shape`` are the same. Of the columns on order, only ``_sequence`` of
+    a log that all inputs share stays. A new one is ``_clock``, for each row the largest timestamp
+    of its log so far, so pack adds no clock.
     """
     arrival = replace(
         source.arrival,
@@ -142,11 +151,16 @@ def settled_source(source: SourceSpec) -> SourceSpec:
 
 
 def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) -> DeltaJoinLaw:
-    """Return the law of a delta join on these sources.
+    """Return the law of a delta join: for each side its store, the columns read, and the count of
+    rows that a task may cache.
 
-    ``sources``: those of the left and the right side, by join key, with the columns that
-    ``needed_columns`` names. Each side's lookup source must have an index whose columns are part of
-    the join key. Raises ``PlanError`` if a side has no lookup source.
+    ``sources``: the layouts of the left and the right side, by join key, with the columns that
+    ``needed_columns`` names. The value columns of the right side begin with its primary key. The
+    count is that of ``node.cache``, 0 for no cache. It is also 0 for a side whose rows may change
+    their join key.
+
+    Raises ``PlanError`` if a side has no lookup source. Its lookup source must have an index whose
+    columns are part of the join key; this is asserted.
     """
     needed = delta_join.needed_columns(node)
     sides = []
@@ -182,9 +196,9 @@ def delta_join_law(node: delta_join.DeltaJoin, sources: Sequence[SourceSpec]) ->
 
 
 def _user_column_numbers(source: SourceSpec, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the columns ``names`` among the user columns of a source, in the order
-    of ``names``. User columns follow ``ROW_COLUMNS`` and count from 0. Raises ``ValueError`` for an
-    unknown name.
+    """Return the indices of the columns ``names`` among the user columns of a source, in the order
+    of ``names``. User columns are those after ``ROW_COLUMNS`` and count from 0. Raises
+    ``ValueError`` for an unknown name.
     """
     columns = [field.name for field in source.shape.user_fields]
     return tuple(columns.index(name) for name in names)

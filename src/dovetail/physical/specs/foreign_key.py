@@ -29,7 +29,10 @@ class SubscribeLaw(Law):
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the foreign key of each row."""
+        """Return the description of a bucket's only store, by the name of the left table: the
+        foreign key of each row, with its hash, by primary key. ``sources``: the left table, as the
+        only input.
+        """
         (source,) = sources
         store = replace(
             table_store(sources, 0),
@@ -40,8 +43,11 @@ class SubscribeLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of records that do not change the latest version, as
-        ``not_latest_metrics`` does. Empty unless the table is versioned.
+        """Return the names of the metrics of records that do not change their key's latest version.
+        ``sources``: the left table, as the only input.
+
+        ``<table>.too_old`` counts records older than the table's history, ``<table>.late`` those
+        older than the latest version. Empty unless the table is versioned.
         """
         return not_latest_metrics(sources)
 
@@ -53,7 +59,7 @@ class ForeignKeyJoinLaw(Law):
     REASON: ClassVar[str] = "a change of a right row needs all left rows that refer to it"
 
     primary: int
-    """The number of primary key columns, with which the subscriptions' values begin."""
+    """The count of primary key columns, with which the subscriptions' values begin."""
     how: How
 
     whole_keys = True
@@ -63,48 +69,57 @@ class ForeignKeyJoinLaw(Law):
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers of the inputs of the left row, 0, and of the right row, 1."""
+        """The two leaves of a change, ``(0, 1)``: the left row, from input 0 (the subscriptions),
+        and the right row, from input 1.
+        """
         return (0, 1)
 
     def primary_columns(self, sources: Sources) -> range:
-        """Return the indices of the left table's primary key columns in the rows of the first
-        input, the subscriptions.
+        """Return the indices of the left table's primary key columns in the schema of the
+        subscriptions. ``sources``: the subscriptions (left rows by foreign key), then the right
+        table.
         """
         first = sources[0].shape.value_columns.start
         return range(first, first + self.primary)
 
     def leaf_columns(self, sources: Sources, leaf: int) -> range:
-        """Return the indices of the columns of a leaf's values in the rows of its input.
+        """Return the indices of a leaf's value columns in the schema of its input. ``sources``: the
+        subscriptions (left rows by foreign key), then the right table.
 
-        ``leaf``: 0 for the left row, 1 for the right row. The right row's key counts as a value,
-        because the row may be missing. The left row's keys do not.
+        ``leaf``: 0 for the left row, whose primary and foreign key are no values here. 1 for the
+        right row, whose key counts as a value, because the row may be missing.
         """
         if leaf == 1:
             return sources[1].shape.user_columns
         return range(self.primary_columns(sources).stop, sources[0].shape.value_columns.stop)
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of a change: the left table's primary key.
+        """Return the key columns of a change: the left table's primary key. The right key follows
+        in a right or outer join, where right rows also come out alone.
 
-        The right key follows if right rows also come out alone.
+        ``sources``: the subscriptions (left rows by foreign key), then the right table.
         """
         primary = sources[0].shape.fields(self.primary_columns(sources))
         theirs = sources[1].shape.key_fields
         return primary + (theirs if sides_preserved(self.how)[1] else [])
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of a leaf's value columns in a change. ``leaf``: 0 for the left row, 1
-        for the right.
+        """Return the types of a leaf's value columns in a change, in order. ``leaf``: 0 for the
+        left row, without its keys; 1 for the right row, key columns first.
+
+        ``sources``: the subscriptions (left rows by foreign key), then the right table.
         """
         return [
             field.type for field in sources[leaf].shape.fields(self.leaf_columns(sources, leaf))
         ]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the subscriptions with their rows, and the right
-        table.
+        """Return the descriptions of a bucket's stores by name. ``sources``: the subscriptions
+        (left rows by foreign key), then the right table.
 
-        If right rows also come out alone, a third store counts the left rows that refer to each.
+        - ``subscriptions``: the last left row per foreign key and primary key;
+        - ``right``: the right table's rows;
+        - ``references``, in a right or outer join only: how many left rows refer to each right key.
         """
         left, right = sources
         rows = table_store(sources, 0, key=left.shape.keys + self.primary)
@@ -123,13 +138,17 @@ class ForeignKeyJoinLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of right records that do not change the latest version,
-        as ``not_latest_metrics`` does. Empty unless the right table is versioned.
+        """Return the names of the metrics of right records that do not change their key's latest
+        version. ``sources``: the subscriptions (left rows by foreign key), then the right table.
+
+        ``<right>.too_old`` counts records older than the table's history, ``<right>.late`` those
+        older than the latest version. Empty unless the right table is versioned.
         """
         return not_latest_metrics(sources[1:])
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the left table alone: its records are counted by whether they find a
-        right row.
+        """Return the name of the left table, as the only element: its records are counted by
+        whether they find a right row. ``sources``: the subscriptions (left rows by foreign key),
+        then the right table.
         """
         return [sources[0].name]

@@ -42,8 +42,10 @@ class RetractLaw(Law):
     """The users' names of the columns behind the key: the grouping, then the aggregated ones."""
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: each key's last row, with the grouping and
-        aggregated columns under the users' names.
+        """Return the description of a bucket's only store, by the name of the table. It has each
+        key's last row: the key, then the grouping and the aggregated columns under the users'
+        names. A column with the name of an earlier one is left out. ``sources``: the table, as the
+        only input.
         """
         (source,) = sources
         stored = [*source.shape.foreign_fields[1:], *source.shape.value_fields]
@@ -60,9 +62,12 @@ class RetractLaw(Law):
         return dict.fromkeys(super().stores(sources), store)
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of rows that change no latest version, as
-        ``not_latest_metrics`` does. That of rows with a null in their group follows,
-        ``<table>.null_group``.
+        """Return the names of the metrics of rows without use. ``sources``: the table, as the only
+        input.
+
+        For a versioned table, ``<table>.too_old`` and ``<table>.late`` come first: records older
+        than the history, and those older than their key's latest version. Then comes
+        ``<table>.null_group`` for rows with a null in a grouping column.
         """
         return [*not_latest_metrics(sources), metric_name(sources[0].name, "null_group")]
 
@@ -73,7 +78,7 @@ class ResultColumn:
 
     name: str
     values: tuple[int, ...]
-    """The numbers of the value columns that ``kernel`` aggregates."""
+    """The indices (from 0) of the input's value columns that ``kernel`` aggregates."""
     kernel: Aggregate
 
 
@@ -100,31 +105,37 @@ class AggregationLaw(Law):
     """The name of the store of records, for sliding windows."""
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the grouping columns, then the start and end of the window, if any."""
+        """Return the key columns of a group: those of the input, which are the grouping columns.
+        With ``windows``, ``window_start`` and ``window_end`` follow, timestamps in UTC.
+        ``sources``: the rows to be aggregated, as the only input.
+        """
         group_fields = super().key_fields(sources)
         if self.windows is None:
             return group_fields
         return group_fields + [pa.field(name, WINDOW_TYPE) for name in (WINDOW_START, WINDOW_END)]
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the aggregates' results, in order. ``leaf`` is 0: there is one
-        leaf.
+        """Return the types of the aggregates' results, in the order of ``columns``. ``sources``
+        does not matter. ``leaf`` is 0: there is one leaf.
         """
         return [column.kernel.result for column in self.columns]
 
     @property
     def whole_keys(self) -> bool:
-        """True if an aggregate (the last row with ``unique``) allows at most one row in a group at
-        the end of a micro-batch. All rows of a key must be seen at once then.
+        """True if an aggregate gives a group's last row (``LastRow``) and its flag ``unique`` is
+        set. Then a group with two rows at the end of a micro-batch is an error, so all rows of a
+        key must come at once.
         """
         return any(isinstance(c.kernel, LastRow) and c.kernel.unique for c in self.columns)
 
     @property
     def long_list_columns(self) -> list[int]:
-        """The indices in ``columns`` of the aggregates whose long lists may be stored in parts.
+        """The indices in ``columns``, from 0, of the aggregates whose long lists may be stored in
+        parts; empty with windows.
 
-        They keep a list, and either rows may leave it or a result reads none of it. Empty with
-        windows.
+        Such an aggregate keeps its values as a list (``Listing``), and one of two conditions holds.
+        Either rows may leave their group (``retracts``), or its result needs only the values that
+        come (``reads`` is ``"none"``).
         """
         columns = enumerate(self.columns) if self.windows is None else ()
         return [
@@ -135,15 +146,19 @@ class AggregationLaw(Law):
         ]
 
     def list_store_names(self, column: int) -> tuple[str, str]:
-        """Return the names of the stores of a column's long lists: the index, then the parts.
-        ``column``: one of the numbers in ``long_list_columns``.
+        """Return the names of the two stores of a column's long lists: ``<name>: index``, then
+        ``<name>: parts``. ``column``: an index in ``columns``, one of ``long_list_columns``.
         """
         name = self.columns[column].name
         return f"{name}: index", f"{name}: parts"
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the accumulators; for each column with long lists,
-        their index and parts; with sliding windows, the records.
+        """Return the descriptions of a bucket's stores by name, in this order. ``sources``: the
+        rows to be aggregated, as the only input.
+
+        - ``groups``: the accumulators of each key and window;
+        - for each of ``long_list_columns``: the index of its long lists, and their parts;
+        - ``records``, with sliding windows only: the records until their windows are closed.
         """
         window = "" if self.windows is None else " and window, until it is closed"
         stores = {self.GROUPS: self._accumulator_store(sources, f"accumulators per key{window}")}
@@ -156,10 +171,13 @@ class AggregationLaw(Law):
         return stores
 
     def _accumulator_store(self, sources: Sources, holds: str) -> Store:
-        """Return the description of the store of accumulators. ``holds``: the content in words.
+        """Return the description of the store of accumulators, whose reader gets the key and the
+        results. ``sources``: the rows to be aggregated, as the only input. ``holds``: the content
+        in words.
 
-        With a user-defined aggregate it has no kind, so the store is not read back: the state means
-        something to the topology only.
+        Rows of windows expire by the input's stream time, others never. With a user-defined
+        aggregate the store has no kind, so it is not read back: its accumulators mean something to
+        the topology only.
         """
         key, listed = self.key_fields(sources), self.long_list_columns
         fields = [pa.field(c.name, c.kernel.result) for c in self.columns]
@@ -183,7 +201,8 @@ class AggregationLaw(Law):
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the name of the metric of records that came after their window had closed,
-        ``<stream>.late``; empty without windows.
+        ``<stream>.late``, as the only element. Empty without windows. ``sources``: the rows to be
+        aggregated, as the only input.
         """
         return [] if self.windows is None else [metric_name(sources[0].name, "late")]
 
@@ -208,13 +227,14 @@ class FinalLaw(Law):
     @property
     def due_us(self) -> int:
         """The microseconds of stream time from a window's end until its row is emitted:
-        ``wait_us``, and one more with ``after``.
+        ``wait_us``. With ``after``, it is one more, as stream time must pass the limit.
         """
         return self.wait_us + self.after
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the rows of open windows, then the windows' keys
-        by closing time.
+        """Return the descriptions of a bucket's two stores by name. ``open`` has the last row of
+        each key and window until the window is closed. ``closing`` has the windows' keys by closing
+        time. ``sources``: the windowed table, as the only input.
         """
         holds = "last row per key and window, until it is closed"
         rows = replace(
@@ -223,8 +243,9 @@ class FinalLaw(Law):
         return {self.OPEN: rows, self.CLOSING: Store("when each window closes")}
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
-        """Return the store of keys of windows that are not closed yet, as the only element. Its
-        rows are counted as ``<table>.open``.
+        """Return the store ``closing`` as the only element: the keys of windows that are not closed
+        yet. They are counted as ``<table>.open``. ``sources``: the windowed table, as the only
+        input.
         """
         store = replace(self.stores(sources)[self.CLOSING], clocks=(0,), span_us=0)
         return [Wait(self.CLOSING, metrics.waiting_metric(sources[0].name, "open"), store)]

@@ -61,13 +61,17 @@ class Store:
     columns: tuple[str, ...] = ()
     """The stored columns behind ``fields``, in their order; empty if they have the same names."""
     clocks: tuple[int, ...] = ()
-    """The sources by whose stream time (the largest timestamp so far) rows expire."""
+    """The indices (from 0) of the inputs by whose stream time (the largest timestamp so far) rows
+    expire.
+    """
     span_us: int | None = None
     """The longest that a row is kept behind stream time; None for no limit."""
     time: str = EVENT_TIME
     """The column of times by which rows expire."""
     without: str = ""
-    """The name of the store that lists the ``_row`` numbers that no longer count; or empty."""
+    """The name of the store that lists the rows that no longer count, by their ``_row`` ids; or
+    empty.
+    """
     results: tuple[AccumulatedColumn, ...] = ()
     """For accumulators, the result columns; they are the last of ``fields``."""
     hashed: bool = False
@@ -79,21 +83,25 @@ class Store:
 
     @property
     def stored_columns(self) -> tuple[str, ...]:
-        """The names of the stored columns behind ``fields``, in their order."""
+        """The names of the stored columns behind ``fields``, in their order. They are ``columns``,
+        or if that is empty, the names of ``fields`` themselves.
+        """
         return self.columns or tuple(field.name for field in self.fields)
 
     @property
     def own_key(self) -> tuple[pa.Field, ...]:
-        """The key columns that are among ``fields``, so without internal ones. In a store of
-        accumulators they are the first of ``fields``, under the names that ``with_key`` may have
-        given them.
+        """The key columns that are among ``fields``, in their order; empty if there are none.
+        Columns with dovetail's own names, such as ``_hash``, are not among ``fields``. In a store
+        of accumulators the key columns are the first of ``fields``, as many as ``key`` has, a
+        window's two among them. They have whatever names ``with_key`` has given them.
         """
         if self.results:
             return self.fields[: len(self.key)]
         return tuple(field for field in self.fields if field.name in self.key)
 
     def with_columns(self, columns: Sequence[str]) -> Store:
-        """Return the store without the value columns whose names are not in ``columns``.
+        """Return the description of the same store, read without the value columns whose names in
+        ``fields`` are not in ``columns``.
 
         Key and time columns stay. A store of accumulators is returned unchanged. Unknown names in
         ``columns`` are ignored.
@@ -109,10 +117,11 @@ class Store:
         )
 
     def with_key(self, names: Sequence[str]) -> Store:
-        """Return a store of accumulators whose first ``fields`` are renamed to ``names``, in order.
+        """Return the description of a store of accumulators with its first ``fields`` renamed to
+        ``names``, in order.
 
-        ``names``: the users' names of the key columns, without those of a window. Other stores are
-        returned unchanged.
+        ``names``: the users' names of the key columns, without those of a window, whose fields keep
+        their names. Stores of other kinds are returned unchanged.
         """
         if not self.results:
             return self
@@ -121,8 +130,9 @@ class Store:
 
     @property
     def companion_stores(self) -> tuple[str, ...]:
-        """The names of the stores that must be read together with this one: ``without``, then the
-        stores of long lists. Empty for none.
+        """The names of the stores that must be read together with this one. First comes ``without``
+        (the list of rows that no longer count), if there is one. Then come the index store and the
+        parts store of each result column with long lists. Empty for none.
         """
         lists = (name for result in self.results for name in result.lists)
         return (*((self.without,) if self.without else ()), *lists)
@@ -134,35 +144,39 @@ class Wait:
 
     name: str
     metric: str
-    """The name of the number of these rows: ``<input>.<reason>``."""
+    """The name of the metric that counts these rows: ``<input>.<reason>``."""
     store: Store
     """Its description, by which the time is known until which rows have left it."""
 
 
 def too_old_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     """Return the name of the metric ``<table>.too_old`` of each versioned table among ``sources``,
-    in order. It counts records that are older than the table's history.
+    the inputs of an operator, in order. It counts records that are older than the table's history.
+    Empty without versioned tables.
     """
     return [metric_name(s.name, "too_old") for s in sources if s.meaning.versioned_us is not None]
 
 
 def not_latest_metrics(sources: Sequence[SourceSpec]) -> list[str]:
     """Return the names of the metrics of records of versioned tables that do not change the latest
-    version.
+    version. ``sources``: the inputs of an operator.
 
-    First ``<table>.too_old`` of each versioned table, for records older than the history; then
-    ``<table>.late`` of each. Empty without versioned tables.
+    First comes ``<table>.too_old`` of each versioned table, for records older than its history.
+    Then comes ``<table>.late`` of each, for records older than their key's latest version. Empty
+    without versioned tables.
     """
     late = [metric_name(s.name, "late") for s in sources if s.meaning.versioned_us is not None]
     return [*too_old_metrics(sources), *late]
 
 
 def table_store(sources: Sources, source_index: int, *, key: int | None = None) -> Store:
-    """Return the description of the store of the table that is input ``source_index``: its last
-    rows, or its versions if it is versioned.
+    """Return the description of the store of one table: the last row of each key, or all versions
+    if the table is versioned. A versioned table's rows are kept for its history, those of a
+    windowed table for its retention, others for ever.
 
-    ``key``: the number of columns that make its key, if rows are stored by a longer key than the
-    input's; else None. A store with ``key`` has last rows only.
+    ``sources``: the inputs of an operator. ``source_index``: the index of the table among them,
+    from 0. ``key``: None for the input's own key. If rows are stored by a longer one, the count of
+    its columns, the first user columns. A store with ``key`` has last rows only.
     """
     source = sources[source_index]
     versioned, windowed = source.meaning.versioned_us, source.meaning.retention_us
@@ -205,74 +219,84 @@ class Law:
 
     @property
     def reason(self) -> str:
-        """The need that the operator's shuffle and stores meet, in words for ``explain``."""
+        """The need that the operator's shuffle and stores meet, in words for ``explain``. By
+        default it is the class's ``REASON``.
+        """
         return self.REASON
 
     @property
     def whole_keys(self) -> bool:
-        """True if the operator must see all rows of a key in a micro-batch at once, by default
-        False. Other operators may get them in several slices.
+        """True if the operator must see all rows of a key in a micro-batch at once. By default
+        False: the rows may come in several slices.
         """
         return False
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The number of the input behind each leaf; by default the first input alone. A leaf is one
-        group of value columns in the output.
+        """The index of the operator's input (from 0) behind each leaf, from left to right; by
+        default ``(0,)``. A leaf is one group of value columns in the output.
         """
         return (0,)
 
     @property
     def holds_us(self) -> int:
         """The longest time, in microseconds of stream time, for which a result is held back; by
-        default 0, for none.
+        default 0, as none is.
         """
         return 0
 
     def key_fields(self, sources: Sources) -> list[pa.Field]:
-        """Return the key columns of a change, by default those of the first input."""
+        """Return the key columns of the operator's changes, in order. By default they are those of
+        the first input. ``sources``: the inputs of the operator, at least one.
+        """
         return sources[0].shape.key_fields
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the value columns of a leaf in a change, in order. ``leaf``: an index
-        into ``leaves``.
+        """Return the types of the value columns of one leaf in the operator's changes, in order. By
+        default they are those of the input behind the leaf; empty without values.
+
+        ``sources``: the inputs of the operator. ``leaf``: an index into ``leaves``, from 0.
         """
         source = sources[self.leaves[leaf]]
         return [field.type for field in source.shape.value_fields]
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name, in a fixed order.
+        """Return the descriptions of a bucket's stores by name, in a fixed order. ``sources``: the
+        inputs of the operator.
 
-        By default each input has one, with its rows, under its name; repeated names are numbered.
-        Operators without state have none.
+        By default each input has one, with its rows, under its name. Repeated names get ``#2``,
+        ``#3`` and so on. Operators that are not ``stateful`` have none.
         """
         names = number_repeated_names([source.name for source in sources]) if self.stateful else []
         return {name: table_store(sources, source_index) for source_index, name in enumerate(names)}
 
     def lookup_texts(self, sources: Sources) -> list[str]:
-        """Return the lookups that the operator makes in lookup sources, in words, one line for each
-        source; by default none.
+        """Return the lookups that the operator makes in external stores, in words, one line of text
+        for each side that it looks up. Empty by default. ``sources``: the inputs of the operator.
         """
         return []
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True if records of other inputs depend on the stream time of the input ``entry``:
-        by default, if it is versioned and one of several inputs.
+        """Return True if records of other inputs depend on the stream time of ``entry``, an input
+        of the operator's stage. By default this is so if it is versioned and the leaves read
+        several inputs.
         """
         return entry.versioned_us is not None and len(set(self.leaves)) > 1
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of rows without use, in the order in which they are
-        counted; by default none. ``sources``: the operator's inputs.
+        """Return the names of the metrics of rows without use, in a fixed order; by default none.
+        ``sources``: the inputs of the operator.
         """
         return []
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
         """Return the names of the inputs whose records are counted by whether they find rows on all
-        other sides; by default none.
+        other sides; by default none. ``sources``: the inputs of the operator.
         """
         return []
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
-        """Return the stores with rows that wait for a time; by default none."""
+        """Return the stores with rows that wait for a time, each with the metric that counts them;
+        by default none. ``sources``: the inputs of the operator.
+        """
         return []

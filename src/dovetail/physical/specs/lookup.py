@@ -45,7 +45,9 @@ class StoreLookup:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The Arrow columns of the keys that the store is asked for, in the order of ``by``."""
+        """The Arrow columns of the keys that the store is asked for, in the order of ``by``.
+        ``KeyError`` if ``schema`` lacks one.
+        """
         return pa.schema([self.schema.field(name) for name in self.by])
 
     @property
@@ -61,8 +63,8 @@ class StoreLookup:
 
 
 def stage_lookups(stage: Stage) -> Iterator[Lookup]:
-    """Yield the lookups that a stage's input rows go through: port by port, each port's innermost
-    view first.
+    """Yield the lookup nodes that a stage's input rows go through, port by port: of each port's
+    views from the innermost outwards, those that are lookups. Nothing without them.
     """
     for port in stage.ports:
         views = () if port.input is None else views_of(port.input.source)
@@ -73,7 +75,10 @@ def store_lookup(node: Lookup) -> StoreLookup:
     """Return the lookup of a plan node as data for the workers, with only the columns that results
     need.
 
-    The store must have an index with all its columns among those that the lookup compares.
+    From the store these are its key, the columns compared and those selected; from the records,
+    their key, the columns compared and those selected. A whole row selected needs all columns of
+    its side. The store must have an index with all its columns among those compared; this is
+    asserted.
     """
     on, store_columns = zip(*node.on, strict=True)
     whole = {side for side, column in node.refs if column is None}

@@ -24,12 +24,17 @@ class StarSubscribeLaw(Law):
     REASON: ClassVar[str] = "a row may change its foreign keys, so those that it had are needed"
 
     places: tuple[tuple[int, ...], ...]
-    """For each dimension, the places of its foreign key's columns (``shared_columns``)."""
+    """For each dimension, the indices of its foreign key's columns among those that all keys share
+    (``shared_columns``).
+    """
 
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the foreign keys of each row."""
+        """Return the description of a bucket's only store, by the name of the fact (the table with
+        all foreign keys). It has the foreign keys of each row, by the fact's key. ``sources``: the
+        fact, as the only input.
+        """
         store = replace(table_store(sources, 0), holds="foreign keys per key", of="")
         return dict.fromkeys(super().stores(sources), store)
 
@@ -45,15 +50,20 @@ class StarLookupLaw(Law):
     REASON: ClassVar[str] = "a change of a dimension's row needs all rows that refer to it"
 
     places: tuple[tuple[int, ...], ...]
-    """For each dimension, the places of its key's columns (``shared_columns``)."""
+    """For each dimension, the indices of its key's columns among those that all keys share
+    (``shared_columns``).
+    """
     primary: int
-    """The number of columns of the fact's key."""
+    """The count of columns of the fact's key."""
 
     whole_keys = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the stores of a bucket by name: the fact's keys by the rows that they refer to,
-        then the rows of each dimension.
+        """Return the descriptions of a bucket's stores by name. ``sources``: the messages of the
+        fact (the table with all foreign keys), then the dimensions that it refers to.
+
+        First comes ``subscriptions of <fact>``: the fact's keys by the rows that they refer to.
+        Then come the rows of each dimension, under its name.
         """
         fact, *dimensions = sources
         stores = {
@@ -64,8 +74,12 @@ class StarLookupLaw(Law):
         return stores
 
     def metric_names(self, sources: Sources) -> list[str]:
-        """Return the names of the metrics of the dimensions' records that do not change the latest
-        version, as ``not_latest_metrics`` does. Empty unless a dimension is versioned.
+        """Return the names of the metrics of records that do not change their key's latest version.
+        ``sources``: the fact's messages, then the dimensions.
+
+        First comes ``<dimension>.too_old`` of each versioned dimension (records older than its
+        history), then ``<dimension>.late`` of each (those older than the latest version). Empty
+        unless a dimension is versioned.
         """
         return not_latest_metrics(sources[1:])
 
@@ -82,24 +96,30 @@ class StarJoinLaw(Law):
     hows: tuple[How, ...]
     """The kind of each join."""
     foreign: tuple[tuple[int, ...], ...]
-    """The numbers of the columns of each foreign key in source 0."""
+    """The indices of the columns of each foreign key in the rows of source 0."""
     left: tuple[tuple[int, int], ...]
-    """The value columns of the last join's left side: each a part and a column there. Part 0 is
-    the fact, with the numbers of its columns; part n is dimension n, whose columns count from 0.
+    """The value columns of the last join's left side: each a part and a column there. Part 0 is the
+    fact, with indices in the rows of source 0. Part n is dimension n, with indices from 0 among its
+    user columns, key columns first.
     """
     widths: tuple[int, ...]
-    """The number of user columns of each dimension, key columns included."""
+    """The count of user columns of each dimension, key columns included."""
 
     whole_keys = True
 
     @property
     def leaves(self) -> tuple[int, ...]:
-        """The numbers 0 and 1: leaf 0 is the left side of the last join, leaf 1 its right side."""
+        """The two leaves of a change, ``(0, 1)``: the left side of the star's last join, then its
+        right side.
+        """
         return (0, 1)
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
-        """Return the types of the value columns of a side of the last join. ``leaf``: 0 for the
-        left side, 1 for the right side, which is the last dimension with its key.
+        """Return the types of the value columns of one side of the last join, in order.
+        ``sources``: the fact, then the answers (rows of the dimensions).
+
+        ``leaf``: 0 for the left side, with the columns ``left``. 1 for the right side, which is the
+        last dimension, key columns included.
         """
         fact, answers = (source.shape for source in sources)
         if leaf == 1:
@@ -111,37 +131,40 @@ class StarJoinLaw(Law):
         ]
 
     def column_index(self, sources: Sources, part: int, column: int) -> int:
-        """Return the index of a column in the rows of the input that has it: the fact, or the
-        answers.
+        """Return the index of a column in the schema of the input that has it: the fact's rows, or
+        the answers (the dimensions' rows beside each other).
 
-        ``part``: 0 for the fact, n for dimension n. ``column``: of the fact, the index in its rows,
-        which is returned; of a dimension, the number among its user columns, from 0.
+        ``sources``: these two inputs, in this order. ``part``: 0 for the fact, n for dimension n.
+        ``column``: of the fact, the index in its rows, which is returned as it is; of a dimension,
+        the index among its user columns, from 0.
         """
         if part == 0:
             return column
         return self.answer_columns(sources, part).start + 1 + column
 
     def answer_columns(self, sources: Sources, dimension_number: int) -> range:
-        """Return the indices of a dimension's columns in the answers: the time of its row, then the
-        row.
+        """Return the indices of a dimension's columns in the schema of the answers: the time of its
+        row, then its user columns.
 
-        ``dimension_number``: counted from 1. ``sources``: the fact, then the answers.
+        ``sources``: the fact, then the answers (the dimensions' rows beside each other).
+        ``dimension_number``: the number of the dimension, counted from 1.
         """
         first = sources[1].shape.value_columns.start
         first += sum(1 + width for width in self.widths[: dimension_number - 1])
         return range(first, first + 1 + self.widths[dimension_number - 1])
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the only store of a bucket by its name: the fact's rows, each with the rows that
-        it refers to.
+        """Return the description of a bucket's only store, by the name of the fact: its last row
+        per key, beside the dimensions' rows that it refers to. ``sources``: the fact, then the
+        answers of the dimensions.
         """
         (name, *_) = super().stores(sources)
         holds = "last row per key, beside the rows that it refers to"
         return {name: replace(table_store(sources, 0), holds=holds)}
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the fact alone: its rows are counted by whether they find rows of all
-        dimensions.
+        """Return the name of the fact, as the only element: its rows are counted by whether they
+        find rows of all dimensions. ``sources``: the fact, then the answers of the dimensions.
         """
         return [sources[0].name]
 
@@ -157,10 +180,12 @@ def shared_columns(
     keys: Sequence[Sequence[pa.DataType]],
 ) -> tuple[list[pa.DataType], tuple[tuple[int, ...], ...]]:
     """Return the types of columns in which the keys of all dimensions have room, one key a row.
-    Also return the indices of the columns that each key takes.
+    Also return for each key the indices (from 0) of the columns that it takes, one for each of its
+    own columns.
 
-    ``keys``: the types of each key. A key takes the first columns of its types, each once. Keys
-    (int, text) and (text, text) share three columns: int, text, text.
+    ``keys``: for each dimension, the types of its key columns. A key takes the first columns of its
+    types, each once. Keys (int, text) and (text, text) share three columns: int, text, text. No
+    keys give no columns.
     """
     types: list[pa.DataType] = []
     places = []
@@ -176,16 +201,19 @@ def shared_columns(
 
 
 def left_input_of_dimensions(messages: SourceSpec) -> SourceSpec:
-    """Return the messages of a star as the left input of one join by foreign key. Their key is the
-    dimension's number with the foreign key. Their values are the key of the fact and the hash of
-    that key.
+    """Return the layout of a star's messages as the left input of one join by foreign key. Its last
+    column is new: ``_0_0``, an int64.
+
+    Their key is the index of the dimension and the foreign key. Their values are the key of the
+    fact and, in the new column, the hash of that key. ``messages``: the layout as ``star_messages``
+    makes it.
     """
     schema = messages.shape.schema.append(pa.field(value_name(0, 0), pa.int64()))
     return replace(messages, shape=replace(messages.shape, schema=schema))
 
 
 def subscription_store_name(fact: str) -> str:
-    """Return the name of the store of the fact's keys by the dimensions' rows that they refer to.
-    ``fact``: the fact's name.
+    """Return the name of the store of the fact's keys by the dimensions' rows that they refer to:
+    ``subscriptions of <fact>``. ``fact``: the fact's name.
     """
     return f"subscriptions of {fact}"

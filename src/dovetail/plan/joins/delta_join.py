@@ -43,7 +43,7 @@ class DeltaJoin(JoinNode):
     form: Form
     """The form of the result's key, as ``delta_options.key_form`` returns it."""
     cache: tuple[int, int]
-    """The number of rows of each side that a task keeps between batches."""
+    """The most rows of the left and of the right side that a task keeps between batches."""
 
     @property
     def manner(self) -> str:
@@ -55,8 +55,8 @@ class DeltaJoin(JoinNode):
 
     @property
     def key(self) -> StructType:
-        """The left key, followed by the right key if the left key does not tell results apart
-        (``has_right_key``).
+        """The left key, followed by the right key if the left key does not identify a result
+        (``has_right_key``). Right columns have ``right_`` before their names.
         """
         if not self.has_right_key:
             return self.left.key
@@ -64,21 +64,25 @@ class DeltaJoin(JoinNode):
 
     @property
     def has_right_key(self) -> bool:
-        """True if the right key is part of the result's key: in the form ``"pair"``, and in the
-        form ``"left"`` if right rows may appear alone.
+        """True if the right key is part of the result's key. It is in the form ``"pair"``, in which
+        a left row may match several right ones. It is also in the form ``"left"``, one match for
+        each left row, if right rows may appear alone. It never is in the form ``"key"``, in which
+        both sides are joined by their whole keys.
         """
         return self.form == "pair" or (self.form == "left" and sides_preserved(self.how)[1])
 
     @property
     def null_keys(self) -> bool:
-        """Say whether a row's key may contain nulls: if the key has both sides' keys and a side's
-        row may appear alone, or if a side has null keys.
+        """True if a row's key may contain nulls: if the key has both sides' keys and a side's row
+        may appear alone, or if a side has null keys.
         """
         return (self.how != "inner" and self.has_right_key) or super().null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the join key, a left and a right column for each part, and the form
-        of the result's key. ``text`` is not used, as there are no expressions.
+        """Return, as JSON data, ``on`` and ``form``. ``on`` has a pair of a left and a right column
+        for each part of the join key. ``form`` is the form of the result's key: ``"pair"`` for both
+        keys, ``"left"`` for the left one, ``"key"`` for one key of both sides. ``text`` is not
+        used, as there are no expressions.
         """
         return {"on": [list(pair) for pair in self.on], "form": self.form}
 
@@ -87,9 +91,10 @@ def lookup_of(entry: Entry) -> LookupSource | None:
     """Return the store in which the rows of a join's side ``entry`` are looked up, or None if the
     side has none.
 
-    A source has the one that ``with_lookup`` gave it. A delta join's result has a chain of the
-    stores of both sides, if both have one and the join selects by names only. Other nodes have
-    none.
+    A source has the one that ``with_lookup`` gave it. A delta join's result has a ``ChainLookup``
+    over the stores of both sides, if both have one and the join selects by names only. Its indexes
+    are those of both stores by whose columns a lookup can start, under the result's names. Other
+    nodes, views among them, have none. No store is asked.
     """
     if isinstance(entry, Source):
         return entry.lookup
@@ -100,7 +105,7 @@ def lookup_of(entry: Entry) -> LookupSource | None:
     if left is None or right is None:
         return None
     sources = (left, right)
-    columns = held_columns(node)
+    columns = sides_of_columns(node)
     leading = {
         name: location for name, location in columns.items() if _can_start_lookup(node, name)
     }
@@ -130,12 +135,12 @@ def lookup_of(entry: Entry) -> LookupSource | None:
     )
 
 
-def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
+def sides_of_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
     """Return, for each column of a delta join's result by name, its side (0 left, 1 right) and the
-    name of its column there. Key columns come first.
+    name of its column there. Key columns come first, then those of the selection in its order.
 
-    The selection must have no expressions. The left key has the left columns, also if the right key
-    is equal.
+    The selection must have no expressions. A key column that both sides share counts as the left
+    one.
     """
     columns = {name: (0, name) for name in node.left.key.names}
     if node.has_right_key:
@@ -147,10 +152,15 @@ def held_columns(node: DeltaJoin) -> dict[str, tuple[int, str]]:
 
 
 def _can_start_lookup(node: DeltaJoin, name: str) -> bool:
-    """Say whether a lookup of results by the result column ``name`` can start with a lookup in the
-    side that has the column.
+    """Return True if a lookup of the join's results by their column ``name`` can start with a
+    lookup in the side that has the column. It can if all results with a value of the column stem
+    from that side's rows with the value. The form is that of the result's key:
 
-    It can if all results with a value of the column stem from that side's rows with the value.
+    | column | ``"pair"``: both keys | ``"left"``: left key | ``"key"``: one shared key |
+    |---|---|---|---|
+    | value column | True | True | True |
+    | left key column | True | True | unless right rows may appear alone |
+    | right key column (``right_…``) | True | False | not in the key |
     """
     if name not in node.key.names:
         return True
@@ -161,8 +171,9 @@ def _can_start_lookup(node: DeltaJoin, name: str) -> bool:
 
 
 def changes_of(entry: Entry) -> ChangeKinds:
-    """Return the changes that a join's side ``entry`` may have: ``"insert"``, ``"upsert"`` or
-    ``"all"``.
+    """Return the changes that a join's side ``entry`` may have. ``"insert"``: each key's row comes
+    once, and never changes or goes. ``"upsert"``: rows also change, but none is deleted. ``"all"``:
+    rows are also deleted.
 
     For a source they are the user's declaration; by default ``"upsert"`` if it has no column for
     deletions, else ``"all"``. For a delta join's result they follow from the join and its sides.
@@ -183,17 +194,19 @@ def changes_of(entry: Entry) -> ChangeKinds:
 
 
 def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
-    """Say whether each row of a side keeps its values of ``columns``, the join key, until its key's
-    tombstone. It does if they are key columns, or if rows are only inserted.
+    """Return True if each row of the side ``entry`` keeps its values of ``columns``, its part of
+    the join key, until its key's tombstone. It does if they are all columns of the side's key, or
+    if the side's rows are only inserted (``changes_of``).
     """
     return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
 
 
 def needed_columns(node: DeltaJoin) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the columns that a delta join reads of the left and of the right side.
+    """Return the names of the columns that a delta join reads of the left and of the right side, as
+    a pair of sets.
 
-    These are keys, join keys and selected columns. If the selection has expressions, they are all
-    columns.
+    These are each side's key, its join key and its selected columns. If the selection has an
+    expression, they are all columns of both sides.
     """
     needed = []
     for side_index, (name, side) in enumerate((("left", node.left), ("right", node.right))):

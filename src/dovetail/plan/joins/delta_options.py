@@ -86,9 +86,9 @@ class DeltaJoinOptions:
 
     strategy: Strategy = "auto"
     left_cache: Natural = 100_000
-    """The number of looked-up left rows that a task keeps."""
+    """The most looked-up left rows that a task keeps."""
     right_cache: Natural = 100_000
-    """The number of looked-up right rows that a task keeps."""
+    """The most looked-up right rows that a task keeps."""
 
 
 ADeltaJoin: TypeAlias = Annotated[
@@ -118,7 +118,7 @@ def delta_join(
         - ``"none"`` joins in state.
     left_cache : int, default 100_000
         The number of looked-up rows of the left table that a task keeps, the last used
-        ones. 0 keeps none.
+        ones. A join key without rows counts as one row. 0 keeps none.
     right_cache : int, default 100_000
         The same for the right table.
 
@@ -147,7 +147,9 @@ def delta_join(
     - A key has at most one change in a micro-batch.
     - An unchanged row may come again. So may a tombstone (a delete) of a key that had no
       row.
-    - No looked-up row is kept of a side whose rows may change their join key.
+    - No looked-up row is kept of a side whose rows may change their join key. A kept row is
+      replaced or dropped when its table's changelog brings a change of it, and has no other
+      limit of age.
 
     Source: FLIP-486; docs/joins/delta_join.md lists the limitations.
 
@@ -182,13 +184,14 @@ def delta_join(
 
 
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
-    """Return the table with ``lookup``, a store of the same rows, whose filters then restrict the
-    table. ``changes``: the changes that the table may have, None if not declared.
+    """Return a copy of the table with ``lookup``, a store of the same rows. The store's filters
+    then restrict the table's frame. ``changes``: the changes that the table may have, None if not
+    declared. The store is not asked.
 
     Raises ``PlanError`` for a node that is no source, such as a join or a view. So it does if the
-    store's key has other columns, and for indexes and filters by unknown columns. Filters are
-    refused for a table without a frame. By columns outside the key they are refused unless
-    ``changes`` is ``"insert"``.
+    store's key has other columns (their order does not count), and for indexes and filters by
+    unknown columns. Filters are refused for a table without a frame. By columns outside the key
+    they are refused unless ``changes`` is ``"insert"``.
     """
     if not isinstance(table, Source):
         raise PlanError(
@@ -225,8 +228,8 @@ def _frame_with_filters(table: Source, lookup: LookupSource) -> Any:
     """Return the table's frame, restricted to rows that meet every filter of ``lookup``: the column
     equals one of the filter's constants, where null equals null.
 
-    Without filters it is the frame itself, perhaps None. Raises ``PlanError`` for filters and no
-    frame.
+    Without filters it is the frame itself, perhaps None. Raises ``PlanError`` if there are filters
+    and no frame.
     """
     frame = table.frame
     if not lookup.filters:
@@ -250,13 +253,15 @@ def join_tables(
     """Join the two tables of ``call`` by lookups or in state, by key or by foreign key.
 
     ``options`` decides between lookups and state; ``"auto"`` tries lookups if a side has a store.
-    In state, the join is by key if ``on=`` names the left key. ``late`` and ``call.align`` are for
-    a join by key in state. Given for lookups, they count as a broken limitation; by foreign key
-    they raise ``PlanError``.
+    In state, the join is by key if ``on=`` names the left key in its order, else by foreign key.
+    ``late`` and ``call.align`` are for a join by key in state. Given for lookups, they count as a
+    broken limitation; by foreign key they raise ``PlanError``.
 
     If lookups are tried and a limitation is broken, the join is in state. With ``"force"``, or if
-    ``on=`` does not pair the whole right key, ``PlanError`` is raised instead. It is also raised as
-    by ``pairs_of``, ``table_join`` and ``foreign_key_join``.
+    ``on=`` does not pair the whole right key, ``PlanError`` is raised instead. Also for columns
+    that are unknown, repeated or of different types, and for an unknown kind of join. It refuses a
+    side that is a join of histories (``late="history"``). The result's ``verdicts`` are those of
+    the limitations tried; empty if none were.
     """
     name, left, right = call.name, call.left, call.right
     sides = _side_as_input(left), _side_as_input(right)
@@ -291,9 +296,10 @@ def join_tables(
 def _delta_join(
     call: JoinCall, left: Entry, right: Entry, on: NamedPairs, options: DeltaJoinOptions
 ) -> DeltaJoin:
-    """Return the delta join of two tables that meet all limitations. ``call``: the user's arguments
-    besides ``on``. ``left``, ``right``: the sides as inputs. ``on``: the pairs of equal columns.
-    ``options``: for the sizes of caches.
+    """Return the delta join of two tables that meet all limitations. ``call``: the user's
+    arguments, of which ``left``, ``right`` and ``on`` are not read. ``left``, ``right``: the sides
+    as inputs of the join's stage. ``on``: the pairs of equal columns, left and right. ``options``:
+    for the sizes of caches.
 
     Without a selection, a column of ``on`` with one name on both sides is selected once. Raises
     ``PlanError`` for column names that occur twice, and for columns that cannot be selected.
@@ -313,11 +319,12 @@ def _delta_join(
 
 
 def key_form(left: Node, right: Node, pairs: NamedPairs) -> Form:
-    """Return the form of a delta join's key, by the pairs of equal columns ``pairs``.
+    """Return the form of a delta join's result key, by ``pairs``, the equal columns: a left and a
+    right one each.
 
     ``"key"``: ``pairs`` are both keys, each in its order. ``"left"``: the result has the left key,
-    as ``pairs`` have all columns of the right key and no others. ``"pair"``: the result has both
-    keys, in all other cases.
+    as ``pairs`` have all columns of the right key and no other right ones. ``"pair"``: the result
+    has both keys, in all other cases.
     """
     columns = [{pair[side_index] for pair in pairs} for side_index in (0, 1)]
     if columns[1] != set(right.key.names):
@@ -328,9 +335,13 @@ def key_form(left: Node, right: Node, pairs: NamedPairs) -> Form:
 
 def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Iterator[Verdict]:
     """Yield the verdict on each limitation of delta joins, in the order of FLIP-486, the left side
-    before the right. A verdict that is not ``broken`` says how the join meets the limitation.
+    before the right: eleven in all. A verdict has the limitation's name (``limit``). Its ``broken``
+    is the problem, with advice in ``remedy``, or None; ``how`` then says how the join meets the
+    limitation.
 
-    ``pairs``: the equal columns. ``how``: the kind of join.
+    ``left``, ``right``: the sides as inputs of the join's stage. ``pairs``: the equal columns, a
+    left and a right one each. ``how``: the kind of join, such as ``"left"``. Nothing is raised for
+    a broken limitation.
     """
     form = key_form(left, right, pairs)
     sides = ((left, [a for a, _ in pairs]), (right, [b for _, b in pairs]))
@@ -349,8 +360,8 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
 
 def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
     """Return the verdict on the index of a side's store that finds rows by ``columns``, the side's
-    part of the join key. Broken without a store, and if no index of the store fits ``columns``
-    (``index_for``).
+    part of the join key. Broken without a store, and if no index of the store, its primary key
+    included, has all its columns among ``columns``.
     """
     limit, shown = f"index of {side.name}", ", ".join(columns)
     source = lookup_of(side)
@@ -368,7 +379,9 @@ def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
 
 
 def _source_verdict(side: Entry) -> Verdict:
-    """Return the verdict on a side's lookup source: broken if the side has none (``lookup_of``)."""
+    """Return the verdict on a side's lookup source: broken if the side has none. A source needs one
+    of its own, a delta join's result needs one on both sides and no expressions in ``select=``.
+    """
     limit = f"lookup source of {side.name}"
     source = lookup_of(side)
     if source is None:
@@ -390,9 +403,9 @@ def _steps_verdict(side: Entry) -> Verdict:
     """Return the verdict on the steps between a side's changelog and the join, which a lookup
     skips.
 
-    Broken for a versioned table, for a view, and for a result that keeps state. Broken also for a
-    source whose frame has a step that may drop or combine rows (``_offending_step``); a static
-    frame is not checked.
+    Broken for a versioned table, for a view, and for the result of any stage but a delta join's.
+    Broken also for a source whose frame has a step that may drop or combine rows, such as a join.
+    Filters may be by columns that the store filters by, too. A static frame is not checked.
     """
     limit = f"only stateless steps before {side.name}"
     if side.versioned_us is not None:
@@ -420,11 +433,12 @@ def _steps_verdict(side: Entry) -> Verdict:
 
 
 def _offending_step(source: Source) -> str | None:
-    """Return the first step of a source's frame that may drop, add or combine rows, in words, or
-    None. The source must have a frame.
+    """Return the first step of a source's frame that may drop, add or combine rows, or None: a
+    filter with its columns in words, or Spark's name of the step. The source must have a frame.
 
-    Projections are allowed, even if they compute columns. So are filters on columns of the lookup
-    source's own filters, and on columns whose names begin with ``_``.
+    Projections are allowed, even if they compute columns. So are filters by columns that are all
+    among those of the lookup source's own filters, or have names that begin with ``_``. A filter by
+    no column is not allowed.
     """
     allowed = {name for name, _ in source.lookup.filters} if source.lookup is not None else set()
     assert source.frame is not None
@@ -447,7 +461,8 @@ def _updates_verdict(
     former join key is needed and not known.
 
     It is not needed if rows never change, or if the join key is part of the side's key. It is not
-    needed either for the left side of form ``"left"``, unless ``how`` preserves right rows.
+    needed either for the left side if the result has the left key, unless ``how`` lets right rows
+    appear alone. ``form``: the form of the result's key, ``"left"`` for the left one.
     ``side_index``: 0 for the left side, 1 for the right.
     """
     limit = f"updates of {side.name}"
@@ -467,8 +482,8 @@ def _updates_verdict(
 
 
 def _deletes_verdict(left: Entry, right: Entry, form: Form) -> Verdict:
-    """Return the verdict on deletions: broken if both sides may delete rows (``changes_of``) and
-    results have both keys, as in ``form`` ``"pair"``.
+    """Return the verdict on deletions: broken if both sides may delete rows, by ``changes_of``, and
+    the result has both keys. ``form``: the form of the result's key, ``"pair"`` for both keys.
     """
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]
@@ -517,7 +532,7 @@ def _refuse_broken(name: str, verdicts: Sequence[Verdict]) -> None:
 
 
 def _side_as_input(side: Node) -> Entry:
-    """Return a side as an input of the join's stage: an entry as it is, another node as the result
-    of its stage. Unlike ``join_call.side_as_input``, nothing is refused.
+    """Return a side as an input of the join's stage: a source, a stage's result or a view as it is,
+    another node as the result of its stage. Unlike ``join_call.side_as_input``, nothing is refused.
     """
     return side if isinstance(side, Entry) else Derived(side)

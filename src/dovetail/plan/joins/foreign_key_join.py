@@ -42,7 +42,7 @@ class ForeignKeyJoin(JoinNode):
 
     @property
     def fallible(self) -> bool:
-        """Say whether the foreign key may fail on a row. An expression may, a column cannot."""
+        """True if the foreign key may fail on a row: if it has an expression. Columns cannot."""
         return any(not isinstance(item, str) for item in self.on)
 
     @property
@@ -54,14 +54,14 @@ class ForeignKeyJoin(JoinNode):
 
     @property
     def null_keys(self) -> bool:
-        """Say whether a row's key may contain nulls: if right rows may appear alone, or if left
-        keys may.
+        """True if a row's key may contain nulls: if right rows may appear alone, with a null left
+        key, or if left keys may.
         """
         return sides_preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the columns and expressions of the foreign key. ``text``: turns a
-        column or an expression into text.
+        """Return, as JSON data, ``on``, the texts of the columns and expressions of the foreign key
+        in order. ``text``: turns a column or an expression over the left row into text.
         """
         return {"on": [text(item, self.left.row) for item in self.on]}
 
@@ -70,9 +70,9 @@ def foreign_key_join(call: JoinCall, on: tuple[str | Column, ...]) -> ForeignKey
     """Join the two tables of ``call`` by the foreign key ``on``: left columns, or expressions over
     the left row, one for each column of the right key, in its order.
 
-    ``call.on`` is not read, and the types must have been checked (``pairs_of``). Raises
-    ``PlanError`` for tables that correct the past, for columns that occur twice, and for columns
-    that cannot be selected.
+    ``call.on`` is not read, and the caller must have checked the types with ``pairs_of``. Raises
+    ``PlanError`` for a side that is a join of histories (``late="history"``), and for columns that
+    cannot be selected. So it does for key or value columns that the result has twice.
     """
     for side in (call.left, call.right):
         refuse_corrected(call.name, side)

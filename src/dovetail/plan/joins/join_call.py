@@ -39,8 +39,8 @@ class Materialized(RowsNode):
     summary = "materialized"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the description of the stored table, by ``describe``. ``whole``
-        changes nothing.
+        """Return, as JSON data, the description of the stored table under ``materialized``.
+        ``describe``: describes the table and the nodes below. ``whole`` changes nothing.
         """
         return {"materialized": describe(self.node)}
 
@@ -77,12 +77,15 @@ class JoinCall:
         return self.label or join_name(self.how, self.left, self.right)
 
     def join_fields(self, left: Node, right: Node, *, one_key: bool = True) -> JoinFields:
-        """Return the fields of the join's node that follow from the call: kind, selection, values,
-        wait and label. By default all value columns are selected, the left ones first.
+        """Return the fields of the join's node that follow from the call, by name: ``how``,
+        ``select`` (the selected columns), ``values`` (their fields, in the same order),
+        ``align_us`` (None without a wait) and ``label``. By default all value columns are selected,
+        the left ones first.
 
-        ``left``, ``right``: the sides as the join reads them. ``one_key``: True if both sides have
-        the same key, whose columns the result has anyway. Raises ``PlanError`` for columns that
-        cannot be selected, and if ``align`` is no span.
+        ``left``, ``right``: the sides as the join reads them, in place of those of the call.
+        ``one_key``: True if both sides have the same key, whose columns the result has anyway.
+        Raises ``PlanError`` for unknown, ambiguous, reserved and repeated columns, for expressions
+        that do not resolve, and if ``align`` is no span.
         """
         if self.select is None:
             selected = select_all(self.name, left, right)
@@ -114,12 +117,14 @@ class JoinCall:
 
 
 def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
-    """Return a side as an input of the join's own stage: an entry as it is, another node as the
-    result of its stage.
+    """Return a side as an input of the join's own stage: a source, a stage's result or a view as it
+    is, another node as the result of its stage (``Derived``). Two such results are equal if they
+    are of the same node.
 
-    ``name``: the join in errors. ``exact``: True to give an entry that may emit tombstones of keys
-    without a row a stage of its own, which drops them. Raises ``PlanError`` for a stream that takes
-    records back.
+    ``name``: the join in errors. ``exact``: True to give an input that may emit tombstones of keys
+    without a row a stage of its own, which drops them. Raises ``PlanError`` for a join of streams
+    with ``unmatched="retract"``, which withdraws records that it has emitted. A source, a result
+    and a view are not checked for that.
     """
     if isinstance(side, Entry) and not (exact and side.emits_spurious_tombstones):
         return side
@@ -133,11 +138,13 @@ def side_as_input(name: str, side: Node, *, exact: bool = False) -> Entry:
 
 
 def side_as_changes(name: str, side: Node) -> Entry:
-    """Return a side as an input of a node that stores no rows and passes on each change. Tombstones
-    that views add for keys without a row are excluded (``side_as_input``).
+    """Return a side as an input of a node that stores no rows and passes on each change. A side
+    with tombstones that views add for keys without a row gets a stage of its own, which drops them.
 
-    A versioned table gets a stage of its own, which drops late changes, as these change no current
-    row. ``name``: the node in errors. Raises ``PlanError`` for a stream that takes records back.
+    So does a versioned table, whose stage drops late changes, as these change no current row. Other
+    sources and stage results are returned as they are, other nodes as the result of their stage.
+    ``name``: the node in errors. Raises ``PlanError`` for a join of streams with
+    ``unmatched="retract"``, which withdraws records that it has emitted.
     """
     if isinstance(side, Entry) and side.versioned_us is not None:
         return Derived(Materialized(side))
@@ -146,7 +153,7 @@ def side_as_changes(name: str, side: Node) -> Entry:
 
 def materialize(node: Node) -> Materialized:
     """Return the table ``node`` with its rows stored in a stage of their own. Raises ``PlanError``
-    for a table that corrects the past.
+    for a join of histories (``late="history"``), which emits corrections of past rows.
     """
     refuse_corrected(node.name, node)
     return Materialized(side_as_input(node.name, node))
@@ -160,7 +167,8 @@ def table_side(side: Node) -> Node:
 
 
 def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
-    """Raise ``PlanError`` if ``how`` is not among the ``kinds`` of join, at least two.
+    """Raise ``PlanError`` if ``how`` is not among the ``kinds`` of join, at least two. The error
+    lists them, and advises on right joins if outer ones are among them.
 
     ``name``: the join in errors. ``what``: the sides in errors, such as ``"streams"``.
     """
@@ -175,8 +183,9 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 
 
 def refuse_corrected(name: str, side: Node) -> None:
-    """Raise ``PlanError`` if ``side`` is a join of histories (``Node.corrects``): its result is a
-    history, not a table's current rows. ``name``: the reader of the side in errors.
+    """Raise ``PlanError`` if ``side`` is a join of histories (``late="history"``,
+    ``Node.corrects``). It emits corrections of past rows, so its last change of a key is not the
+    current row. ``name``: the reader of the side in errors.
     """
     if side.corrects:
         raise PlanError(

@@ -40,11 +40,15 @@ def pairs_of(
     """Return the pairs (left column or expression, right column) that are equal, in the order of
     the right side's key. Pairs with other right columns follow in the order given.
 
-    ``name``: the join in errors. ``on``: None pairs keys of the same names in the same order.
+    ``name``: the join in errors. ``left``, ``right``: the sides, anything with a name, a key and
+    values. ``on``: a column, an expression or a list of these, one for each column of the right
+    key; or a mapping of left to right columns. None pairs keys of the same names in the same order.
     ``whole``: True if a mapping must name exactly the columns of the right key. Otherwise it may
-    name any right columns, also one twice. Raises ``PlanError`` for unknown columns, different
-    types, and a number of columns other than that of the key. So it does for expressions that do
-    not resolve or are random, and for types that cannot be keys.
+    name any right columns, also one twice.
+
+    Raises ``PlanError`` for unknown columns, different types, an empty mapping, and a list that is
+    longer or shorter than the key. So it does for expressions that do not resolve or are random,
+    and for types that cannot be keys.
     """
     key = right.key.names
     if on is None:
@@ -100,7 +104,8 @@ def pairs_of(
 
 def refuse_other_keys(name: str, left: KeyedNode, right: KeyedNode, on: OnComputed | None) -> None:
     """Raise ``PlanError`` unless ``on`` pairs the whole keys of both sides in the same order, by
-    names, not expressions. None pairs keys of the same names. ``name``: the join in errors.
+    names, not expressions. None pairs keys of the same names. Paired columns must have the same
+    type. ``name``: the join in errors.
     """
     alike = len(left.key) == len(right.key)
     pairs = pairs_of(name, left, right, on) if alike else ()
@@ -141,11 +146,11 @@ def _keys_in_words(left: KeyedNode, right: KeyedNode) -> str:
 
 
 def _advice_for_on(left: KeyedNode, right: KeyedNode) -> str:
-    """Return advice on what to write in ``on=``, for a sentence of an error.
+    """Return advice on the value of ``on=``, as the last sentence of an error.
 
-    The advice is a mapping of left to right key columns if both keys have the same length and
-    types. Columns are paired by name if the names are the same, else by position. If types differ,
-    the advice has words only.
+    The advice shows a mapping of left to right key columns if both keys have the same length and
+    types. Columns are paired by name if the names are the same, else by position. Otherwise the
+    advice has words only.
     """
     left_key, right_key = left.key, right.key
     names = right_key.names if {*left_key.names} == {*right_key.names} else left_key.names

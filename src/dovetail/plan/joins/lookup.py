@@ -32,7 +32,7 @@ class LookupCache:
     """A cache of a store's answers; made by ``cache``."""
 
     rows: int
-    """The number of rows that are kept."""
+    """The most rows that a worker process keeps for one lookup."""
     max_age_us: int
     """The age in microseconds, by the clock, at which an answer is dropped."""
 
@@ -55,8 +55,8 @@ def cache(*, max_age: Span, rows: Positive = 10_000) -> LookupCache:
         The time by the clock for which an answer is kept, above zero: ``"10 min"``. A
         record may be answered by rows that the store had up to ``max_age`` ago.
     rows : int, default 10000
-        The number of rows that are kept, the last used ones. A key without rows counts as
-        one row.
+        The most rows that a worker process keeps for one lookup, over all of its keys. The
+        answers used last stay. A key without rows counts as one row.
 
     Returns
     -------
@@ -136,9 +136,13 @@ class Lookup(View):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the viewed node, by ``describe``, the kind of join, the lookup key
-        and the value columns. The store's address is not part of it. All columns are described,
-        whatever ``whole`` and ``needed`` say.
+        """Return, as JSON data, ``view`` (the viewed node), ``look_up`` (the kind of join), ``on``
+        and ``columns``.
+
+        ``on`` has pairs of a stream's and a store's column. ``columns`` has, for each value column,
+        its name and its origin: a side, ``left`` for the stream or ``right`` for the store, and a
+        column there. The column is None for the side's whole row. ``describe``: describes the
+        viewed node. The store's address is no part of it. ``whole`` and ``needed`` change nothing.
         """
         return {
             "view": describe(self.node, whole=True),
@@ -162,19 +166,23 @@ def lookup(
     cached: LookupCache | None,
     label: str | None,
 ) -> View:
-    """Return a view of the records of the stream ``node``, each with the rows of the store
-    ``lookup`` that match it.
+    """Return a view of the records of the stream ``node`` under their key, each with the rows of
+    the store ``lookup`` that match it.
 
-    ``columns``: the store's columns, its key among them. ``on``: None pairs the keys of stream and
-    store. ``how``: ``"left"`` keeps records without a row, ``"inner"`` drops them. ``select``: None
-    for all value columns, the record's first. ``errors``: the effect of a record on which an
-    expression of ``select`` fails. ``cached``: None for no cache. ``label``: the view's name, None
-    for the usual one.
+    ``columns``: the store's columns and types, its key among them: a text as in SQL, a
+    ``StructType``, an Arrow schema or a mapping of names to types. ``on``: stream columns for the
+    store's key, or a mapping of stream to store columns; None pairs both keys. ``how``: ``"left"``
+    keeps records without a row, ``"inner"`` drops them. ``select``: None for all value columns, the
+    record's first. ``errors``: ``"fail"`` stops the query at a record on which an expression of
+    ``select`` fails, ``"dead_letter"`` leaves it out. ``cached``: None for no cache. ``label``: the
+    view's name, None for ``lookup of`` and the stream's.
 
     If the selection has expressions, a second view computes it from the joined row. Raises
-    ``PlanError`` for unusable ``columns``, and if no index of the store covers those in ``on``. It
-    refuses a stream that takes records back, and what ``pairs_of`` and ``resolve_selection``
-    refuse.
+    ``PlanError`` if ``columns`` does not parse, lacks a column of the store's key, or has reserved
+    or repeated names. So it does for unknown or repeated columns in ``on`` and ``select``, and for
+    types that differ. It refuses expressions that do not resolve, and a stream that withdraws
+    records (``unmatched="retract"``). All columns of an index of the store must be in ``on``. The
+    store is not asked.
     """
     name = label or f"lookup of {node.name}"
     source, row = side_as_input(name, node), _store_schema(name, lookup, columns)
@@ -214,9 +222,12 @@ def lookup(
 
 
 def _store_schema(name: str, lookup: LookupSource, columns: Columns) -> StructType:
-    """Return the columns of the store ``lookup`` as a schema, nullable. ``name``: the lookup in
-    errors. Raises ``PlanError`` for a text that is no list of columns, and for reserved or repeated
-    names. So it does if a column of the store's key is not among them.
+    """Return ``columns``, those of the store ``lookup`` as the user declares them, as a nullable
+    schema. ``columns``: a text as in SQL (``'id long, city string'``), a ``StructType``, an Arrow
+    schema, or a mapping of names to types.
+
+    ``name``: the lookup in errors. Raises ``PlanError`` for a text that is no list of columns, and
+    for reserved or repeated names. So it does if a column of the store's key is not among them.
     """
     row = schema_of(name, "columns=", columns)
     refuse_names(name, row.names, "Give the store a view that has it under another name")
@@ -232,18 +243,19 @@ def _store_schema(name: str, lookup: LookupSource, columns: Columns) -> StructTy
 
 
 def _store_side(name: str, lookup: LookupSource, row: StructType, key: Sequence[str]) -> Source:
-    """Return the store as a side of a join, with the columns ``key`` as its key and the others of
-    ``row`` as its values. Raises ``PlanError`` if ``row`` lacks a column of ``key``, or for types
-    that cannot be kept. ``name``: the lookup in errors.
+    """Return the store as a side of a join: a source without a frame, named by the store's title.
+    The columns ``key`` are its key, the others of ``row``, the store's columns, its values. Raises
+    ``PlanError`` if ``row`` lacks a column of ``key``, if one is named twice, or for types that
+    cannot be kept. ``name``: the lookup in errors.
     """
     key_fields, values = split_key_and_values(name, key, row)
     return Source(name=lookup.title, key=key_fields, values=values)
 
 
 def _refuse_unindexed(name: str, lookup: LookupSource, by: Sequence[str]) -> None:
-    """Raise ``PlanError`` if one of the store's columns ``by``, which rows are looked up by, is
-    named twice. So it does if no index of the store fits ``by`` (``index_for``). ``name``: the
-    lookup in errors.
+    """Raise ``PlanError`` if one of the store's columns ``by``, by which rows are looked up, is
+    named twice. So it does unless all columns of some index of the store, or of its primary key,
+    are among ``by``. ``name``: the lookup in errors.
     """
     refuse_duplicates(name, by, "Name each of the store's columns once in on=")
     if index_for(lookup, by) is None:

@@ -146,14 +146,15 @@ class StreamJoin(JoinNode):
 
     @property
     def withdraws(self) -> bool:
-        """Say whether a record emitted without a match is taken back when a match arrives: in left
-        and outer joins with ``unmatched="retract"``.
+        """True if a record emitted without a match is withdrawn by a later record when a match
+        arrives: in left and outer joins with ``unmatched="retract"``.
         """
         return self.how != "inner" and self.unmatched == "retract"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the window and the treatment of records without a match. ``text``
-        is not used, as there are no expressions.
+        """Return, as JSON data, the window as ``before_us``, ``after_us`` and ``grace_us``, and
+        ``unmatched``, the treatment of records without a match. ``text`` is not used, as there are
+        no expressions.
         """
         return {**asdict(self.within), "unmatched": self.unmatched}
 
@@ -162,10 +163,14 @@ def stream_join(call: JoinCall, within: Within | None, unmatched: Unmatched) -> 
     """Return the join of the two streams of ``call``, or of one with itself, within a window of
     time.
 
-    ``unmatched``: the time at which a record without a match is emitted; an inner join emits none.
-    Raises ``PlanError`` without a window, for keys that ``on=`` does not pair as a whole, and for
-    joins other than inner, left and outer. Also for a side that takes records back, and for columns
-    that cannot be selected.
+    ``unmatched``: the treatment of a record without a match in left and outer joins; an inner join
+    emits none. ``"on_close"`` emits it once stream time has passed its window and the grace period.
+    ``"eager"`` emits it as it arrives, and later matches in addition. ``"retract"`` emits it as it
+    arrives, and withdraws it before its first match.
+
+    Raises ``PlanError`` if ``within`` is None, for keys that ``on=`` does not pair as a whole, and
+    for joins other than inner, left and outer. Also for a side that withdraws records (a join with
+    ``unmatched="retract"``), and for columns that cannot be selected.
     """
     name = call.name
     refuse_how(name, call.how, ("inner", "left", "outer"), "streams")

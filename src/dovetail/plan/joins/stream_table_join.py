@@ -55,14 +55,16 @@ class StreamTableJoin(JoinNode):
         return self.grace_us is not None or super().timed
 
     def read_by(self, entry: Entry) -> tuple[str, ...]:
-        """Return the columns by which rows of the input ``entry`` are partitioned: the looked-up
-        columns for a stream, the key columns for a table.
+        """Return the names of the columns by which rows of the input ``entry`` are partitioned, in
+        order: for a stream those that are looked up in the table's key (``on``), for a table its
+        key columns.
         """
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the stream's columns that equal the table's key, and the grace
-        period. ``text`` is not used, as there are no expressions.
+        """Return, as JSON data, ``on``, the stream's columns that equal the table's key, and
+        ``grace_us``, the grace period, None for none. ``text`` is not used, as there are no
+        expressions.
         """
         return {"on": list(self.on), "grace_us": self.grace_us}
 
@@ -73,9 +75,10 @@ def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> 
     before the stream; None to read both at once.
 
     Raises ``PlanError`` for outer joins, if ``on=`` does not pair the table's key, and for columns
-    that cannot be selected. It refuses a table that corrects the past and, with ``grace``, one
-    without a history or with a shorter one. It refuses a stream that takes records back, or that
-    would wait for itself.
+    that cannot be selected. It refuses a table that is a join of histories (``late="history"``).
+    With ``grace``, it refuses one without a history, or with a shorter one. It refuses a stream
+    that withdraws records (``unmatched="retract"``). With ``load="first"``, a source of the stream
+    must not feed the table, which would make it wait for itself.
     """
     name, left, right = call.name, call.left, call.right
     refuse_how(name, call.how, ("inner", "left"), "a stream with a table")
@@ -121,9 +124,9 @@ def sources_that_wait(*nodes: Node) -> dict[Source, None]:
 
 
 def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
-    """Say whether the left side is a join of a stream with a table by the same ``columns`` of the
-    stream, without ``grace=``. Its result must have these columns under their names. Both joins can
-    share one stage then.
+    """Return True if the left side is itself a join of a stream with a table without ``grace=``. It
+    must be by the same ``columns`` of the stream in the same order. Its result must have these
+    columns under their names. Both joins can share one stage then.
     """
     if not isinstance(left, StreamTableJoin) or left.grace_us is not None:
         return False
@@ -134,9 +137,9 @@ def _has_same_lookup(left: Node, columns: tuple[str, ...]) -> bool:
 
 
 def _refuse_short_history(name: str, right: Node, grace: Span, grace_us: int) -> None:
-    """Raise ``PlanError`` if an input of the side ``right`` has no history, or one shorter than the
-    grace period. ``name``: the join in errors. ``grace``: the period as the user wrote it;
-    ``grace_us``: in microseconds.
+    """Raise ``PlanError`` if an input of the table ``right`` has no history, or one shorter than
+    the grace period; equal lengths pass. ``name``: the join in errors. ``grace``: the period as the
+    user wrote it; ``grace_us``: in microseconds.
     """
     for source in right.entries:
         if source.versioned_us is None:

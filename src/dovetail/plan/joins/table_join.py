@@ -40,12 +40,12 @@ class HistoryJoin(TableJoin):
 
 def table_join(call: JoinCall, late: Late) -> TableJoin:
     """Return the join of the two tables of ``call`` by key. ``late``: ``"ignore"`` joins their
-    current rows, ``"history"`` all of their history (``HistoryJoin``). ``call.on`` is not read: the
-    keys must have been checked (``pairs_of``).
+    current rows, ``"history"`` all of their history, as a ``HistoryJoin``. ``call.on`` is not read:
+    the caller must have checked with ``pairs_of`` that it pairs both keys.
 
-    Raises ``PlanError`` for joins other than inner, left and outer, for tables that correct the
-    past, and for columns that cannot be selected. With ``"history"``, it also refuses tables
-    without one, and a table with itself.
+    Raises ``PlanError`` for joins other than inner, left and outer, and for columns that cannot be
+    selected. So it does for a side that is itself a join of histories (``late="history"``). With
+    ``"history"``, it also refuses tables without a history, and a table with itself.
     """
     left, right = table_side(call.left), table_side(call.right)
     refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")

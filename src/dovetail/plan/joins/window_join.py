@@ -46,8 +46,8 @@ class WindowJoin(JoinNode):
     def windows(self) -> Windows | None:
         """The windows of the result: those of the left side, or None if that has none.
 
-        If both sides have windows, a window of the result is closed when those of both sides are.
-        The result's window is retained as long as both are.
+        If both sides have windows, their grace period and retention differ from the left side's: a
+        window of the result is closed when those of both sides are, and retained as long as both.
         """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:
@@ -60,16 +60,16 @@ class WindowJoin(JoinNode):
 
     @property
     def stream(self) -> bool:
-        """Say whether the left side is a stream; the result is one then."""
+        """True if the left side is a stream; the result is one then."""
         return self.left.stream
 
     @property
     def meets_by_key(self) -> bool:
-        """Say whether rows of both sides meet as in a join by key, not as by a foreign key.
+        """True if rows of both sides meet as in a join by key, not as by a foreign key.
 
         They do if both sides have windows and the same window meets. So does a stream without
         windows, whose records look up the window of ``window_of`` as they arrive. False for shifted
-        windows, for a table with ``window_of``, and if the right side has no windows.
+        windows, for a table without windows on the left, and if the right side has no windows.
         """
         if self.right.windows is None:
             return False
@@ -91,8 +91,8 @@ class WindowJoin(JoinNode):
         return "of the same windows"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the shift and the text of the column or expression of the window's
-        start, null without one. ``text``: turns either into text.
+        """Return, as JSON data, ``shift_us`` and ``window_of``: the text of the column or
+        expression of the window's start, None without one. ``text``: turns either into text.
         """
         looks = self.window_of
         window_text = None if looks is None else text(looks, self.left.row)
@@ -118,15 +118,16 @@ def window_join(
     """Return the join of the two sides of ``call``, of which at least one has windows.
 
     Without a requested kind, windowed tables on the same window join inner, all others left.
-    ``shift``: the time from a left window to the right one that it meets; None and a zero span mean
-    the same window. It may be negative.
-    ``window_of``: for a left side without windows, the timestamp at which the window begins that it
-    meets.
+    ``shift``: the time from a left window to the right one that it meets; it may be negative. None
+    and a zero span mean the same window. ``window_of``: for a left side without windows, a column
+    or an expression: the timestamp at which the right window begins that a left row meets.
 
     ``others``: arguments that do not apply, by name, with None for those that were not given.
-    Raises ``PlanError`` for given ones, for ``align=``, and for windows that do not fit together.
-    Also for keys that ``on=`` does not pair as a whole, and for a kind of join that these sides do
-    not have. It refuses columns that cannot be selected, and a stream that takes records back.
+    Raises ``PlanError`` for given ones, for ``align=``, and for windows that do not fit together. A
+    ``shift`` needs windows on both sides, ``window_of`` none on the left. Also for keys that
+    ``on=`` does not pair as a whole (without windows), and for a kind of join that these sides do
+    not have. It refuses columns that cannot be selected, and a stream that withdraws records
+    (``unmatched="retract"``).
     """
     others = {"align": call.align, **(others or {})}
     call.refuse(others, "does not apply to a windowed table")
@@ -183,10 +184,11 @@ def _refuse_how(name: str, how: How, *, both: bool) -> None:
 def _refuse_other_windows(name: str, left: Windows, right: Windows, shift_us: int) -> None:
     """Raise ``PlanError`` unless the windows of both sides fit together.
 
-    Both must have the same kind, size and advance. A shift needs fixed windows, and is a multiple
-    of the advance. Each side must retain a window as long as the other side's window may still
-    change. ``name``: the join in errors. ``shift_us``: from a left window to the right one, 0 for
-    the same window.
+    Both must have the same kind, size and advance. A shift needs fixed windows, tumbling or hopping
+    ones, and is a multiple of the advance. Each side must retain a window as long as the other
+    side's window may still change: for its size and grace period, corrected by the shift. Equal
+    spans pass. ``name``: the join in errors. ``shift_us``: the microseconds from a left window to
+    the right one, perhaps negative; 0 for the same window.
     """
     if (left.kind, left.size_us, left.advance_us) != (right.kind, right.size_us, right.advance_us):
         raise PlanError(
@@ -225,7 +227,8 @@ def _refuse_no_window(
 ) -> None:
     """Raise ``PlanError`` unless ``window_of`` is a timestamp column of the left side, or an
     expression of that type over the left row. None is refused. So are ``windows``, those of the
-    right side, if they are not fixed. ``name``: the join in errors.
+    right side, if they are not fixed (tumbling or hopping). ``name``: the join in errors. An
+    expression needs a Spark session.
     """
     if not windows.fixed:
         raise PlanError(

@@ -93,8 +93,17 @@ class Aggregation(Node):
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the aggregates, the groups, the windows (None for none) and, by
-        ``describe``, the input. ``whole`` changes nothing: all of it decides what is stored.
+        """Return, as JSON data for a fingerprint, the parts on which the aggregation's state
+        depends.
+
+        - ``aggregate``: for each result its name, its columns and its kernel's text;
+        - ``by``: the grouping columns;
+        - ``over``: the windows as a dict, None for none;
+        - ``of``: the input, as ``describe`` returns it.
+
+        ``describe``: a function that returns such data of a node. ``whole``: True to include the
+        columns that the node makes; here they are always included, since state depends on all of
+        them.
         """
         return {
             "aggregate": [[c.name, list(c.columns), _kernel_text(c.kernel)] for c in self.columns],
@@ -116,8 +125,8 @@ def aggregation(
 
     ``calls``: the aggregates by result name. ``windows``: for streams only. ``label``: the node's
     name, None for one made of the input and the columns. Raises ``PlanError`` for no group, no
-    aggregate, unknown or unusable names and unsuitable types. It also refuses a table that corrects
-    the past, and a stream that takes records back.
+    aggregate, unknown or unusable names and unsuitable types. It also refuses a table joined with
+    ``late="history"``, and a stream joined with ``unmatched="retract"``.
     """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)

@@ -29,8 +29,9 @@ class Deduplicated(RowsNode):
         return f"deduplicate within {span_as_text(self.within_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the stream, by ``describe``, and the span within which records
-        repeat each other. ``whole``: True to include the columns that the stream's selections make.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends:
+        ``deduplicated``, the stream as ``describe`` returns it, and ``within_us``. ``whole``: True
+        to include the columns that the stream's selections make.
         """
         return {
             "deduplicated": describe(self.node, whole=whole),
@@ -39,11 +40,13 @@ class Deduplicated(RowsNode):
 
 
 def deduplicate(node: Node, within: Span) -> Deduplicated:
-    """Return the stream ``node`` without records that repeat an emitted record of their key
-    ``within`` a span of event time; the span itself is included.
+    """Return the stream ``node`` without records that repeat an emitted record of their key. A
+    record repeats an emitted one if their event times are at most ``within`` apart, in either
+    direction. Of such records the one that arrived first is emitted.
 
-    Raises ``PlanError`` if ``within`` is no span or negative, and for a stream that takes records
-    back.
+    Late records, more than ``within`` behind stream time, are left out and counted, as are repeated
+    ones. A record with a null in its key is always emitted. Raises ``PlanError`` if ``within`` is
+    no span or negative, and for a stream joined with ``unmatched="retract"``.
     """
     name = f"deduplicate of {node.name}"
     refuse_corrected(name, node)

@@ -57,7 +57,9 @@ class Expectation(View):
 
     @property
     def counter(self) -> str:
-        """The metric that counts the rows that do not meet the condition."""
+        """The name of the metric that counts the rows that do not meet the condition:
+        ``<name>.<label>.unmet``. ``on_fail="fail"`` does not count them.
+        """
         return metric_name(f"{self.name}.{self.label}", "unmet")
 
     @property
@@ -75,7 +77,7 @@ class Expectation(View):
     @property
     def _operation(self) -> str:
         """The expectation in words, for ``explain``: its label unless that is the condition, the
-        condition, and ``on_fail``.
+        condition, and ``on_fail``. An example is ``expect 'paid': amount > 0, else drop``.
         """
         condition = item_as_text(self.expected)
         named = "" if self.label == condition else f" {self.label!r}:"
@@ -91,11 +93,13 @@ class Expectation(View):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, the viewed node, the condition, and whether rows that do not meet
-        it are kept. The label is not part of it.
+        """Return, as JSON data for a fingerprint, the parts on which state above the view depends.
+        ``view`` is the viewed node, ``expect`` the condition's text. ``kept`` is True if rows that
+        do not meet the condition are kept. The label is not part of it.
 
         ``describe``: describes the node and makes the condition's text. ``needed``: the columns of
-        the view that are read, or None for all. ``whole`` changes nothing.
+        the view that are read, or None for all. The viewed node is described with these columns and
+        those that the condition reads. ``whole`` changes nothing.
         """
         text = describe.text(self, self.expected, expression_row(self.node))
         read = None if needed is None else {*needed, *columns_read_by(text, self.node)}
@@ -108,11 +112,13 @@ class Expectation(View):
 
 def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str | None) -> View:
     """Return a view of the rows of ``node`` that treats rows that do not meet a condition as
-    ``on_fail`` says (``OnFail``).
+    ``on_fail`` says (``OnFail``). A row on which the condition is false, null or fails does not
+    meet it. A tombstone, and a record without a value, always do.
 
     ``condition``: a boolean column, an expression, or SQL. ``label``: the name of the expectation,
-    None for the text of the condition. Raises ``PlanError`` if the condition is random, not boolean
-    or not resolved, and for a node that ``view_input`` refuses.
+    None for the text of the condition; it may repeat that of another one. Raises ``PlanError`` if
+    the condition is random, not boolean or not resolved. So it does for a table joined with
+    ``late="history"``, and for a stream joined with ``unmatched="retract"``.
     """
     name = f"expect of {node.name}"
     source = view_input(name, node)

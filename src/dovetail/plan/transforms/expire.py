@@ -28,18 +28,20 @@ class Expired(RowsNode):
         return f"expires after {span_as_text(self.after_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, by ``describe``, and the age in microseconds after which
-        rows expire. ``whole`` changes nothing.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends:
+        ``expired``, the table as ``describe`` returns it with all columns, and ``after_us``.
+        ``whole`` changes nothing.
         """
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 
 
 def expire_rows(node: Node, after: Span) -> Expired:
-    """Return the table ``node`` with rows that expire ``after`` their last change: once stream time
-    is more than ``after`` ahead of that change.
+    """Return the table ``node`` with rows that expire ``after`` their last change. A row expires
+    once stream time is more than ``after`` ahead of the event time of its key's last record. A
+    tombstone is emitted then. Stream time is the largest event time of the table's records so far.
 
-    Raises ``PlanError`` for a versioned table, for a table that corrects the past, and if ``after``
-    is no span or negative.
+    Raises ``PlanError`` for a versioned table, for a table joined with ``late="history"``, and if
+    ``after`` is no span or negative.
     """
     name = f"expire of {node.name}"
     refuse_corrected(name, node)

@@ -36,14 +36,16 @@ class Exploded(RowsNode):
 
     @property
     def element(self) -> StructField:
-        """The field of an element of the array, under the array column's name."""
+        """The field of an element of the array, nullable, under the array column's name."""
         array = self.node.values[self.column].dataType
         assert isinstance(array, ArrayType)
         return StructField(self.column, array.elementType, True)
 
     @property
     def key(self) -> StructType:
-        """The table's key columns, then the element's position or the element."""
+        """The table's key columns, then the element's position (an int) or, without ``position``,
+        the element under the array column's name.
+        """
         last_field = self.element
         if self.position is not None:
             last_field = StructField(self.position, IntegerType(), True)
@@ -62,8 +64,13 @@ class Exploded(RowsNode):
         return StructType([*named.values()])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, by ``describe``, the array column and the position's
-        name, None for none. ``whole`` changes nothing.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends.
+
+        - ``exploded``: the table, as ``describe`` returns it with all columns;
+        - ``column``: the array's name;
+        - ``position``: the name of the position, None for none.
+
+        ``whole`` changes nothing.
         """
         return {
             "exploded": describe(self.node, whole=True),
@@ -73,13 +80,17 @@ class Exploded(RowsNode):
 
 
 def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
-    """Return a table with a row for each element of the array ``column`` of the table ``node``. The
-    key of such a row is the table's key and the element. With ``position``, the name of a new
-    column, the key is the table's key and the element's position.
+    """Return a table with a row for each element of the array ``column`` of the table ``node``. A
+    null or empty array gives no row.
+
+    The key of such a row is the table's key and the element. Null elements and repetitions of an
+    element within its array are left out then, and counted. With ``position``, the name of a new
+    column, the key is the table's key and the element's position from 0. All elements have rows
+    then.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, or if elements cannot be keys
-    and there is no ``position``. Raises it for names that occur twice or are reserved, and for
-    joins of histories.
+    and there is no ``position``. Raises it for names that occur twice or are reserved, and for a
+    table joined with ``late="history"``.
     """
     name = f"explode of {node.name}"
     refuse_corrected(name, node)

@@ -34,8 +34,8 @@ class Filled(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``: the columns in which nulls are
-        ignored, or the column ``unsent``.
+        """The line of text that describes the node in ``explain``: ``ignores nulls of a, b``, or
+        ``keeps what unsent names`` with the column ``unsent``.
         """
         if self.unsent is None:
             return f"ignores nulls of {', '.join(self.nulls)}"
@@ -47,8 +47,9 @@ class Filled(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, by ``describe``, and the column ``unsent`` or, without
-        one, the sorted columns of nulls. State keeps all columns of the table, so ``whole`` changes
+        """Return, as JSON data for a fingerprint, the parts on which the state depends: ``filled``,
+        the table as ``describe`` returns it with all columns, and the column ``unsent``. Without
+        such a column, ``nulls`` has the sorted columns of nulls in its place. ``whole`` changes
         nothing.
         """
         table = describe(self.node, whole=True)
@@ -58,14 +59,16 @@ class Filled(RowsNode):
 
 
 def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
-    """Return the table ``node`` with omitted values filled in from the key's former row.
+    """Return the table ``node`` with omitted values filled in from the key's former row. After a
+    tombstone a key has no former row.
 
     ``unsent``: the column with the names of the omitted ones, an ``array<string>``, which the
-    result lacks. ``missing``: the effect of an omitted value without a former row: ``"fail"`` stops
-    the query, ``"null"`` makes it null.
+    result lacks. A null array, and names that are no value columns, omit nothing. ``missing``: the
+    effect of an omitted value without a former row: ``"fail"`` stops the query, ``"null"`` makes it
+    null.
 
     Raises ``PlanError`` for an unknown column or one of another type, for a versioned table, and
-    for a table that corrects the past.
+    for a table joined with ``late="history"``.
     """
     name = f"keep_former of {node.name}"
     refuse_corrected(name, node)
@@ -86,10 +89,11 @@ def fill_unsent(node: Node, unsent: str, missing: Missing) -> Filled:
 
 def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
     """Return the table ``node`` with nulls in ``columns`` replaced by the values of the key's
-    former row. A null without a former row stays. ``columns``: value columns, or None for all.
+    former row. So a record cannot set such a column to null. A null without a former row stays;
+    after a tombstone a key has none. ``columns``: value columns, or None for all.
 
     Raises ``PlanError`` for an unknown column, one named twice or no column, for a versioned table,
-    and for a table that corrects the past.
+    and for a table joined with ``late="history"``.
     """
     name = f"ignore_null_updates of {node.name}"
     refuse_corrected(name, node)

@@ -26,14 +26,20 @@ def table_under_key(
     errors: Errors = "fail",
 ) -> View:
     """Return the rows of the table ``node`` under other key columns, one row for each new key. Rows
-    with a null in the new key are left out.
+    with a null in the new key are left out. Columns of the former key that the new one does not use
+    become values, before the other values.
 
-    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed.
-    ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived,
-    ``"fail"`` fails the query. Only the rows at the end of each micro-batch count, not those in
-    between. ``errors``: the effect of a row on which an expression of ``named`` fails. Raises
-    ``PlanError`` as ``views.rows_under_key`` does, and for value columns whose equal values may
-    differ in their bytes, such as maps.
+    ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
+    behind these. ``errors``: the effect of a row on which an expression of ``named`` fails.
+    ``"fail"`` stops the query, ``"dead_letter"`` leaves the row out as a dead letter.
+
+    ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived, in the
+    order in which changes are processed, whatever their times. ``"fail"`` fails the query. Only the
+    rows at the end of each micro-batch count, not those in between.
+
+    Raises ``PlanError`` if no column is named or one twice, for unknown columns, and for a table
+    joined with ``late="history"``. It also refuses key columns that are random or of an unsuitable
+    type. So it does value columns whose equal values may differ in their bytes, such as maps.
     """
     name = f"key_by of {node.name}"
     view = rows_under_key(node, columns, named)

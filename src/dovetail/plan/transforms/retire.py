@@ -28,20 +28,22 @@ from dovetail.plan.types.checks import known_field
 _FIRST_MARKS: Final = ("first", "first_in_data_collection")
 _LAST_MARKS: Final = ("last", "last_in_data_collection")
 _COPIES: Final = 16
-"""The number of copies of the aggregate. All rows that refer to one copy are in one bucket."""
+"""The count of copies of the aggregate. All rows that refer to one copy are in one bucket."""
 
 _COPY, _MOMENTS = "snapshot_copy", "snapshot_moments"
 
 
 def retire_rows(node: Node, snapshot: str, at: str) -> Node:
-    """Return the rows of the table ``node`` that were read when its latest complete snapshot began,
-    or later.
+    """Return a view of the rows of the table ``node`` that were read when its latest complete
+    snapshot began, or later. When a snapshot completes, rows read before it began are deleted by
+    tombstones. Without a complete snapshot all rows are shown, as is a row whose moment is null.
 
-    ``snapshot``: a text column that marks a snapshot's first and last rows by the values of
-    ``_FIRST_MARKS`` and ``_LAST_MARKS``. ``at``: a long column with the moment at which a row was
-    read, in any unit. Without a complete snapshot all rows are shown, as is a row whose moment is
-    null. Raises ``PlanError`` for unknown columns, for columns of other types, for a table that
-    corrects the past, and without a Spark session.
+    ``snapshot``: a text column that marks a snapshot's first row by ``first`` or
+    ``first_in_data_collection``, and its last row by ``last`` or ``last_in_data_collection``.
+    ``at``: a long column with the moment at which a row was read, in any unit.
+
+    Raises ``PlanError`` for unknown columns, for columns of other types, for a table joined with
+    ``late="history"``, and without a Spark session.
     """
     operator = f"retire of {node.name}"
     session_for(operator, "it")
@@ -75,7 +77,8 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
 
 
 def _latest_snapshot_start(moments: Column) -> Column:
-    """Return the moment at which the latest complete snapshot began, or null if there is none.
+    """Return an expression of the moment at which the latest complete snapshot began, a long, null
+    if there is none.
 
     ``moments``: an array of the moments of a snapshot's first and last rows in any order, each
     doubled, plus 1 for a last row. A last row without a first row before it is a snapshot of its
@@ -85,8 +88,9 @@ def _latest_snapshot_start(moments: Column) -> Column:
     start = F.struct(none.alias("open"), none.alias("whole"))
 
     def state_after(state: Column, coded: Column) -> Column:
-        """Return the state after the mark ``coded``: as ``open`` the begin of the snapshot that is
-        being read, as ``whole`` that of the latest complete one. Either may be null.
+        """Return the state after the mark ``coded`` (a doubled moment, odd for a last row), a
+        struct of two fields. ``open`` is the moment at which the snapshot that is being read began,
+        ``whole`` that of the latest complete one. Either may be null.
         """
         moment = F.shiftright(coded, 1)
         last = coded % 2 == 1

@@ -39,8 +39,8 @@ class ToChanges(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``, with the four words for
-        changes.
+        """The line of text that describes the node in ``explain``: ``changes, as``, then the four
+        words for changes.
         """
         return f"changes, as {', '.join(self.kinds)}"
 
@@ -50,8 +50,9 @@ class ToChanges(RowsNode):
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, by ``describe``, the new column and the four kinds.
-        ``whole`` changes nothing.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends:
+        ``changes``, the table as ``describe`` returns it with all columns, the new ``column``, and
+        the four ``kinds``. ``whole`` changes nothing.
         """
         return {
             "changes": describe(self.node, whole=True),
@@ -61,13 +62,14 @@ class ToChanges(RowsNode):
 
 
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
-    """Return the changes of the table ``node`` as a stream, with the kind of each record in a new
-    text column ``column``. An update makes two records: the row before it, then the row after it. A
-    change that leaves the row as it was makes none.
+    """Return the changes of the table ``node`` as a stream, with the kind of each in a new text
+    column ``column``, the last value. An update makes two records: the row before it, then the row
+    after it. A change that leaves the row as it was makes none.
 
     ``kinds``: four different words for a new row, a row before and after an update, and a deleted
-    row, in this order. Their number is not checked. Raises ``PlanError`` for a column name in use
-    or reserved, for a word that occurs twice, and for a table that corrects the past.
+    row, in this order. That there are four is not checked. Raises ``PlanError`` for a column name
+    in use or reserved, for a word that occurs twice, and for a table joined with
+    ``late="history"``.
     """
     name = f"to_changes of {node.name}"
     refuse_corrected(name, node)

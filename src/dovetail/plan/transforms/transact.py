@@ -22,7 +22,9 @@ class Transacted(RowsNode):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``, the same for all such nodes."""
+        """The line of text that describes the node in ``explain``: ``counts rows within
+        transactions``.
+        """
         return "counts rows within transactions"
 
     @property
@@ -31,7 +33,8 @@ class Transacted(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the table, by ``describe``, and the column of transactions. State
+        """Return, as JSON data for a fingerprint, the parts on which the state depends:
+        ``transacted``, the table as ``describe`` returns it, and the column ``transaction``. State
         keeps no other column of the table. ``whole``: True to include the columns that the table's
         selections make.
         """
@@ -39,12 +42,14 @@ class Transacted(RowsNode):
 
 
 def without_replaced_rows(node: Node, transaction: str) -> Transacted:
-    """Return the table ``node`` without events of rows that another row of their key replaced
-    within their transaction.
+    """Return the table ``node`` without deletes of a row whose key has another row by then. Within
+    a transaction a new row of a key may come before the former one is deleted. Events that the
+    connector sends again are left out, too, and counted.
 
-    ``transaction``: the name of a struct column with the fields ``op``, ``id``, ``total_order`` and
-    ``place``, which is not checked. The result lacks this column. Raises ``PlanError`` for a
-    versioned table.
+    ``transaction``: the name of a struct column with an event's ``op`` (text: ``d`` deletes, ``u``
+    updates, others create) and the ``id`` (text) of its transaction. Further fields are the longs
+    ``total_order``, its position in the transaction, and ``place``, that in the database's log. The
+    type is not checked. The result lacks this column. Raises ``PlanError`` for a versioned table.
     """
     name = f"transactions of {node.name}"
     if node.versioned_us is not None:

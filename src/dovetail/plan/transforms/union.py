@@ -30,12 +30,14 @@ class Union(Node):
 
     @property
     def name(self) -> str:
-        """The user's name for the union, or a description of the union by its parts."""
+        """The user's name for the union, or else a description by its parts, such as ``union of a,
+        b``.
+        """
         return self.label or f"union of {', '.join(part.name for part in self.parts)}"
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the union in ``explain``."""
+        """The line of text that describes the union in ``explain``: ``union``."""
         return "union"
 
     @property
@@ -59,8 +61,9 @@ class Union(Node):
         return self.parts
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the descriptions of all parts by ``describe``, from left to right.
-        ``whole`` changes nothing.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends: ``union``,
+        a list of all inputs as ``describe`` returns them, from left to right. ``whole`` changes
+        nothing.
         """
         return {"union": [describe(part, whole=True) for part in self.parts]}
 
@@ -69,12 +72,15 @@ def union(nodes: Sequence[Node], label: str | None, source: str | None = None) -
     """Return the union of ``nodes``, at least two streams or at least two tables. ``label``: the
     union's name, None for the names of the inputs.
 
-    ``source``: for tables, the name of a new key column with the name of each row's table. Value
-    columns may differ in order; the first node's counts.
+    ``source``: for tables, the name of a new last key column with the name of each row's table.
+    Without it no two tables may have a key in common, which is not checked: each change, a deletion
+    too, then replaces the key's row of any table. Value columns may differ in order; the first
+    node's counts.
 
-    Raises ``PlanError`` if the columns differ, for fewer than two nodes, or if a part occurs twice.
-    With ``source``, also if a name occurs twice, or if ``source`` is reserved or the name of a
-    column. It refuses tables that correct the past, and streams that take records back.
+    Raises ``PlanError`` if the columns differ, for a single node, or if a part occurs twice. With
+    ``source``, also if two nodes have one name, or if ``source`` is reserved or the name of a
+    column. It refuses tables joined with ``late="history"``, and streams joined with
+    ``unmatched="retract"``.
     """
     name = label or f"union of {', '.join(node.name for node in nodes)}"
     first = nodes[0]
@@ -121,5 +127,7 @@ def _comparable_columns(node: Node) -> tuple[Any, ...]:
 
 
 def _columns_in_words(node: Node) -> str:
-    """Return the names and types of a node's key and values in words, for errors."""
+    """Return the names and types of a node's columns in words, for errors: ``key (id bigint) and
+    values (city string)``.
+    """
     return f"key {columns_as_text(node.key)} and values {columns_as_text(node.values)}"

@@ -46,8 +46,8 @@ class Unwindowed(Node):
 
     @property
     def summary(self) -> str:
-        """The line of text that describes the node in ``explain``: a table or a stream, and a note
-        if only closed windows are emitted.
+        """The line of text that describes the node in ``explain``: ``windows as a table`` or
+        ``windows as a stream``. If only closed windows are emitted, it says so.
         """
         final = ", each window once, when it is closed" if self.final else ""
         return f"windows as a {'stream' if self.stream else 'table'}{final}"
@@ -58,9 +58,12 @@ class Unwindowed(Node):
         return (self.input,)
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the windowed table, the result's kind, and whether windows are
-        emitted once they are closed. ``describe``: describes the table. ``whole``: True to include
-        the result's columns.
+        """Return, as JSON data for a fingerprint, the parts on which the state depends.
+
+        - ``windows``: the windowed table, as ``describe`` returns it;
+        - ``as``: ``a stream`` or ``a table``;
+        - ``final``: True if windows are emitted once they are closed;
+        - ``columns``: the origins of the result's columns as text, only with ``whole``.
         """
         described: dict[str, Any] = {
             "windows": describe(self.input.node, whole=whole or self.final),
@@ -74,8 +77,8 @@ class Unwindowed(Node):
 
 
 def windows_as_table(node: Node, windows: WindowMode) -> Unwindowed:
-    """Return the windowed table ``node`` as a table whose key includes the start and the end of the
-    window.
+    """Return the windowed table ``node`` as a table with the same columns, whose key includes the
+    start and the end of the window.
 
     ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
     the window is closed.
@@ -96,11 +99,13 @@ def windows_as_stream(
     key: str | Sequence[str] | None,
     select: Sequence[str | Column] | Mapping[str, str | Column] | None,
 ) -> Unwindowed:
-    """Return the changes of the windowed table ``node`` as a stream.
+    """Return the changes of the windowed table ``node`` as a stream. A deletion becomes a record
+    without a value.
 
     ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
     the window is closed. ``key``: the new key, columns of ``select``; by default the table's key
-    without its window. ``select``: names or expressions; by default all columns.
+    without its window. Its values are not checked for nulls. ``select``: names or expressions, or
+    these by result name; by default all columns. Columns that are no key are values.
 
     Raises ``PlanError`` for unknown, duplicate and reserved names, for no key column, and for keys
     of an unsuitable type. Expressions must resolve, which needs a Spark session.

@@ -55,8 +55,8 @@ _ORDERED = (
 
 
 def is_ordered(type_: DataType) -> bool:
-    """Say whether values of a type have an order, which ``arrays.ordering`` defines. Arrays, maps,
-    structs, variants and collated strings have none.
+    """Return True if values of a type have an order, which ``arrays.ordering`` defines. Arrays,
+    maps, structs, variants and collated strings have none.
     """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
@@ -64,7 +64,7 @@ def is_ordered(type_: DataType) -> bool:
 
 
 def is_sortable(type_: DataType) -> bool:
-    """Say whether ``top`` can show a column of this type: an ordered type, or a struct of such
+    """Return True if ``top`` can show a column of this type: an ordered type, or a struct of such
     types at any depth. Rows of one rank are then shown in one order.
     """
     if isinstance(type_, StructType):
@@ -73,8 +73,8 @@ def is_sortable(type_: DataType) -> bool:
 
 
 def has_no_equality(type_: DataType) -> bool:
-    """Say whether equal values of a type may differ in their bytes: maps, variants, texts with a
-    collation, and types with these in them.
+    """Return True if equal values of a type may differ in their bytes: maps, variants, texts with a
+    collation, and arrays and structs with these in them.
     """
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()

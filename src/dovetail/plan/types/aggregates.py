@@ -105,6 +105,9 @@ class AggregateCall:
     """The rows that ``top`` takes, or None for other aggregates."""
 
     def __str__(self) -> str:
+        """Return the text of the call: its name and columns, as in ``sum(amount)`` or ``top(3, id,
+        by=amount)``. Options such as ``ignore_nulls`` are left out.
+        """
         if self.taken is None:
             return f"{self.function}({', '.join(self.columns)})"
         by, *shown = self.columns
@@ -412,7 +415,7 @@ def top(
     PlanError
         If ``n`` is below 1, or if ``column`` is empty or names a column twice. ``agg``
         raises it for an unknown column and for a type without an order, such as an array or
-        a map.
+        a map. A struct of types with an order can be taken, but not rank rows.
 
     See Also
     --------
@@ -781,19 +784,19 @@ def aggregate(
     init : function of int
         ``init(n)`` returns n accumulators of no rows.
     add : function of a mapping and arrays
-        ``add(state, *values)`` returns each accumulator with one more row. ``values`` are
-        the columns of the rows, nulls included.
+        ``add(state, *values)`` returns each accumulator with one more row, the i-th with
+        row i. ``values`` are the columns of the rows, nulls included.
     merge : function of two mappings
         ``merge(a, b)`` combines accumulators, the rows of ``a`` before those of ``b``. It
-        must be associative.
+        must be associative. Each row is first added to an accumulator of its own.
     state : mapping of str to type
         The names and types of an accumulator's columns. A type is an Arrow type or a Spark
         type. A Spark type may be a text such as ``"double"``, which needs a Spark session.
     returns : type
         The type of the result, given in the same forms.
     retract : function of two mappings, optional
-        ``retract(a, b)`` removes the rows of ``b`` from ``a``. An aggregate of a table
-        needs it, since a table's rows may leave their groups.
+        ``retract(a, b)`` removes the rows of ``b``, which may be any of those of ``a``.
+        An aggregate of a table needs it, since a table's rows may leave their groups.
     finish : function of a mapping, optional
         ``finish(state)`` returns the results, an array of type ``returns``. Without it,
         ``state`` must have one column of that type, which is the result.
@@ -871,8 +874,10 @@ def aggregate(
 
     @validated
     def call(*names: _Column) -> AggregateCall:
-        """Return a call of the aggregate over the columns ``names``, which ``add`` gets in
-        order.
+        """Return a call of the aggregate over the columns ``names``, which ``add`` gets in order.
+        There may be none, and a name may come twice. Raises ``PlanError`` for a name that is no
+        string. ``agg`` checks that the columns exist. Nothing checks their count: if it is wrong
+        for ``add``, the batch fails.
         """
         return AggregateCall("aggregate", names, functions=functions, returns=spark)
 
@@ -883,7 +888,7 @@ def resolve_aggregate(
     operator: str, name: str, call: AggregateCall, schema: StructType, *, retracts: bool
 ) -> tuple[StructField, Aggregate]:
     """Return the result column ``name`` of an aggregate over rows of ``schema``, nullable, and its
-    kernel.
+    kernel, which computes the results.
 
     ``operator``: the aggregation in errors. ``retracts``: True if rows may leave their groups, as
     those of a table do. Raises ``PlanError`` for an unknown column, and for a type that the
@@ -900,7 +905,7 @@ def _column_field(
     operator: str, name: str, call: AggregateCall, column: str, schema: StructType
 ) -> StructField:
     """Return the field of the column ``column`` that an aggregate reads. Raises ``PlanError`` if
-    ``schema`` lacks it.
+    ``schema``, the row to be aggregated, lacks it.
 
     ``operator``, ``name``, ``call``: the aggregation, the result column and the aggregate in
     errors.
@@ -925,12 +930,16 @@ class _Context:
 
     @property
     def spark_type(self) -> DataType:
-        """The Spark type of the first column of the call, which must have one."""
+        """The Spark type of the first column of the call. A call without columns raises
+        ``IndexError``.
+        """
         return self.fields[0].dataType
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The Arrow type of the first column of the call, which must have one."""
+        """The Arrow type of the first column of the call. A call without columns raises
+        ``IndexError``.
+        """
         return arrow_type(self.spark_type)
 
     @property
@@ -943,16 +952,16 @@ class _Context:
         return self.arrow_type
 
     def call_error(self, problem: str, remedy: str) -> PlanError:
-        """Return a ``PlanError`` of the operator. Its problem is ``problem`` after the result
-        column and the call, and its advice is ``remedy``.
+        """Return a ``PlanError`` of the operator, to be raised. Its problem is the result column
+        and the call, as in ``total=sum(amount):``, then ``problem``. Its advice is ``remedy``.
         """
         return PlanError(self.operator, f"{self.name}={self.call}: {problem}", remedy)
 
     def type_error(self, needs: str, remedy: str, column: int = 0) -> PlanError:
-        """Return a ``PlanError`` for a column of an unsuitable type.
+        """Return a ``PlanError`` for a column of an unsuitable type, to be raised.
 
         ``needs``: the type that is needed, in words. ``remedy``: the advice. ``column``: the index
-        of the column in the call.
+        of the column in the call, from 0.
         """
         field = self.fields[column]
         type_ = field.dataType.simpleString()
@@ -970,7 +979,9 @@ class _Context:
             )
 
     def refuse_without_order(self) -> None:
-        """Raise ``PlanError`` if values of the first column have no order."""
+        """Raise ``PlanError`` if values of the first column have no order (``is_ordered``): arrays,
+        maps, structs, variants and collated texts.
+        """
         if not is_ordered(self.spark_type):
             raise self.type_error(
                 "one with an order by value or bytes",
@@ -978,7 +989,9 @@ class _Context:
             )
 
     def refuse_without_equality(self) -> None:
-        """Raise ``PlanError`` if equal values of the first column may differ in their bytes."""
+        """Raise ``PlanError`` if equal values of the first column may differ in their bytes
+        (``has_no_equality``): maps, variants, collated texts, and types with these in them.
+        """
         if has_no_equality(self.spark_type):
             raise self.type_error(
                 "one whose values can be compared by their bytes",
@@ -1000,7 +1013,8 @@ def _resolve_count(_: _Context) -> _Resolved:
 
 def _resolve_sum(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``sum``: a double for floats, a long for integers, a
-    decimal for decimals. Raises ``PlanError`` unless the column is a number.
+    decimal with ten more digits (at most 38) for decimals. Raises ``PlanError`` unless the column
+    is a number.
     """
     if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatSum()
@@ -1009,7 +1023,7 @@ def _resolve_sum(context: _Context) -> _Resolved:
 
 def _resolve_mean(context: _Context) -> _Resolved:
     """Return the Spark type and the kernel of ``mean``: a double for floats and integers, a decimal
-    for decimals. Raises ``PlanError`` unless the column is a number.
+    with four more digits for decimals. Raises ``PlanError`` unless the column is a number.
     """
     if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatMean()
@@ -1032,7 +1046,7 @@ def _resolve_exact(
 
 def _resolve_extreme(context: _Context) -> _Resolved:
     """Return the column's type and the kernel of ``min`` or ``max``; with ``retracts`` a kernel
-    that can take rows back. Raises ``PlanError`` for a column without an order.
+    that can take rows back. Raises ``PlanError`` for a column whose values have no order.
     """
     context.refuse_without_order()
     kernel = ChangingExtreme if context.retracts else Extreme
@@ -1040,10 +1054,11 @@ def _resolve_extreme(context: _Context) -> _Resolved:
 
 
 def _resolve_top(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``top``: an array of values, or of structs.
+    """Return the Spark type and the kernel of ``top``: an array of values, which may be null, or of
+    structs, which may not.
 
-    Raises ``PlanError`` if the ranking column has no order. So it does if a column that is shown
-    has none, since these columns order rows of one rank.
+    Raises ``PlanError`` if the ranking column, the call's first, has no order. So it does if a
+    column that is shown has none, since these columns order rows of one rank.
     """
     context.refuse_without_order()
     taken, (_, *shown) = context.call.taken, context.fields
@@ -1090,8 +1105,9 @@ def _resolve_collect_list(context: _Context) -> _Resolved:
 
 
 def _resolve_last_row(context: _Context) -> _Resolved:
-    """Return the Spark type, a struct, and the kernel of ``last_row`` (``LastRowCall``). Raises
-    ``PlanError`` for a column whose equal values may differ in their bytes.
+    """Return the Spark type, a struct of all columns of the call, and the kernel of ``last_row``
+    (``LastRowCall``). Raises ``PlanError`` for a column whose equal values may differ in their
+    bytes.
     """
     for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):

@@ -80,16 +80,20 @@ def analysis_of(frame: DataFrame, column: Column) -> Analysis:
     """Return the analysis of the expression ``column`` over a frame. Spark's own error passes if
     the expression does not resolve there.
 
-    On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline that shows too few
-    columns of a plan.
+    On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
+    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
+    change that.
     """
     return (_ShownAnalysis if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
 
 
 def random_of(frame: DataFrame) -> str | None:
     """Return the first part of a frame that makes other rows when the frame is computed again, such
-    as ``sample()`` or ``rand()``; None if none is known. Functions of the time do not count. Raises
-    ``ConfigurationError`` as ``analysis_of`` does.
+    as ``sample()``. None if no such part is known. Functions of the time do not count.
+
+    On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
+    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
+    change that.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -101,8 +105,11 @@ def random_of(frame: DataFrame) -> str | None:
 
 def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
     """Yield the steps of a frame's plan as Spark has analysed it, each before its inputs. A filter
-    has the columns of its condition; other steps have none. Raises ``ConfigurationError`` as
-    ``analysis_of`` does.
+    has the columns of its condition; other steps have none.
+
+    On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
+    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
+    change that.
     """
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
@@ -113,6 +120,9 @@ class _PlannedAnalysis(Analysis):
     """The analysis of an expression by the plan of a classic session."""
 
     def __init__(self, frame: DataFrame, column: Column) -> None:
+        """Let Spark resolve ``column`` over ``frame``, and keep the analysed plan. Spark's own
+        error passes if it does not resolve.
+        """
         self._frame, self._plan = frame, jvm.analyzed_plan(frame.select(column))
 
     @property
@@ -138,8 +148,8 @@ class _PlannedAnalysis(Analysis):
 
     @property
     def text(self) -> str:
-        """The expression as SQL without seeds. Where SQL does not tell all, Spark's own text
-        follows, without column numbers.
+        """The expression as SQL without seeds and alias. Where SQL does not tell all, Spark's own
+        text follows, without the ids of columns.
         """
         expression = self._plan.expressions().head()
         while expression.getClass().getSimpleName() == "Alias":
@@ -178,8 +188,9 @@ def _random_part(expression: Any) -> str | None:
 
 
 def _random_within(plan: Any) -> str | None:
-    """Return the first part of a plan, its inputs included, that makes other rows each time, as
-    SQL without seeds, or None. ``plan``: the JVM's logical plan.
+    """Return the first part of a plan, its inputs included, that makes other rows each time, as SQL
+    without seeds, or None. Parts that Spark repeats for one row do not count. ``plan``: the JVM's
+    logical plan.
     """
     if plan.deterministic():
         return None
@@ -239,6 +250,13 @@ class _ShownAnalysis(Analysis):
     """The analysis of an expression by the text of a plan in Spark Connect."""
 
     def __init__(self, frame: DataFrame, column: Column) -> None:
+        """Let Spark resolve ``column`` over ``frame``, and keep the text of the analysed plan, step
+        by step. Spark's own error passes if it does not resolve.
+
+        Raises ``ConfigurationError`` in a declarative pipeline whose setting
+        ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
+        change that.
+        """
         self._frame, self._column = frame, column
         self._lines = list(_analysed_lines(frame.select(column.alias(_ITEM))))
 
@@ -284,7 +302,7 @@ class _ShownAnalysis(Analysis):
 
     @property
     def text(self) -> str:
-        """The expression as the plan shows it, without seeds and column numbers."""
+        """The expression as the plan shows it, without seeds, alias and the ids of columns."""
         match = _PROJECTED.match(self._lines[0])
         assert match is not None, self._lines
         return _without_numbers(_SEED.sub(r"\1()", match[1]))
@@ -294,7 +312,8 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
     """Yield the steps of a frame's analysed plan as the lines of text that Spark shows, the last
     step first, with all columns. Each line lacks the marks of the tree before the step.
 
-    Raises ``ConfigurationError`` in a declarative pipeline that shows too few columns.
+    Raises ``ConfigurationError`` in a declarative pipeline whose setting
+    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``.
     """
     remote: Any = frame
     with _all_fields(frame.sparkSession):
@@ -333,8 +352,9 @@ def _all_fields(session: SparkSession) -> Iterator[None]:
 
 
 def _shown_step(line: str) -> FrameStep:
-    """Return the step that a line of a plan's text shows. Only a filter has columns: those that its
-    condition reads, as often as the line names them.
+    """Return the step that a line of a plan's text shows. ``line``: the step's own text, without
+    the marks of the tree. Only a filter has columns: those that its condition reads, as often as
+    the line names them.
     """
     named = _STEP_NAME.match(line)
     name = line if named is None else named[1]
@@ -342,13 +362,16 @@ def _shown_step(line: str) -> FrameStep:
 
 
 def _without_numbers(text: str) -> str:
-    """Return an expression's text without the numbers of columns. Lambda variables are renumbered
-    from 0, in the order of first use: ``lambda x#17`` becomes ``lambda 0``.
+    """Return an expression's text without the ids that Spark gives to columns, such as ``#17``.
+    Lambda variables are counted from 0 in the order of first use: ``lambda x#17`` becomes ``lambda
+    0``.
     """
     numbers: dict[str, str] = {}
 
     def renumbered(match: re.Match[str]) -> str:
-        """Return the text for one number: nothing, or a lambda variable with its new number."""
+        """Return the text for one id: nothing for a column, else the lambda variable with its own
+        count.
+        """
         if match[1] is None:
             return ""
         return numbers.setdefault(match[0], f"lambda {len(numbers)}")
@@ -357,7 +380,8 @@ def _without_numbers(text: str) -> str:
 
 
 def file_metadata(frame: DataFrame, *names: str) -> list[DataType] | None:
-    """Return the types of the fields ``names`` of Spark's file metadata, in their order.
+    """Return the types of the fields ``names`` of Spark's file metadata (``_metadata``) over a
+    frame, in their order. Spark's log of unknown columns is off meanwhile.
 
     The result is None if Spark does not know the file of each row, or lacks one of the fields.
     """

@@ -30,7 +30,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark columns of an Arrow schema. Timestamps without a zone become
+    """Return the Spark columns of an Arrow schema, in order. Timestamps without a zone become
     ``timestamp_ntz``. Spark's own error passes for a type that Spark does not have.
     """
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
@@ -38,14 +38,14 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def in_timezone(schema: pa.Schema, timezone: str) -> pa.Schema:
     """Return the schema with all zoned timestamps, nested ones too, labelled with ``timezone``.
-    Columns become nullable and lose their metadata.
+    Instants stay the same. The columns at the top become nullable and lose their metadata.
     """
     return pa.schema([pa.field(f.name, _type_in_timezone(f.type, timezone)) for f in schema])
 
 
 def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
-    """Return a type with its zoned timestamps, nested ones too, labelled with ``timezone``. Their
-    instants stay; other types stay as they are.
+    """Return a type with its zoned timestamps, in structs, lists and maps too, labelled with
+    ``timezone``. Their instants stay; other types stay as they are.
     """
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         return pa.timestamp(type_.unit, timezone)
@@ -62,7 +62,7 @@ def _type_in_timezone(type_: pa.DataType, timezone: str) -> pa.DataType:
 
 
 def _field_in_timezone(field: pa.Field, timezone: str) -> pa.Field:
-    """Return the field with its type's zoned timestamps, at any depth, labelled with
-    ``timezone``.
+    """Return the field with its type's zoned timestamps, at any depth, labelled with ``timezone``.
+    Name, nullability and metadata stay.
     """
     return field.with_type(_type_in_timezone(field.type, timezone))

@@ -52,11 +52,11 @@ class KeyedNode(Protocol):
 
     @property
     def key(self) -> StructType:
-        """The key columns."""
+        """The key columns with their types, in order."""
 
     @property
     def values(self) -> StructType:
-        """The value columns."""
+        """The value columns with their types, in order; empty without values."""
 
 
 def refuse_duplicates(operator: str, names: Sequence[str], remedy: str) -> None:
@@ -92,8 +92,9 @@ def known_field(
     """Return the column ``name`` of ``schema``.
 
     Raises ``PlanError`` for an unknown name; case counts. The error says ``where`` the name was
-    given, such as ``key=``. It lists the known columns of the input ``input_name``, and names a
-    similar one. ``hint`` is added to the list. ``operator``: the error's subject.
+    given, such as ``key=``. It lists the columns of ``schema``, as those of ``input_name`` if that
+    is given, and names a similar one. ``hint`` is added to the list. ``operator``: the error's
+    subject.
     """
     if not isinstance(name, str) or name not in schema.names:
         raise PlanError(

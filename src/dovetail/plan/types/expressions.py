@@ -49,11 +49,14 @@ def field_of(
 ) -> StructField:
     """Return the field that the expression ``column`` makes over a frame, nullable at every depth.
 
-    If a random part makes the value differ each time, the field's metadata has it under ``RANDOM``.
-    ``operator``, ``argument``, ``remedy``: for errors. ``repeatable``: True to refuse expressions
-    that depend on chance or on the time. Raises ``PlanError`` with Spark's complaint. Aggregates,
-    windows, generators and expressions of several columns are also refused. Without ``repeatable``,
-    random expressions are not (``refuse_random``).
+    If a random part makes the value differ each time, the field's metadata has its text under
+    ``RANDOM``, such as ``rand()``. ``operator``, ``argument``, ``remedy``: for errors.
+    ``repeatable``: True to refuse expressions that depend on chance or on the time.
+
+    Raises ``PlanError`` with Spark's complaint if the expression does not resolve. Aggregates,
+    windows, generators, and expressions that make several columns, such as ``*``, are also refused.
+    Without ``repeatable``, random expressions are not (``refuse_random``). Errors of
+    ``analysis_of`` pass.
     """
     try:
         selected = frame.select(column)
@@ -85,8 +88,8 @@ def field_of(
 
 
 def refuse_random(operator: str, what: str, field: StructField) -> None:
-    """Raise ``PlanError`` if ``field_of`` marked ``field`` as random. ``operator``, ``what``: the
-    error's subject, and the column in words.
+    """Raise ``PlanError`` if ``field_of`` marked ``field`` as random: its metadata has ``RANDOM``.
+    Else return None. ``operator``: the subject of the error. ``what``: the column in words.
     """
     if field.metadata and RANDOM in field.metadata:
         raise PlanError(
@@ -95,12 +98,13 @@ def refuse_random(operator: str, what: str, field: StructField) -> None:
 
 
 def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> str:
-    """Return the text of ``item``: the name of a column, quoted where SQL needs it, or the SQL of
-    an expression as Spark resolves it. The text of a Python function is its name alone.
+    """Return the text of ``item``, a column's name or an expression, the same in every session. A
+    name is quoted where SQL needs it. An expression is the SQL that Spark resolves it to; a Python
+    function is its name alone.
 
     ``row``: makes a frame to resolve the expression over; called for an expression only. ``owner``:
-    the node that has the expression, which caches the text as long as it lives. Spark's own error
-    passes if the expression does not resolve.
+    the node that has the expression. The text is cached until this object is freed, so weak
+    references to it must be possible. Spark's own error passes if the expression does not resolve.
     """
     if isinstance(item, str):
         return item if _PLAIN_NAME.fullmatch(item) else quoted(item)

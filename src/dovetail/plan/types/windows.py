@@ -114,6 +114,7 @@ class Windows:
         return self.grace_us + (self.size_us if self.kind == "session" else 0)
 
     def __str__(self) -> str:
+        """Return the windows in words, as in ``explain``: ``tumbling, 1 hour, grace 10 min``."""
         every = f" every {span_as_text(self.advance_us)}" if self.kind == "hopping" else ""
         gap = "gap " if self.kind == "session" else ""
         size, grace = span_as_text(self.size_us), span_as_text(self.grace_us)
@@ -140,8 +141,8 @@ def tumbling(size: Span, *, grace: Span = "0 s", retention: Span | None = None) 
         The time after a window's end, in stream time, for which its records are still
         accepted.
     retention : str or timedelta, optional
-        The time behind stream time at which a window may begin and still be joined. It is
-        ``size + grace`` by default, and at least that.
+        The largest time, inclusive, from a window's start to stream time at which the window
+        is still joined. It is ``size + grace`` by default, and at least that.
 
     Returns
     -------
@@ -205,8 +206,8 @@ def hopping(
         The time after a window's end, in stream time, for which its records are still
         accepted.
     retention : str or timedelta, optional
-        The time behind stream time at which a window may begin and still be joined. It is
-        ``size + grace`` by default, and at least that.
+        The largest time, inclusive, from a window's start to stream time at which the window
+        is still joined. It is ``size + grace`` by default, and at least that.
 
     Returns
     -------
@@ -267,8 +268,8 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
         The time after a window's end, in stream time, for which its records are still
         accepted.
     retention : str or timedelta, optional
-        The time behind stream time at which a window may begin and still be joined. It is
-        ``size + grace`` by default, and at least that.
+        The largest time, inclusive, from a window's start to stream time at which the window
+        is still joined. It is ``size + grace`` by default, and at least that.
 
     Returns
     -------
@@ -332,8 +333,8 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
         The time after a session's end and the gap, in stream time, for which records are
         still accepted.
     retention : str or timedelta, optional
-        The time behind stream time at which a session may end and still be joined. It is
-        ``gap + grace`` by default, and at least that.
+        The largest time, inclusive, from a session's end to stream time at which the session
+        is still joined. It is ``gap + grace`` by default, and at least that.
 
     Returns
     -------

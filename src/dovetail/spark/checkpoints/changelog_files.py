@@ -41,12 +41,13 @@ class UnreadableFile(Exception):  # noqa: N818 -- no error: the reader has anoth
 
 
 def blob_changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
-    """Yield the blobs that a changelog file of Spark's state store has written or deleted, in
-    order: their bucket's label, their name, and their bytes.
+    """Yield (label, name, bytes) of the blobs that a changelog file of Spark's state store has
+    written or deleted, in the file's order. The label is the int under which Spark shuffles and
+    stores the blob's bucket, not the bucket's index. The bytes are None for a deleted blob.
 
-    ``file``: the file's content. The bytes are None for a deleted blob. Records of other state
-    variables are skipped. Raises ``UnreadableFile`` for another format, and for a file that is cut
-    off.
+    ``file``: the file's content. Records of other state variables are skipped. Raises
+    ``UnreadableFile`` for another format, and for a file that is cut off; blobs may have been
+    yielded before.
     """
     data = _decompress_file(file)
     if data[: len(_VERSION)] != _VERSION:
@@ -70,9 +71,12 @@ def blob_changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
 
 
 def _read_field(data: memoryview, at: int) -> tuple[memoryview, int]:
-    """Return the bytes behind the length that stands at ``at``, and the position behind them. A
-    length of -1 gives no bytes. Raises ``UnreadableFile`` if the bytes reach beyond the data,
-    ``struct.error`` if the length does.
+    """Return the bytes of a field, and the index behind them. ``at``: the index in ``data`` of the
+    field's length, a big-endian int32. A negative length, as of a deleted value, gives no bytes and
+    the index ``at + 4``.
+
+    Raises ``UnreadableFile`` if the bytes reach beyond the data, ``struct.error`` if the length
+    does.
     """
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + max(size, 0)  # a deleted key has the value length -1
@@ -82,8 +86,11 @@ def _read_field(data: memoryview, at: int) -> tuple[memoryview, int]:
 
 
 def _label_and_name(key: memoryview) -> tuple[int, str | None]:
-    """Return a blob's bucket label and name. If the key is another state variable's, the name is
-    None, and the label means nothing.
+    """Return a blob's bucket label and name. ``key``: the bytes of a record's key. If the key is
+    another state variable's, or too short, the name is None, and the label means nothing.
+
+    The key has the state variable's id (2 bytes), then two rows of Spark's: one with the label, one
+    with the name. Before the first is its length, before each a version byte.
     """
     if len(key) < _NAME_AT or struct.unpack_from("<i", key, _LABEL_LENGTH)[0] != _LABEL_ROW_BYTES:
         return 0, None
@@ -94,8 +101,8 @@ def _label_and_name(key: memoryview) -> tuple[int, str | None]:
 
 
 def blob_of(value: memoryview) -> bytes:
-    """Return the bytes of a blob in a value's row. Raises ``UnreadableFile`` for a row of another
-    shape.
+    """Return the bytes of a blob from ``value``, a version byte and an unsafe row of Spark's with
+    the blob alone. Raises ``UnreadableFile`` for a row of another shape.
     """
     if len(value) < _VALUE_AT:
         raise UnreadableFile("a value that is cut off")
@@ -128,12 +135,12 @@ def _decompress_file(file: bytes) -> memoryview:
 
 
 def _decompress_block(packed: bytes, method: int, size: int, most: int, checksum: int) -> bytes:
-    """Return the content of the block ``packed``: ``size`` bytes, whose checksum must be
-    ``checksum``. ``method``: ``_RAW`` or ``_LZ4``. ``most``: the largest size that the block's
-    header allows.
+    """Return the content of the block ``packed``: ``size`` bytes, whose xxHash32 must be
+    ``checksum`` in its lower 28 bits. ``method``: ``_RAW`` or ``_LZ4``. ``most``: the largest size
+    that the block's header allows.
 
-    Raises ``UnreadableFile`` for another size, for another checksum, and for a block that cannot be
-    decompressed.
+    Raises ``UnreadableFile`` if ``size`` is not from 1 to ``most``, or if the content has another
+    size or checksum. Also for a block that cannot be decompressed.
     """
     if not 0 < size <= most:
         raise UnreadableFile("a size that cannot be")

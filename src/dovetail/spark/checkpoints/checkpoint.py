@@ -22,7 +22,7 @@ from dovetail.plan.fingerprint import (
     refuse_other,
 )
 from dovetail.plan.nodes import Node, Source
-from dovetail.plan.spark_sources import SparkSource, source_folder_numbers, spark_sources_of
+from dovetail.plan.spark_sources import SparkSource, source_folder_indices, spark_sources_of
 from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
@@ -79,11 +79,17 @@ _LOCAL_CHECKPOINT = {
 def binding_of(
     nodes: Sequence[Node], plan: Plan, *, partitions: int, **more: Any
 ) -> dict[str, Any]:
-    """Return the binding of a checkpoint, as JSON data, to a query with the results ``nodes``,
-    which runs as ``plan``.
+    """Return the content of ``dovetail.json``, as JSON data, for the checkpoint of a query with the
+    results ``nodes``, which runs as ``plan``. It binds the checkpoint to that query. Nothing is
+    written.
 
-    ``partitions``: the number of each stage's partitions. ``more``: further entries, by the keys
-    above. Sources of the plan that are not static must have a frame.
+    Its keys are ``version``, ``topology`` (a fingerprint), ``plan`` (a description), ``buckets``,
+    ``partitions``, ``stages`` and ``reads``. ``reads`` has a list of three for each source: its
+    identity (None for a static one) and the two results of ``reads_of``.
+
+    ``partitions``: the count of each stage's partitions. ``more``: further entries by their keys,
+    such as ``timed`` (``TIMED``); they replace entries of the same key. Sources of the plan that
+    are not static must have a frame.
     """
     return {
         "version": FORMAT_VERSION,
@@ -107,12 +113,13 @@ def binding_of(
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """Return two lists, with a value for each source: how many of Spark's sources it reads, and the
-    numbers of the folders in which Spark keeps what these have read. A static source counts as one
-    of Spark's sources, with a folder of its own.
+    """Return two lists, with a value for each of ``sources``: all that a plan reads, in the plan's
+    order. The first has the count of Spark's sources that it reads. The second has the ids of the
+    folders (``sources/<id>``) in which Spark keeps what these have read. Ids count from 0 over all
+    ``sources``. A static source counts as one of Spark's sources, with a folder of its own.
 
-    Spark Connect tells neither. There the folders of all sources are None, and so is the count of
-    each source that is not static. A source that is not static must have a frame.
+    Spark Connect tells neither. If a source is of such a session, all folders are None, and so is
+    the count of each source that is not static. A source that is not static must have a frame.
     """
     remote = [not source.static and is_remote(_frame_of(source).sparkSession) for source in sources]
     if any(remote):
@@ -122,8 +129,8 @@ def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int
         [SparkSource(source, "", {})] if source.static else spark_sources_of(_frame_of(source))
         for source in sources
     ]
-    numbers: list[list[int] | None] = [*source_folder_numbers(read)]
-    return [len(leaves) for leaves in read], numbers
+    folder_indices: list[list[int] | None] = [*source_folder_indices(read)]
+    return [len(leaves) for leaves in read], folder_indices
 
 
 def _frame_of(source: Source) -> DataFrame:
@@ -135,11 +142,13 @@ def _frame_of(source: Source) -> DataFrame:
 def refuse_other_query(
     binding: Mapping[str, Any], nodes: Sequence[Node], title: str, asked: Mapping[str, int | None]
 ) -> None:
-    """Raise ``CheckpointError`` if the results ``nodes`` or the numbers ``asked`` differ from the
-    binding's.
+    """Raise ``CheckpointError`` if the results ``nodes`` or the counts ``asked`` differ from those
+    of ``binding``, the content of the checkpoint's ``dovetail.json``.
 
-    ``asked``: the requested numbers by their key in the binding, ``"buckets"`` or ``"partitions"``;
-    None for any. ``title``: the subject of the error.
+    Results are compared by one fingerprint of all, so they must be sorted as
+    ``in_checkpoint_order`` does. ``asked``: the requested counts by their key in the binding,
+    ``"buckets"`` or ``"partitions"``; None for any. Any other key raises ``KeyError``. ``title``:
+    the subject of the error.
     """
     refuse_other(nodes, title, binding["topology"], binding["plan"])
     another = {
@@ -157,8 +166,8 @@ def refuse_other_query(
 
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
     """Raise ``CheckpointError`` if the fingerprints of the plan's stages, in order, differ from
-    those in the binding. Spark identifies the state of stages by their numbers. ``title``: the
-    subject of the error.
+    those in ``binding``, the content of the checkpoint's ``dovetail.json``. Spark identifies the
+    state of stages by their order. ``title``: the subject of the error.
     """
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
@@ -173,8 +182,9 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
 
 
 def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
-    """Raise ``CheckpointError`` if a call of ``repartition`` on the checkpoint of this ``binding``
-    was killed, and has not been repeated. ``title``: the subject of the error.
+    """Raise ``CheckpointError`` if a call of ``repartition`` on a checkpoint was killed, and has
+    not been repeated. ``binding``: the content of its ``dovetail.json``. ``title``: the subject of
+    the error.
     """
     partitions = binding.get(REPARTITIONING)
     if partitions is not None:
@@ -186,8 +196,9 @@ def refuse_repartitioning(binding: Mapping[str, Any], title: str) -> None:
 
 
 def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) -> None:
-    """Raise ``CheckpointError`` if the ``checkpoint`` of this ``binding`` follows another query and
-    has not taken over from it. ``title``: the subject of the error.
+    """Raise ``CheckpointError`` if the query of ``checkpoint`` follows another one and has not
+    taken over from it. (To follow is to process the same input, in order to take over.)
+    ``binding``: the content of its ``dovetail.json``. ``title``: the subject of the error.
     """
     if FOLLOWS in binding:
         raise CheckpointError(
@@ -200,18 +211,21 @@ def refuse_following(binding: Mapping[str, Any], checkpoint: str, title: str) ->
 class CheckpointFile:
     """``dovetail.json`` in a checkpoint directory, on any file system that Spark can write.
 
-    ``title``, an argument of many methods, is the subject of their errors.
+    Its content is the *binding*, a dict of JSON data. ``title``, an argument of many methods, is
+    the subject of their errors.
     """
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
+        """Take the folder ``checkpoint``, which may not exist yet. Nothing is read or written."""
         self._session, self._files = session, files_of(session)
         self._root = checkpoint.rstrip("/")
         self._path = f"{self._root}/{BINDING_FILE}"
 
     def settings(self) -> dict[str, str]:
-        """Return Spark settings by which files of a checkpoint on a local disk are written at less
-        cost. There are none on another file system, and none if the session has one of these
-        settings.
+        """Return Spark settings by which files of a checkpoint on a local disk are written with
+        fewer processes: the file system's class, its cache, and Spark's file manager. Files are
+        still renamed into place. The dict is empty on another file system, and if any of these
+        settings has a value in the session already. Nothing is set here.
         """
         # Spark writes a file of a checkpoint, then renames it. Its usual way to rename starts five
         # processes on a local disk: a chmod and a readlink for each end. Its other way starts one,
@@ -225,11 +239,11 @@ class CheckpointFile:
         return _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
-        """Return the binding; None if the checkpoint has not begun: no micro-batch is planned in
-        it. If the checkpoint was moved, its paths are corrected first (``with_present_path``).
-        ``title``: the subject of errors.
+        """Return the content of ``dovetail.json``; None if the checkpoint has not begun: no
+        micro-batch is planned in it. If the checkpoint was moved, its paths are corrected first
+        (``with_present_path``). ``title``: the subject of errors.
 
-        Raises ``CheckpointError`` for a checkpoint that has begun without a binding, or with one
+        Raises ``CheckpointError`` for a checkpoint that has begun without this file, or with one
         that is unreadable or has another format. Also for a moved one on Spark Connect.
         """
         if not self._has_begun():
@@ -256,9 +270,9 @@ class CheckpointFile:
         )
 
     def with_present_path(self, binding: dict[str, Any], title: str) -> dict[str, Any]:
-        """Return ``binding`` with the present path of the checkpoint: itself if its path is right
-        or if it has none, else a changed copy. Before that, correct the path in the file and in
-        Spark's metadata of the state.
+        """Return ``binding``, the content of ``dovetail.json``, with the present path of the
+        checkpoint: itself if its path is right or if it has none, else a changed copy. Before that,
+        write the present path to ``dovetail.json`` and to Spark's metadata of the state.
 
         ``title``: the subject of errors. Raises ``CheckpointError`` for a moved checkpoint on Spark
         Connect, which cannot write there.
@@ -285,16 +299,19 @@ class CheckpointFile:
         return binding
 
     def full_path(self) -> str:
-        """Return the full path of the checkpoint's folder with its scheme, as the entry
-        ``CHECKPOINT_PATH`` has it.
+        """Return the full path of the checkpoint's folder with its scheme, such as ``file:/tmp/c``.
+        The binding has it under ``CHECKPOINT_PATH``.
         """
         return self._files.qualified(self._root)
 
     def binding_at_rest(self, title: str) -> dict[str, Any]:
-        """Return the binding of a query that has begun and is not running.
+        """Return the content of ``dovetail.json``, as JSON data, of a query that has begun and is
+        not running. A moved checkpoint's paths are corrected first. ``title``: the subject of
+        errors.
 
-        ``title``: the subject of errors. Raises ``CheckpointError`` for a query that runs
-        (``is_running``), and as ``binding_of_begun`` does.
+        Raises ``CheckpointError`` for a query that runs (``is_running``), and for a folder without
+        a planned micro-batch. Also if the file is missing, unreadable or of another format, and for
+        a moved checkpoint on Spark Connect.
         """
         binding = self.binding_of_begun(title)
         if self.is_running():
@@ -302,8 +319,11 @@ class CheckpointFile:
         return binding
 
     def binding_of_begun(self, title: str) -> dict[str, Any]:
-        """Return the binding of a query that has begun. ``title``: the subject of errors. Raises
-        ``CheckpointError`` for a folder without a planned micro-batch, and as ``read`` does.
+        """Return the content of ``dovetail.json``, as JSON data, of a query that has begun, running
+        or not. A moved checkpoint's paths are corrected first. ``title``: the subject of errors.
+
+        Raises ``CheckpointError`` for a folder without a planned micro-batch. Also if the file is
+        missing, unreadable or of another format, and for a moved checkpoint on Spark Connect.
         """
         binding = self.read(title)
         if binding is None:
@@ -313,8 +333,8 @@ class CheckpointFile:
         return binding
 
     def refuse_succeeded(self, binding: Mapping[str, Any], title: str) -> None:
-        """Raise ``TakenOverError`` if another query has taken over from the binding's query.
-        ``title``: the subject of errors.
+        """Raise ``TakenOverError`` if another query has taken over from this checkpoint's.
+        ``binding``: the content of its ``dovetail.json``. ``title``: the subject of errors.
 
         Raise nothing once the checkpoint of that other query is gone.
         """
@@ -328,7 +348,8 @@ class CheckpointFile:
 
     def is_running(self) -> bool:
         """Return True if the checkpoint's query runs in this application, on Spark Connect in this
-        session. Return False if the query has not begun.
+        session. A query of another application is not seen. Return False if the query has not
+        begun.
         """
         text = self._files.text(f"{self._root}/metadata")
         if text is None:
@@ -339,15 +360,17 @@ class CheckpointFile:
         return jvm.has_active_query(self._session, query)
 
     def write(self, binding: Mapping[str, Any]) -> None:
-        """Replace the file by one with ``binding``, atomically: no reader sees a part of it."""
+        """Replace ``dovetail.json`` by one with ``binding``, a mapping of JSON data, atomically: no
+        reader sees a part of it. The file is made if it is missing.
+        """
         self._files.put(self._path, json.dumps(binding, indent=1))
 
     def has_committed(self) -> bool:
-        """Return True if the query has committed a micro-batch."""
+        """Return True if the query has committed a micro-batch. ``dovetail.json`` is not read."""
         return self._files.has_files(f"{self._root}/commits")
 
     def _has_begun(self) -> bool:
-        """Return True if Spark has planned a micro-batch, or a source has noted the content of the
-        first.
+        """Return True if there is a file in ``offsets`` or ``sources``: Spark has planned a
+        micro-batch, or a source has noted the content of the first.
         """
         return any(self._files.has_files(f"{self._root}/{name}") for name in ("offsets", "sources"))

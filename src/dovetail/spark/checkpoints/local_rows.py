@@ -31,14 +31,16 @@ class BucketRuns(NamedTuple):
     runs: Runs
     """The store's own sorted runs."""
     beside: Mapping[str, Runs]
-    """The runs of the stores that are read beside it, by name."""
+    """The runs of the stores that are needed to read this one (``Store.companion_stores``), by
+    name: ids of rows that no longer count, and parts of long lists.
+    """
     horizon_us: int
-    """The time before which rows are of no use (``store_contents.horizon_us``)."""
+    """The time before which rows are of no use, in microseconds (``store_contents.horizon_us``)."""
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments of the bucket that are read: those of the store, the oldest run first, then
-        those of each companion store.
+        """The segments of the bucket that are read: those in ``runs``, the oldest run first, then
+        those in ``beside``, store by store.
         """
         return [s for runs in (self.runs, *self.beside.values()) for s in runs.segments]
 
@@ -64,16 +66,18 @@ def local_rows(
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket
-    without segments yields none.
+    """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket may
+    yield several tables, also empty ones; one without segments of the store yields none. Rows are
+    in no order of keys. They are the last row of each key, all versions with deletes, the kept
+    records, or the waiting records, by ``Store.kind``.
 
-    Columns are those of ``store_contents.schema_of``. ``columns``: the columns that are read,
-    besides those of the key and the time; None for all. ``keys``: only the rows of these keys; None
-    for all.
+    Columns are those of ``store_contents.schema_of``, in the store's order. ``columns``: the
+    columns that are read, besides those of the key and the time; None for all. ``keys``: only the
+    rows of these keys (values, tuples or mappings); None for all.
 
-    A micro-batch must be committed. Raises ``ConfigurationError`` for unknown columns, and
-    ``PlanError`` for a value that is no key. Raises ``StateError`` for segments of another version.
-    Errors of files are those of ``StateFiles.segments``.
+    ``stored.batch`` must not be None, else ``AssertionError``. Raises ``ConfigurationError`` for
+    unknown columns, and ``PlanError`` for a value that is no key. Raises ``StateError`` for
+    segments of another version. Errors of files are those of ``StateFiles.segments``.
     """
     store, asked, buckets, unread = select_parts(stored, stage_store, keys, columns)
     assert stored.batch is not None
@@ -98,12 +102,15 @@ def select_parts(
     keys: Sequence[Any] | None,
     columns: Sequence[str] | None,
 ) -> Selection:
-    """Return the parts of a store that must be read for these keys and columns. If rows do not lie
-    by their key, all segments are taken.
+    """Return the parts of a store that must be read for these keys and columns, without reading
+    them: segments of sorted runs, by bucket. Segments whose range of key hashes has none of the
+    keys are left out. If rows are not ordered by the hash of their key (``Store.hashed``), or wait
+    for a time, all segments are taken.
 
-    The store in the result has only the columns ``columns``, its key and its time; accumulators
-    keep all. ``keys``, ``columns``: None for all. Raises ``ConfigurationError`` for unknown
-    columns, ``PlanError`` for a value that is no key.
+    The store in the result has only the columns ``columns``, its key and its time. A store of
+    aggregates' accumulators keeps all. ``keys``: values, tuples or mappings; ``columns``: names;
+    None for all of either. Raises ``ConfigurationError`` for unknown columns, ``PlanError`` for a
+    value that is no key.
     """
     store = stage_store.store
     if columns is not None:
@@ -134,8 +141,9 @@ def select_parts(
 
 
 def _rows_with_keys(table: pa.Table, store: Store, asked: Sequence[pa.Array]) -> pa.Table:
-    """Return the rows of ``table`` with one of the keys ``asked``, each once, in their order.
-    ``asked``: the key columns of ``store``, one row per key.
+    """Return the rows of ``table`` with one of the keys ``asked``, each once, in the order of
+    ``table``. Rows with a null in the key are left out. ``asked``: the key columns of ``store`` as
+    ``key_columns`` makes them, one row per key, in any order, perhaps with duplicates.
     """
     names = [field.name for field in store.own_key]
     if len(names) == 1:  # a join imports much
@@ -148,8 +156,9 @@ def _rows_with_keys(table: pa.Table, store: Store, asked: Sequence[pa.Array]) ->
 
 
 def _parts_of_bucket(stage_store: StageStore, label: int, runs: Runs) -> BucketRuns:
-    """Return ``runs``, the runs of a store that are read in the bucket ``label``, with all that is
-    read beside them there. The bucket must have state.
+    """Return the parts that are read of a store in the bucket ``label``. ``runs``: the store's own
+    runs that are read there. Added are the runs of the stores that are needed beside it, and the
+    time before which the bucket's rows are of no use. The bucket must have state.
     """
     manifest = stage_store.buckets[label]
     beside = {name: runs_of(manifest, name) for name in stage_store.store.companion_stores}

@@ -31,17 +31,18 @@ _FAMILY = "blobs"
 
 
 class LocalFiles:
-    """The files of a checkpoint on a local disk."""
+    """The files of a checkpoint on a local disk, read without Spark. Implements ``StateFiles``."""
 
     has_frames = False
     reads_pieces = True
 
     def __init__(self, folder: Path) -> None:
+        """Take ``folder``, the checkpoint's. Nothing is read yet."""
         self.checkpoint, self._folder = str(folder), folder
 
     def text(self, caller: str, name: str) -> str | None:
-        """Return the text of the file ``name``, a path within the folder; None if there is no such
-        file. ``caller`` is not used.
+        """Return the text of the file ``name``, a path within the folder, as UTF-8; None if there
+        is no such file. ``caller`` is not used.
         """
         data = self.read(name)
         return None if data is None else data.decode()
@@ -52,7 +53,7 @@ class LocalFiles:
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of the file ``name``, a path within the folder; None if there is no such
-        file.
+        file. ``name`` must not be that of a folder. Other errors of reading pass.
         """
         with suppress(FileNotFoundError, NotADirectoryError):
             return (self._folder / name).read_bytes()
@@ -71,8 +72,8 @@ class LocalFiles:
         return bound
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the first and the last micro-batch whose commit is
-        there. None if none is committed or no state is stored yet.
+        """Return the operators with state, and the ids of the first and the last micro-batch that
+        have a file in ``commits``. None if none is committed or no state is stored yet.
 
         ``caller`` is not used. Raises ``UnreadableFile`` for an operator in another format.
         """
@@ -86,12 +87,14 @@ class LocalFiles:
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all ``buckets`` (a number) after the micro-batch ``batch``: by
-        operator, then by bucket label. A bucket without a manifest is absent. ``caller`` is not
-        used.
+        """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
+        blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
+        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
+        no bucket. A bucket without a manifest is absent.
 
-        Raises ``UnreadableFile`` for files that are missing or in another format, ``StateError``
-        for a manifest of another version.
+        ``buckets``: the count of buckets. ``caller`` is not used. Raises ``UnreadableFile`` for
+        files that are missing or in another format, ``StateError`` for a manifest of another
+        version.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
         for operator in operators:
@@ -111,30 +114,32 @@ class LocalFiles:
         operator: StatefulOperator,
         batch: int,
         buckets: int,
-        names: Mapping[str, int],
+        labels_by_name: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, blob) for each of ``names``, as they are after the micro-batch ``batch``.
-        They come partition by partition.
+        """Yield (name, blob) for each name in ``labels_by_name``, as they are after the micro-batch
+        with the id ``batch``. They come partition by partition, in the order given within a
+        partition.
 
-        ``names``: the label of the bucket that has each segment, by the segment's name.
-        ``buckets``: the number of buckets. ``caller`` is not used. Raises ``UnreadableFile`` for a
-        missing segment and for another format.
+        ``labels_by_name``: by the segment's name, the label of its bucket, the int under which
+        Spark stores it. ``buckets``: the count of buckets. ``caller`` is not used. Raises
+        ``UnreadableFile`` for a missing segment and for another format.
         """
         by_partition: dict[int, list[str]] = {}
-        for name, label in names.items():
+        for name, label in labels_by_name.items():
             partition = bucket_number(label, buckets) % operator.partitions
             by_partition.setdefault(partition, []).append(name)
         for partition, there in by_partition.items():
             with self._open_partition(operator, partition, batch) as blobs:
                 for name in there:
-                    blob = blobs.get(names[name], name)
+                    blob = blobs.get(labels_by_name[name], name)
                     if blob is None:
                         raise UnreadableFile(f"no segment {name}")
                     yield name, blob
 
     def _stateful_operator(self, number: int, batch: int) -> StatefulOperator:
-        """Return operator ``number`` with the number of its partitions after the micro-batch
-        ``batch``. Raises ``UnreadableFile`` for another format or another kind of operator.
+        """Return the operator with the id ``number`` and the count of its partitions after the
+        micro-batch with the id ``batch``. Raises ``UnreadableFile`` if its metadata is missing or
+        has another format, and for another kind of operator.
         """
         folder = self._folder / f"state/{number}/_metadata/v2"
         versions = [version for version in _numbers_in_folder(folder) if version <= batch]
@@ -152,9 +157,11 @@ class LocalFiles:
     def _open_partition(
         self, operator: StatefulOperator, partition: int, batch: int
     ) -> Iterator[_Partition]:
-        """Open the state of a partition after a micro-batch, and close it after the block: the last
-        snapshot, then the changelogs up to ``batch``, inclusive. Raises ``UnreadableFile`` if a
-        file is missing or in another format.
+        """Return a context with the blobs of one partition after a micro-batch. They are those of
+        the last snapshot, then those of the changelogs up to ``batch``, inclusive.
+
+        ``partition``: its index. The snapshot is unpacked into a temporary folder, which is deleted
+        after the block. Raises ``UnreadableFile`` if a file is missing or in another format.
         """
         folder = self._folder / f"state/{operator.number}/{partition}"
         version = batch + 1
@@ -182,6 +189,10 @@ class _Partition:
     def __init__(
         self, snapshot: tuple[Any, int] | None, written: Mapping[tuple[int, str], bytes | None]
     ) -> None:
+        """Take the blobs of one partition. ``snapshot``: its RocksDB database and the id of the
+        state variable with the blobs; None if there is none. ``written``: the blobs written since
+        by (label, name), None for a deleted one.
+        """
         self._snapshot, self._written = snapshot, written
 
     def get(self, label: int, name: str) -> bytes | None:
@@ -202,8 +213,9 @@ class _Partition:
         return None if value is None else blob_of(memoryview(value))
 
     def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
-        """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest. The blobs
-        are the manifest and its pages. Raises ``UnreadableFile`` if a blob cannot be read, and
+        """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest, in that
+        order. The blobs are the manifest, which lists all that the bucket has stored, and the
+        further blobs in which it goes on. Raises ``UnreadableFile`` if a blob cannot be read, and
         ``StateError`` for a manifest of another version.
         """
         for label in labels:
@@ -217,6 +229,9 @@ class _RecordingBlobs(MemoryBlobs):
     """The blobs of a bucket that have been read, in memory."""
 
     def __init__(self, partition: _Partition, label: int) -> None:
+        """Begin without blobs. ``label``: that of the bucket in ``partition`` from which blobs are
+        read.
+        """
         super().__init__()
         self._partition, self._label = partition, label
 
@@ -243,11 +258,12 @@ def local_files(checkpoint: str) -> LocalFiles | None:
 
 
 def _open_snapshot(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
-    """Open the snapshot ``version`` in a partition's folder. Return the RocksDB database, read
-    only, which the caller closes, and the number of the state variable that has the blobs.
+    """Open the snapshot ``version`` in a partition's folder, the state after the micro-batch with
+    the id ``version - 1``. Return the RocksDB database, read only, which the caller closes, and the
+    id of the state variable that has the blobs.
 
-    ``copy``: an empty folder, into which the snapshot is unpacked. Raises ``UnreadableFile`` for a
-    snapshot that is missing or in another format.
+    ``copy``: an empty folder, into which the snapshot is unpacked and its files are linked. Raises
+    ``UnreadableFile`` for a snapshot that is missing or in another format.
     """
     from rocksdict import AccessType, Options, Rdict
 
@@ -274,8 +290,8 @@ def _open_snapshot(folder: Path, version: int, copy: Path) -> tuple[Any, int]:
 
 
 def _rocksdb_key(family: int, label: int, name: str) -> bytes:
-    """Return the bytes under which RocksDB has a blob of the bucket ``label``. ``family``: the
-    number of the state variable.
+    """Return the bytes under which RocksDB has the blob ``name`` of the bucket ``label``, the int
+    under which Spark stores it. ``family``: the id of the state variable.
     """
     row = _unsafe_row(struct.pack("<qi4x", 0, label))
     return (
@@ -293,8 +309,8 @@ def _unsafe_row(data: bytes) -> bytes:
 
 
 def _numbers_in_folder(folder: Path, suffix: str = "") -> list[int]:
-    """Return the numbers, ascending, that are the names of files or folders in ``folder``, followed
-    by ``suffix``. Other names are left out. A missing folder has none.
+    """Return as ints, ascending, the names in ``folder`` that are digits followed by ``suffix``.
+    Other names are left out. A missing folder has none.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         names = (p.name.removesuffix(suffix) for p in folder.iterdir() if p.name.endswith(suffix))

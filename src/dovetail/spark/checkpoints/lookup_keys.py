@@ -20,11 +20,13 @@ Keys: TypeAlias = Annotated[
 
 
 def key_columns(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array]:
-    """Return the columns of the store's ``own_key``, with a row for each of ``keys``, in order.
-    Equal values have equal bits (``canonical_key``).
+    """Return one array for each column of the store's ``own_key``, with a row for each of ``keys``,
+    in order and with duplicates. ``own_key`` has the key columns that users see, without internal
+    ones. Equal values have equal bits (``canonical_key``).
 
-    Raises ``PlanError`` for other columns, for a null, and for a value of another type. ``caller``:
-    the call in errors.
+    ``keys``: each a value, or a tuple or mapping of the key's columns. Without keys the arrays are
+    empty. Raises ``PlanError`` for other columns, for a null, and for a value of another type.
+    ``caller``: the user's call, to begin errors.
     """
     fields = store.own_key
     names = [field.name for field in fields]
@@ -36,18 +38,18 @@ def key_columns(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array
 
 
 def keys_of_text(caller: str, store: Store, texts: Sequence[str]) -> list[Any]:
-    """Return one key for each of ``texts``: the text is the value or, of a key of several columns,
-    a JSON list of the values. ``caller``: the call, for errors. Raises ``PlanError`` for a text
-    that is no key.
+    """Return one key for each of ``texts``, in order: the text is the value or, of a key of several
+    columns, a JSON list of the values, which become a tuple. ``caller``: the user's call, to begin
+    errors. Raises ``PlanError`` for a text that is no key.
     """
     return [_key_of_text(caller, store.own_key, text) for text in texts]
 
 
 def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
     """Return the key of ``store`` with one text for each of its columns, in their order: a value
-    or, of several columns, a tuple. ``caller``: the call, for errors.
+    or, of several columns, a tuple. ``caller``: the user's call, to begin errors.
 
-    Raises ``PlanError`` for another number of texts, and for a text that is no value of its column.
+    Raises ``PlanError`` for fewer or more texts, and for a text that is no value of its column.
     """
     try:
         return _parse_key(store.own_key, texts)
@@ -56,8 +58,8 @@ def key_of_column_texts(caller: str, store: Store, texts: Sequence[str]) -> Any:
 
 
 def key_texts_error(caller: str, names: Sequence[str], texts: Sequence[str]) -> PlanError:
-    """Return the error for ``texts``, one per column, that are no key of the columns ``names``.
-    ``caller``: the call that the error names.
+    """Return, without raising it, the error for ``texts`` that are no key of the columns ``names``.
+    There should be one text per column. ``caller``: the user's call, to begin the error.
     """
     shown = ", ".join(texts) or "nothing"
     remedy = "Give a value for each of its columns" if len(names) > 1 else "Give its value"
@@ -66,7 +68,8 @@ def key_texts_error(caller: str, names: Sequence[str], texts: Sequence[str]) -> 
 
 def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
     """Return a key from a text: the value of a single column or, of several ``fields``, a tuple
-    from a JSON list. ``caller``: the call, for errors. Raises ``PlanError`` if the text is no key.
+    from a JSON list. ``caller``: the user's call, to begin errors. Raises ``PlanError`` if the text
+    is no key.
     """
     try:
         return _parse_key(fields, _json_texts(text) if len(fields) > 1 else [text])
@@ -79,9 +82,9 @@ def _key_of_text(caller: str, fields: Sequence[pa.Field], text: str) -> Any:
 
 
 def _parse_key(fields: Sequence[pa.Field], texts: Sequence[str]) -> Any:
-    """Return the key whose values in the columns ``fields`` the texts mean, as a tuple if there are
-    several. Raises ``ValueError`` for another number of texts, and Arrow's errors for a text that
-    is no value of its column.
+    """Return the key whose values in the columns ``fields`` are written in ``texts``, one per
+    column. It is a tuple if there are several columns. Raises ``ValueError`` for fewer or more
+    texts, and Arrow's errors for a text that is no value of its column.
     """
     key = [
         pa.array([text], pa.string()).cast(field.type)[0].as_py()
@@ -107,18 +110,19 @@ def _json_texts(text: str) -> list[str]:
 
 
 def _key_error(caller: str, names: Sequence[str], text: str, remedy: str) -> PlanError:
-    """Return the error for a text that is no key of the columns ``names``. ``caller``: the call
-    that the error names. ``remedy``: its last sentence.
+    """Return, without raising it, the error for a text that is no key of the columns ``names``.
+    ``caller``: the user's call, to begin the error. ``remedy``: its last sentence.
     """
     return PlanError(caller, f"{text} is no key, which is {', '.join(names)}", remedy)
 
 
 def _key_values(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
-    """Return the values of a key in the order of its columns ``names``.
+    """Return the values of a key in the order of its columns ``names``, as a tuple. Their types are
+    not checked.
 
     ``key``: a mapping that has just these names. Else a tuple or list for several columns, or the
-    value of a single column. ``caller``: the call, for errors. Raises ``PlanError`` for a key of
-    other columns.
+    value of a single column. ``caller``: the user's call, to begin errors. Raises ``PlanError`` for
+    a key of other columns.
     """
     if isinstance(key, Mapping):
         row = tuple(key.get(name) for name in names) if {*key} == {*names} else ()
@@ -135,7 +139,7 @@ def _key_values(caller: str, names: Sequence[str], key: Any) -> Sequence[Any]:
 
 def _key_column(caller: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     """Return a key column of the type of ``field`` with ``values``, in order; empty without values.
-    ``caller``: the call, for errors.
+    ``caller``: the user's call, to begin errors.
 
     Raises ``PlanError`` for a null and for a value of another type. A float is no value of an
     integer column, not even a whole one.

@@ -69,7 +69,8 @@ def explain_row(
         If nothing in the topology has the name ``result``, or several results have it. Also
         if ``result`` is missing with a list of several, or if Spark cannot read the checkpoint.
     PlanError
-        If a value of the key has another type, or if the key has other columns.
+        If a value of the key has another type, or if the key has other columns. Also for a null,
+        unless keys of the result may have nulls.
     StateError
         If the state is in the format of another version.
 
@@ -128,14 +129,16 @@ def explain_stored_row(
     """Return the explanation of the row with a key, in the state after the last committed
     micro-batch, for ``explain_row``.
 
-    ``caller``: the call, for errors. ``nodes``: the results of the query; ``result``: the name of
-    the one that is meant, None for the only one. ``members``: the most rows of a group that are
-    named. ``as_text``: True if the key is a mapping of texts. ``spark``: the session that computes
-    expressions, and reads files that are not local.
+    ``nodes``: one result of the query, or all. ``result``: the name of the one that is meant, or of
+    a join, aggregate or view within them; None for the only one. ``members``: the most rows of a
+    group that are named. ``as_text``: True if ``key`` is a mapping of texts. ``spark``: the session
+    that computes expressions, and reads files that are not local. ``caller``: the user's call, to
+    begin errors.
 
-    Raises ``PlanError`` for a key of other columns or types. Raises ``CheckpointError`` and
-    ``ConfigurationError`` as ``with_latest_state`` and ``find_result`` do, and for an unknown
-    ``result``.
+    Raises ``PlanError`` for a key of other columns or types, and for a null in the key of a result
+    that allows none. Raises ``CheckpointError`` if the folder is no checkpoint, or of another
+    topology. Raises ``ConfigurationError`` for a ``result`` that is unknown, ambiguous, or missing
+    with several results, and if Spark cannot read the checkpoint.
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
@@ -153,9 +156,10 @@ def _find_node(
     stored: CheckpointStores, nodes: Sequence[Node], result: str | None
 ) -> tuple[Node, Node]:
     """Return the node that is called ``result``, and the query's result within which it is
-    computed. ``result``: None for the only result of ``nodes``, twice.
+    computed. If ``result`` is None, both are the only one of ``nodes``.
 
-    Raises ``ConfigurationError`` for an unknown name. Further errors are those of ``find_result``.
+    Raises ``ConfigurationError`` for a name that is unknown, ambiguous, or missing with several
+    results. Raises ``CheckpointError`` if ``nodes`` are not results of the checkpoint's query.
     """
     meant = find_result(stored, nodes, result)
     if meant is None:
@@ -167,20 +171,24 @@ def _find_node(
 
 
 class CheckpointState:
-    """The stores of a checkpoint after a micro-batch, as a walk reads them."""
+    """The stores of a checkpoint after a micro-batch, as ``provenance.walk.Walk`` reads them."""
 
     def __init__(self, lookups: Lookups, stored: CheckpointStores) -> None:
+        """Take the stores ``stored`` of the same checkpoint as ``lookups``, which read and cache
+        rows.
+        """
         self._lookups, self._stored = lookups, stored
 
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
     ) -> pa.Table:
-        """Return the rows of the stage's store named ``store`` whose columns equal ``match``; none
-        before anything is stored. ``at_us``: the time in microseconds whose version of a key is
-        returned, None for the last.
+        """Return the rows of the stage's store named ``store`` whose columns equal ``match``,
+        values by column name. Before anything is stored, return an empty table of the columns.
+        ``at_us``: the time in microseconds whose version of a key is returned, None for the last.
 
-        Rows are looked up if ``match`` is their key. Else they are sought in the whole store, with
-        all its versions and without regard to ``at_us``.
+        Rows are looked up if ``match`` has just the key's columns, in order and without nulls. Else
+        they are sought in the whole store, with all its versions and deletes and without regard to
+        ``at_us``. Null then equals null, and an empty ``match`` gives all rows.
 
         The columns are those of ``store_contents.schema_of``, with times as ``in_microseconds``
         gives them.
@@ -212,8 +220,9 @@ class CheckpointState:
         return hashed or index_of(self._stored, stage_store) is not None
 
     def stream_times_us(self, stage: Stage) -> Sequence[int | None]:
-        """Return the latest stream time of each input of a stage over all buckets, in microseconds,
-        in the order of the stage's sources. None stands for an input without rows so far.
+        """Return the latest stream time (largest timestamp read) of each input over all buckets, in
+        microseconds, in the order of the stage's sources. None stands for an input without rows so
+        far. Before the stage has stored anything, all are None.
         """
         topology = stage.fragment.topology
         manifests = (

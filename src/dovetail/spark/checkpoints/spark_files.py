@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dovetail.errors import ConfigurationError
 from dovetail.platform.files import Folder, files_of
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.checkpoints.state_files import CommittedBatches, ManifestBlobs, StatefulOperator
 from dovetail.state import manifest as manifests
@@ -26,22 +26,23 @@ _QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
 
 
 class SparkFiles:
-    """The files of a checkpoint as Spark reads them."""
+    """The files of a checkpoint as Spark reads them. Implements ``StateFiles``."""
 
     has_frames = True
     reads_pieces = False
 
     def __init__(self, session: SparkSession, checkpoint: str) -> None:
+        """Take the folder ``checkpoint``. Nothing is read yet."""
         self.session, self.checkpoint = session, checkpoint.rstrip("/")
         self._folder: Folder | None = None
 
     def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file. ``caller``: the call, for errors. Raises ``ConfigurationError`` if Spark cannot
-        read it.
+        such file. ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if
+        Spark cannot read it.
         """
         path = f"{self.checkpoint}/{name}"
-        with refused(caller, f"Spark cannot read {path}", "Mend what it names"):
+        with convert_spark_errors(caller, f"Spark cannot read {path}", "Mend what it names"):
             return files_of(self.session).text(path)
 
     def has(self, name: str) -> bool:
@@ -50,27 +51,33 @@ class SparkFiles:
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no
-        such file.
+        such file. ``name`` must not be that of a folder. Other errors of reading pass. Runs a job
+        on Spark Connect.
         """
         return self._files.read(name)
 
     def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved, after
-        Spark's metadata was corrected, too. ``caller``: the call, for errors. Raises
-        ``CheckpointError`` for a moved one on Spark Connect.
+        """Return ``bound``, the content of ``dovetail.json``. If the checkpoint was moved, write
+        its present path to that file and to Spark's metadata first, and return a corrected copy.
+
+        ``caller``: the user's call, to begin errors. Raises ``CheckpointError`` for a moved
+        checkpoint on Spark Connect.
         """
         return CheckpointFile(self.session, self.checkpoint).with_present_path(bound, caller)
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the first and the last micro-batch whose state all
-        of them still have. None if none is committed or no state is stored yet.
+        """Return the operators with state, and the ids of the first and the last micro-batch whose
+        state all of them still have. None if none is committed or no state is stored yet. Runs a
+        Spark job.
 
-        ``caller``: the call, for errors. Raises ``ConfigurationError`` if Spark cannot read the
-        checkpoint.
+        ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if Spark cannot
+        read the checkpoint, and for a path that it cannot read (``refuse_unreadable``).
         """
         refuse_unreadable(caller, self.checkpoint)
         self.session.streams.active  # noqa: B018 -- starts what Spark's reader of state asks
-        with refused(caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"):
+        with convert_spark_errors(
+            caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"
+        ):
             rows = self.session.read.format("state-metadata").load(self.checkpoint).collect()
         operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
         first = max((row["minBatchId"] for row in rows), default=-1)
@@ -81,12 +88,15 @@ class SparkFiles:
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
-        bucket label. A bucket without a manifest is absent. One Spark job reads those of all
+        """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
+        blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
+        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
+        no bucket. A bucket without a manifest is absent. One Spark job reads those of all
         operators; no operators need none.
 
-        ``caller``: the call, for errors; ``buckets`` is not used. Raises ``ConfigurationError`` if
-        Spark cannot read the checkpoint, or Spark's own error if files are deleted meanwhile.
+        ``caller``: the user's call, to begin errors; ``buckets`` is not used. Raises
+        ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if files
+        are deleted meanwhile.
         """
         listed = list(operators)
         frames = [
@@ -104,27 +114,32 @@ class SparkFiles:
         operator: StatefulOperator,
         batch: int,
         buckets: int,
-        names: Mapping[str, int],
+        labels_by_name: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield each blob of an operator whose name is among ``names``, after the micro-batch
-        ``batch``: (name, bytes), in no order. Names without a blob are left out. The labels in
-        ``names``, and ``buckets``, are not used. Errors are those of ``manifests``.
+        """Yield (name, bytes) of each blob of an operator whose name is in ``labels_by_name``, in
+        no order. They are those after the micro-batch with the id ``batch``. Names without a blob
+        are left out. A Spark job reads them.
+
+        The labels, and ``buckets``, are not used. ``caller``: the user's call, to begin errors.
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if
+        files are deleted meanwhile.
         """
-        frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(names)))
+        frame = self.frame(caller, operator, batch).where(F.col("name").isin(list(labels_by_name)))
         for row in frame.toLocalIterator():
             yield row["name"], bytes(row["blob"])
 
     def frame(self, caller: str, operator: StatefulOperator, batch: int | None) -> DataFrame:
-        """Return the blobs of an operator's buckets after the micro-batch ``batch``, which must not
-        be None. The columns are ``bucket`` (the label), ``name`` and ``blob``.
+        """Return the blobs of an operator's buckets after the micro-batch with the id ``batch``,
+        which must not be None. The columns are ``bucket`` (the label under which Spark stores the
+        bucket), ``name`` and ``blob`` (bytes).
 
-        ``caller``: the call, for errors. Nothing is read before the frame is used. Raises
-        ``ConfigurationError`` if Spark cannot read the checkpoint.
+        ``caller``: the user's call, to begin errors. No blob is read before the frame is used.
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         reader = self.session.read.format("statestore").option("operatorId", operator.number)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))
         problem = f"Spark cannot read {self.checkpoint}"
-        with refused(caller, problem, "Mend what it names"):
+        with convert_spark_errors(caller, problem, "Mend what it names"):
             return reader.load(self.checkpoint).select(
                 F.col("key.bucket").alias("bucket"),
                 F.col("user_map_key.name").alias("name"),

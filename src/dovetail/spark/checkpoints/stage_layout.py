@@ -59,7 +59,9 @@ _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 @dataclass(frozen=True)
 class StageLayout:
-    """A stage, with the number that ``explain`` shows."""
+    """A stage of a checkpoint's query: its index as ``explain`` shows it, its stores and its
+    inputs.
+    """
 
     number: int
     """Counted from 1."""
@@ -68,7 +70,7 @@ class StageLayout:
     topology: str
     """The fingerprint to which its state is bound."""
     stores: Mapping[str, Store]
-    """Its stores by their names, with those that cannot be read back."""
+    """Its stores by their names. Those whose rows cannot be read back are among them."""
     inputs: Mapping[str, Mapping[str, Any]]
     """The inputs whose rows its stores have, by their names there
     (``fingerprint.describe_input``)."""
@@ -77,10 +79,11 @@ class StageLayout:
 def stages_as_json(
     stages: Iterable[Stage], describe: Callable[[Entry], Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return stages as JSON data, one element each in the order given. A stage has its title, its
-    fingerprint, and its stores and inputs by name.
+    """Return stages as JSON data, a dict for each in the order given. Its keys are ``title``,
+    ``topology`` (the stage's fingerprint), and ``stores`` and ``inputs``, both by name.
 
-    ``describe``: the function that describes an input (``fingerprint.describe_input``).
+    ``describe``: the function that describes an input as JSON data
+    (``fingerprint.describe_input``).
     """
     return [
         {
@@ -97,7 +100,7 @@ def stages_as_json(
 
 def stages_of_json(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayout]:
     """Yield the layout of each stage from the JSON data that ``stages_as_json`` returned, in order.
-    Numbers begin at 1. Stages without recorded inputs have none.
+    Their ``number`` begins at 1. Stages without recorded inputs have none.
     """
     for stage_number, stage in enumerate(described, start=1):
         stores = {name: _store_of_json(store) for name, store in stage["stores"].items()}
@@ -106,11 +109,13 @@ def stages_of_json(described: Sequence[Mapping[str, Any]]) -> Iterator[StageLayo
 
 
 def _store_as_json(store: Store) -> dict[str, Any]:
-    """Return a store as JSON data. Its aggregates are left out if its rows cannot be read back."""
+    """Return a store's attributes by name as JSON data. ``results``, its aggregates, is empty if
+    its rows cannot be read back (``store.kind`` is None).
+    """
     readable = store.kind is not None
     attributes = {field.name: getattr(store, field.name) for field in fields(store)}
     results = [
-        {"kernel": _kernel_as_json(result.kernel), "lists": result.lists}
+        {"kernel": _aggregate_as_json(result.kernel), "lists": result.lists}
         for result in store.results
         if readable
     ]
@@ -123,16 +128,17 @@ def _store_of_json(store: Mapping[str, Any]) -> Store:
     """
     lists = {name: tuple(store.get(name, ())) for name in ("key", "clocks", "columns")}
     results = (
-        AccumulatedColumn(_kernel_of_json(result["kernel"]), tuple(result["lists"]))
+        AccumulatedColumn(_aggregate_of_json(result["kernel"]), tuple(result["lists"]))
         for result in store["results"]
     )
     columns = _columns_of_json(store["fields"])
     return Store(**{**store, **lists, "fields": columns, "results": tuple(results)})
 
 
-def _kernel_as_json(kernel: Aggregate) -> dict[str, Any]:
+def _aggregate_as_json(kernel: Aggregate) -> dict[str, Any]:
     """Return an aggregate as JSON data: the ``name`` of its class and the ``parameters`` of its
-    constructor. Arrow types are Spark types as JSON data.
+    constructor. Arrow types are Spark types as JSON data. The class is not checked here: only those
+    among ``_KERNELS`` can be read back.
     """
     untyped: Any = kernel
     parameters = {field.name: getattr(kernel, field.name) for field in fields(untyped)}
@@ -144,9 +150,9 @@ def _kernel_as_json(kernel: Aggregate) -> dict[str, Any]:
     return {"name": type(kernel).__name__, "parameters": parameters | types}
 
 
-def _kernel_of_json(kernel: Mapping[str, Any]) -> Aggregate:
-    """Return the aggregate from the JSON data that ``_kernel_as_json`` made of it. Its class must
-    be among ``_KERNELS``.
+def _aggregate_of_json(kernel: Mapping[str, Any]) -> Aggregate:
+    """Return the aggregate from the JSON data that ``_aggregate_as_json`` made of it. Raises
+    ``KeyError`` if the name of its class is not among ``_KERNELS``.
     """
     parameters = {
         name: _columns_of_json(value)[0].type if isinstance(value, dict) else value
@@ -157,7 +163,9 @@ def _kernel_of_json(kernel: Mapping[str, Any]) -> Aggregate:
 
 
 def _columns_as_json(columns: Sequence[pa.Field]) -> dict[str, Any]:
-    """Return columns as the JSON data of a Spark schema."""
+    """Return columns as the JSON data of a Spark schema: ``type`` and the list ``fields``. This
+    imports pyspark, which takes long.
+    """
     from dovetail.plan.types.arrow import spark_schema
 
     return spark_schema(pa.schema(columns)).jsonValue()
@@ -170,7 +178,7 @@ def _columns_of_json(columns: Mapping[str, Any]) -> tuple[pa.Field, ...]:
 
 def _arrow_type(type_: str | Mapping[str, Any]) -> pa.DataType:
     """Return the Arrow type of a Spark type's JSON data: a name, or a mapping for an array, a map
-    or a struct.
+    or a struct. Nested values may be null. An unknown name raises pyspark's error.
     """
     if isinstance(type_, str):
         decimal = _DECIMAL.fullmatch(type_)
@@ -186,8 +194,8 @@ def _arrow_type(type_: str | Mapping[str, Any]) -> pa.DataType:
 
 
 def _rare_arrow_type(type_: str) -> pa.DataType:
-    """Return the Arrow type of a rare Spark type, such as an interval, by its name in JSON. Import
-    pyspark for that, which takes long.
+    """Return the Arrow type of a Spark type that is not in ``_TYPES``, such as an interval, by its
+    name in JSON. This imports pyspark, which takes long.
     """
     from pyspark.sql.types import StructType
 

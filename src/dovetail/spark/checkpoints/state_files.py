@@ -13,15 +13,17 @@ from dovetail.state.blobs import MemoryBlobs
 
 
 class StatefulOperator(NamedTuple):
-    """One of Spark's operators with state: its number, and the number of its partitions."""
+    """One of Spark's operators with state: its id, which names the folder ``state/<number>``, and
+    the count of its partitions.
+    """
 
     number: int
     partitions: int
 
 
 class CommittedBatches(NamedTuple):
-    """The operators with state, and the first and the last micro-batch (both inclusive) that can be
-    read.
+    """The operators with state, and the ids of the first and the last micro-batch (both inclusive)
+    whose state can be read.
     """
 
     operators: list[StatefulOperator]
@@ -30,7 +32,9 @@ class CommittedBatches(NamedTuple):
 
 
 ManifestBlobs = Mapping[int, MemoryBlobs]
-"""The manifest and its pages of each bucket, by label."""
+"""The manifest (the list of a bucket's stored segments) and its pages of each bucket, as blobs by
+name. The keys are bucket labels, under which Spark shuffles buckets.
+"""
 
 
 class StateFiles(Protocol):
@@ -42,11 +46,12 @@ class StateFiles(Protocol):
     """
 
     checkpoint: str
+    """The folder of the checkpoint."""
 
     def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file. ``caller``: the call in errors. Raises ``ConfigurationError`` if Spark cannot
-        read it.
+        such file. ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if
+        Spark cannot read it.
         """
 
     def has(self, name: str) -> bool:
@@ -54,33 +59,43 @@ class StateFiles(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no
-        such file.
+        such file. ``name`` must not be that of a folder. Other errors of reading pass.
         """
 
     def with_present_path(self, bound: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Return ``bound``, the checkpoint's own file, corrected if the checkpoint was moved and a
-        reader needs that. ``caller``: the call in errors. Raises ``CheckpointError`` for a moved
-        one on Spark Connect.
+        """Return ``bound``, the content of ``dovetail.json``. If the checkpoint was moved and the
+        reader needs its path, write the present path to the files first, and return a corrected
+        copy.
+
+        ``caller``: the user's call, to begin errors. Raises ``CheckpointError`` for a moved
+        checkpoint on Spark Connect.
         """
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the first and the last micro-batch whose state can
-        be read. None if none is committed or no state is stored yet. ``caller``: the call in
-        errors.
+        """Return Spark's operators with state (``operators``), each an id and its count of
+        partitions. Also return the ids of the first and the last micro-batch whose state can be
+        read (``first``, ``last``, both inclusive). None if none is committed or no state is stored
+        yet.
 
-        Raises ``ConfigurationError`` if Spark cannot read the checkpoint, and ``UnreadableFile``
-        for local files in another format.
+        ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if Spark cannot
+        read the checkpoint, and ``UnreadableFile`` for local files in another format.
         """
 
     def manifests(
         self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
     ) -> dict[StatefulOperator, ManifestBlobs]:
-        """Return the manifests of all buckets after the micro-batch ``batch``: by operator, then by
-        bucket label. A bucket without a manifest is absent.
+        """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
+        blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
+        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
+        no bucket. A bucket without a manifest is absent.
 
-        ``batch`` must be one that ``committed_batches`` spans. ``caller``: the call in errors.
-        ``buckets``: the number of buckets. Errors are those of the class, on a local disk
-        ``StateError`` for a manifest of another version, too.
+        ``batch``: an id within ``committed_batches``. ``caller``: the user's call, to begin errors.
+        ``buckets``: the count of buckets.
+
+        On a local disk, raises ``UnreadableFile`` for a missing file or one in another format, and
+        ``StateError`` for a manifest of another version. Spark's reader raises
+        ``ConfigurationError`` if it cannot read the checkpoint, or Spark's own error if files were
+        deleted.
         """
 
     def segments(
@@ -89,14 +104,16 @@ class StateFiles(Protocol):
         operator: StatefulOperator,
         batch: int,
         buckets: int,
-        names: Mapping[str, int],
+        labels_by_name: Mapping[str, int],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, blob) for each of ``names``, in any order, as they are after the micro-batch
-        ``batch``. ``names``: the label of the bucket that has each blob. ``buckets``: the number of
-        buckets. ``caller``: the call in errors.
+        """Yield (name, blob) for each name in ``labels_by_name``, in any order, as they are after
+        the micro-batch with the id ``batch``. ``labels_by_name``: by the name of a blob, the label
+        of its bucket. ``buckets``: the count of buckets. ``caller``: the user's call, to begin
+        errors.
 
-        A missing blob raises ``UnreadableFile`` on a local disk; Spark's reader leaves it out.
-        Other errors are those of the class, raised as blobs are read.
+        Errors are raised as blobs are read, not by the call. On a local disk a missing blob, or a
+        file in another format, raises ``UnreadableFile``. Spark's reader leaves out a missing blob,
+        and raises ``ConfigurationError`` or Spark's own error if it cannot read.
         """
 
     has_frames: bool

@@ -140,17 +140,19 @@ def with_latest_state(
     read: Callable[[Lookups, CheckpointStores], T],
     spark: SparkSession | None = None,
 ) -> T:
-    """Return what ``read`` returns for a checkpoint's lookups and its stores after the last
-    committed micro-batch.
+    """Return the result of ``read(lookups, stores)`` for the checkpoint in the folder
+    ``checkpoint``. The stores are those after the last committed micro-batch, and the lookups have
+    the rows that this process has read so far.
 
-    ``caller``: the function that errors name. A checkpoint on a local disk is read without Spark,
-    if that is possible. Otherwise the session ``spark`` reads it, by default the active one.
+    A checkpoint on a local disk is read without Spark, if that is possible. Otherwise the session
+    ``spark`` reads it, by default the active one. ``caller``: the user's function, to begin errors.
 
     ``read`` may be called again, with files that Spark reads or with newer stores, so it must have
-    no effects. It must not call this function.
+    no effects. It must not call this function, which holds a lock.
 
     Raises ``CheckpointError`` if the folder is no checkpoint, ``ConfigurationError`` if Spark
-    cannot read it, and ``StateError`` for state of another version.
+    cannot read it, and ``StateError`` for state of another version. Errors of ``read`` pass
+    through.
     """
     here = local_files(checkpoint)
     if here is not None:
@@ -168,10 +170,11 @@ _LOOKUPS: dict[tuple[str, str], Lookups] = {}
 
 
 def _cached_lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
-    """Return the lookups of a checkpoint that are known under ``cache_key``, else new ones of
-    ``files()``. At most ``_OPEN_MAX`` stay known; those used longest ago are forgotten.
+    """Return the lookups that are cached under ``cache_key``, else new ones of ``files()``. At most
+    ``_OPEN_MAX`` stay cached in the process; those used longest ago are forgotten.
 
-    ``cache_key``: the Spark application, empty for files read without Spark; then the folder.
+    ``cache_key``: the id of the Spark application, empty for files read without Spark; then the
+    folder.
     """
     with _LOCK:
         lookups = _LOOKUPS.pop(cache_key, None) or Lookups(files())
@@ -186,11 +189,14 @@ class Lookups:
 
     Threads share it by ``with_latest_state`` alone: the other methods are for what that calls.
 
-    ``_followed``: the stores whose new segments are kept, by stage number and name. ``_held``: the
-    segments that are in this process, by id.
+    ``_followed``: the stores whose new segments are cached, as (index of the stage from 1, name).
+    ``_held``: the segments that are cached in this process, by id.
     """
 
     def __init__(self, files: StateFiles) -> None:
+        """Take the files of the checkpoint and make a temporary directory for cached segments.
+        Nothing is read yet.
+        """
         self._files, self._lock = files, Lock()
         self._stored: CheckpointStores | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="dovetail-lookup-")
@@ -199,14 +205,14 @@ class Lookups:
         self._held: dict[str, Segment] = {}
 
     def with_latest_state(self, caller: str, read: Callable[[Lookups, CheckpointStores], T]) -> T:
-        """Return what ``read`` returns for these lookups and the stores after the last committed
+        """Return the result of ``read(self, stores)``, with the stores after the last committed
         micro-batch.
 
         If Spark has meanwhile deleted the files of that micro-batch, read those of the last one
-        anew, and call ``read`` a second time. ``caller``: the function that errors name. Calls of
-        other threads wait.
+        anew, and call ``read`` a second time. ``caller``: the user's function, to begin errors.
+        Calls of other threads wait.
 
-        Raises ``CheckpointError`` if the folder is no checkpoint, and what the files raise if they
+        Raises ``CheckpointError`` if the folder is no checkpoint, and the files' errors if they
         cannot be read (``StateFiles.committed_batches``). Errors of ``read`` pass through.
         """
         with self._lock:
@@ -223,17 +229,18 @@ class Lookups:
     def rows(
         self, stored: CheckpointStores, table: str, keys: Sequence[object], as_of: datetime | None
     ) -> pa.Table:
-        """Return the rows of ``table`` with these keys, those of a versioned table without
-        ``_change``. Keys without a row give none; a key that is named twice counts once. Rows are
-        in no order.
+        """Return the rows of ``table`` with these keys as a table of key, values and
+        ``_timestamp``. Keys without a row give none; a key that is named twice counts once. Rows
+        are in no order. Segments are fetched and cached.
 
+        ``table``: the name of an input or a store. ``keys``: each a value, a tuple or a mapping.
         ``as_of``: the time, with its zone, whose versions are returned; None for the last ones.
         Raises ``PlanError`` for a value that is no key. Raises ``ConfigurationError`` for:
 
         - a table that the checkpoint does not hold, or whose rows do not lie by their key;
         - a time before the history, or a table without one.
         """
-        stage_store = stored.named(table)
+        stage_store = stored.store_of(table)
         if as_of is not None:
             refuse_other_times(_CALLER, table, stage_store, as_of)
         time_us = END_OF_TIME if as_of is None else microseconds_since_1970(as_of)
@@ -249,15 +256,15 @@ class Lookups:
         time_us: int = END_OF_TIME,
     ) -> pa.Table:
         """Return the rows of a store with the distinct keys in ``columns``. Keys without a row give
-        none. Rows are in no particular order.
+        none, nor do keys whose version is a delete. Rows are in no particular order.
 
-        ``columns``: those of ``Store.own_key``, as ``key_columns`` makes them, without nulls.
-        ``time_us``: the time in microseconds whose versions are returned, by default the last; it
-        counts only if the store keeps versions. The result has the columns of
+        ``columns``: one array for each column of ``Store.own_key``, as ``key_columns`` makes them,
+        without nulls. ``time_us``: the time in microseconds whose versions are returned, by default
+        the last; it is ignored unless the store keeps versions. The result has the columns of
         ``store_contents.schema_of``.
 
-        If the rows are stored by another key, that key is taken from the store that has it. Raises
-        ``ConfigurationError`` if no store has it, and for records that wait.
+        If the rows are stored by another key, that key is looked up in the store that has it
+        (``index_of``). Raises ``ConfigurationError`` if no store has it, and for records that wait.
         """
         store = stage_store.store
         if store.hashed and store.kind != "queue":
@@ -289,11 +296,12 @@ class Lookups:
         self, stored: CheckpointStores, stage_store: StageStore, asked: AskedKeys, route: Ints
     ) -> pa.Table:
         """Return the rows of a store for the keys in ``asked``: at most one per key or, of a
-        stream, all records of a key. Keys without a row give none. Rows are sought in the buckets
-        to which the hashes ``route`` lead.
+        stream, all records of a key. Keys without a row give none. The columns are those of
+        ``store_contents.schema_of``.
 
-        ``stage_store``: no queue. ``route``: int64, one per key of ``asked``. Segments that are not
-        at hand are fetched.
+        ``stage_store``: no queue. ``asked``: the n stored keys, their hashes (int64[n]), and the
+        time whose versions are returned. ``route``: int64[n], the hash that chooses the bucket of
+        each key; rows are sought in that bucket alone. Segments that are not cached are fetched.
         """
         self._followed.add((stage_store.stage.number, stage_store.name))
         tables = [store_contents.schema_of(stage_store.store).empty_table()]
@@ -325,7 +333,7 @@ class Lookups:
         return pa.concat_tables(tables)
 
     def all_rows(self, stored: CheckpointStores, stage_store: StageStore) -> Iterator[pa.Table]:
-        """Yield all rows of a store as tables, an empty table first. Segments that are not at hand
+        """Yield all rows of a store as tables, an empty table first. Segments that are not cached
         are fetched. Columns are those of ``store_contents.schema_of``; versions come with deletes.
         """
         self._followed.add((stage_store.stage.number, stage_store.name))
@@ -348,8 +356,10 @@ class Lookups:
         label: int,
         segments: Sequence[Segment],
     ) -> None:
-        """Read those of ``segments`` that are not at hand into the cache, from the bucket with this
-        label. If all are there, no blob is read. Errors are those of ``StateFiles.segments``.
+        """Read those of ``segments`` that are not cached into the cache. All lie in the bucket with
+        this label, and may be of several stores. If all are cached, no blob is read. ``operator``:
+        Spark's operator that has the bucket. ``stored`` must have a micro-batch. Errors are those
+        of ``StateFiles.segments``.
         """
         assert stored.batch is not None
         missing = {s.id: s for s in segments if s.id not in self._held}
@@ -360,17 +370,17 @@ class Lookups:
             self._cache_segment(missing[name], blob)
 
     def _cache_segment(self, segment: Segment, blob: bytes) -> None:
-        """Decode the bytes ``blob`` of a segment and keep its columns in this process. Raises
-        ``StateError`` for another format.
+        """Decode the bytes ``blob`` of a segment, and cache its columns in this process's temporary
+        files. Raises ``StateError`` for another format.
         """
         self._cache.add(segment, decode(blob))
         self._held[segment.id] = segment
 
     def _latest_stores(self, caller: str) -> CheckpointStores:
-        """Return the stores after the last committed micro-batch. ``caller``: the function that
-        errors name.
+        """Return the stores after the last committed micro-batch, and cache them. ``caller``: the
+        user's function, to begin errors. Segments of older stores are dropped from the cache.
 
-        They follow from the stores at hand by changelog files, up to ``_STEPS_MAX`` micro-batches
+        They follow from the cached stores by changelog files, up to ``_STEPS_MAX`` micro-batches
         on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``.
         """
         stored, steps = self._stored, 0
@@ -391,8 +401,8 @@ class Lookups:
 
     def _next_stores(self, stored: CheckpointStores) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files, and cache the new
-        segments of the followed stores. Raises ``UnreadableFile`` if a file is missing or in
-        another format.
+        segments of the followed stores. ``stored``, the stores before, stays as it is. Raises
+        ``UnreadableFile`` if a file is missing or in another format.
         """
         batch = _next_batch(stored)
         written: dict[str, bytes] = {}
@@ -424,8 +434,9 @@ class Lookups:
         return after
 
     def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
-        """Return the segments, in all buckets, of the stores that a lookup has asked so far, and of
-        their companion stores.
+        """Return the segments, in all buckets of ``stored``, of each store that a lookup has asked
+        so far. Those of the stores that are needed to read it (``Store.companion_stores``) are
+        among them.
         """
         return [
             segment
@@ -437,8 +448,8 @@ class Lookups:
         ]
 
     def _drop_unused_segments(self, stored: CheckpointStores) -> None:
-        """Drop the segments at hand that are not, in ``stored``, those of a store that a lookup has
-        asked.
+        """Drop segments from the cache that no asked store has in ``stored``. A store is asked if a
+        lookup has read from it, or from a store that needs it to be read.
         """
         live = {segment.id for segment in self._followed_segments(stored)}
         for name in [name for name in self._held if name not in live]:
@@ -447,7 +458,8 @@ class Lookups:
 
 def index_of(stored: CheckpointStores, stage_store: StageStore) -> StageStore | None:
     """Return the store that maps a row's own key to the key under which ``stage_store`` has the
-    row. Of several it is that of the latest stage before; None if there is none.
+    row: the one named ``Store.through`` in an earlier stage. If several earlier stages have it,
+    return that of the latest. Return None if there is none, as for an empty ``through``.
     """
     before = [
         other
@@ -458,7 +470,9 @@ def index_of(stored: CheckpointStores, stage_store: StageStore) -> StageStore | 
 
 
 def _next_batch(stored: CheckpointStores) -> int:
-    """Return the number of the micro-batch after the last committed one, which must exist."""
+    """Return the id of the micro-batch after that of ``stored``, one more. ``stored.batch`` must
+    not be None, else ``AssertionError``.
+    """
     assert stored.batch is not None
     return stored.batch + 1
 

@@ -182,7 +182,7 @@ def read_state(
     >>> dt.checkpoints.read_state(spark, checkpoint, "orders", keys=[1], columns=columns).collect()
     [Row(id=1, amount=10)]
     """
-    stored = CheckpointStores.of("read_state", spark, fspath(checkpoint), batch)
+    stored = CheckpointStores.read_with_spark("read_state", spark, fspath(checkpoint), batch)
     names = [columns] if isinstance(columns, str) else columns
     if topology is not None:
         topologies = topology if isinstance(topology, Sequence) else [topology]
@@ -194,7 +194,7 @@ def read_state(
     if table is None:
         _refuse_arguments("a table", {"as_of": as_of, "keys": keys, "columns": columns})
         return spark.createDataFrame([tuple(row.values()) for row in list_stores(stored)], _LISTING)
-    stage_store = stored.named(table)
+    stage_store = stored.store_of(table)
     if as_of is not None:
         refuse_other_times("read_state", table, stage_store, as_of)
     frame = rows_of_store(stored, stage_store, keys=keys, columns=names)
@@ -204,7 +204,7 @@ def read_state(
 
 
 def _select_columns(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
-    """Return ``columns`` of a frame, in the order given; all of them for None. Raises
+    """Return ``columns`` of a frame, in the order given; the frame itself for None. Raises
     ``ConfigurationError`` for names that the frame does not have.
     """
     if columns is None:

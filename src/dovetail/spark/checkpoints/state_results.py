@@ -61,22 +61,22 @@ def find_result(
 
 
 def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
-    """Return the current rows of ``node`` after the micro-batch: key, values and ``_timestamp``,
-    one row per key, in no order. ``topology``: the query's result within which the node is
-    computed.
+    """Return the current rows of ``node`` after the stores' micro-batch, one row per key, in no
+    order. The frame has the key, the values and ``_timestamp``. ``topology``: the query's result
+    within which the node is computed.
 
     The rows are the result of a batch run over the stored rows of its stage's inputs. Those of an
     aggregate, and of a view that a stage stores, are read as they are stored.
 
     Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the rows
-    that it needs are not stored (yet).
+    that it needs are not stored (yet). Spark must read the checkpoint's files.
     """
     _refuse_uncomputable(stored, node)
     if isinstance(node, Aggregation):
         made_by = fingerprint(node)
         return rows_of_store(
             stored,
-            stored.named(
+            stored.store_of(
                 node.name, lambda stage_store: stage_store.stage.topology.startswith(made_by)
             ),
         )
@@ -90,8 +90,9 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
     replaced: dict[Node, Node] = {}
 
     def replace_inputs(part: Node) -> Node:
-        """Return ``part`` with its inputs replaced by their stored rows, within the stages that
-        compute it.
+        """Return ``part`` with all inputs below it replaced by static tables of their stored rows,
+        or a static table if it is an input itself. Nodes that the same stages compute are searched,
+        too. ``part`` is not changed; the result is kept in ``replaced``.
         """
         if part not in replaced:
             if isinstance(part, Derived) and part.node in within:
@@ -109,9 +110,12 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
 
 
 def _stored_input(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
-    """Return the input ``entry`` as a static table of its stored rows: of versions, each key's last
-    one. ``stages``: those that may store it. Raises ``ConfigurationError`` if none does, or none
-    has stored anything yet.
+    """Return the input ``entry`` (a source, or a view or result that a stage reads) as a static
+    table of its stored rows. The frame has the columns of the entry's row, then ``_timestamp``. Of
+    versions, it has each key's last one. ``stages``: those that may store it.
+
+    Raises ``ConfigurationError`` if none of them reads just this entry, but for example a view of
+    it, or if none has stored anything yet.
     """
     names = {
         port.source.name
@@ -127,7 +131,7 @@ def _stored_input(stored: CheckpointStores, stages: list[Stage], entry: Entry) -
             "Ask for the join that it is made of, by its name",
         )
     stage_stores = [
-        stored.named(name, lambda stage_store: stage_store.stage.topology in topologies)
+        stored.store_of(name, lambda stage_store: stage_store.stage.topology in topologies)
         for name in names
     ]
     # There are two stores if the table refers to itself.
@@ -149,8 +153,9 @@ def _refuse_uncomputable(stored: CheckpointStores, node: Node) -> None:
     """Raise ``ConfigurationError`` if the rows of ``node`` cannot be computed from stored rows
     alone.
 
-    Such a node is a stream or a correction of the past, or its stage has an eventual lookup or
-    windows. ``stored``: the stores, whose ``caller`` is the subject of the error.
+    Such a node is a stream, or a join by ``late="history"``, whose changes correct earlier ones. Or
+    its stage has windows, or a delta join, which asks an outside store. ``stored``: the stores,
+    whose ``caller`` begins the error.
     """
     parts = list(node.walk_stage())
     reasons: dict[str, Any] = {

@@ -34,11 +34,13 @@ def rows_of_store(
     keys: Sequence[Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the rows of a store as a frame. Its columns are those of ``store_contents.schema_of``.
+    """Return the rows of a store as a frame: the last row of each key, all versions with deletes,
+    the kept records, or the waiting records, by ``Store.kind``. Its columns are those of
+    ``store_contents.schema_of``, in the store's order. No segment is read before the frame is used.
 
     ``columns``: the columns that are read, besides those of the key and the time; None for all.
-    ``keys``: only the rows of these keys; None for all. Spark must read the files
-    (``CheckpointStores.has_frames``).
+    ``keys``: only the rows of these keys (values, tuples or mappings); None for all. Spark must
+    read the files (``CheckpointStores.has_frames``).
 
     Raises ``ConfigurationError`` for unknown columns, and if Spark cannot read the checkpoint.
     Raises ``PlanError`` for a value that is no key.
@@ -56,8 +58,9 @@ def rows_of_store(
 
 
 def _rows_with_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -> DataFrame:
-    """Return the rows of ``frame`` with one of the keys ``asked``, each row once. ``asked``: the
-    key columns, one row per key. Rows with a null in the key are left out.
+    """Return the rows of ``frame`` with one of the keys ``asked``, each row once, in no order.
+    ``asked``: the key columns of ``store``, one row per key, perhaps with duplicates. Rows with a
+    null in the key are left out.
     """
     names = [key_name(index) for index in range(len(asked))]
     keys = frame.sparkSession.createDataFrame(pa.table(list(asked), names=names))
@@ -71,13 +74,14 @@ def _rows_with_keys(frame: DataFrame, store: Store, asked: Sequence[pa.Array]) -
 def _segments_reader(
     store: Store, buckets: Mapping[int, BucketRuns], unread: Collection[str]
 ) -> BatchFunction:
-    """Return the ``mapInArrow`` function from the segments of buckets to the rows of ``store``.
-    ``buckets``: the parts of each bucket that are read, by label.
+    """Return the ``mapInArrow`` function from the segments of buckets to the rows of ``store``, in
+    the columns of ``store_contents.schema_of``. ``buckets``: the parts of each bucket that are
+    read, by label. ``unread``: the names of stored columns that the result does not have.
 
-    Its input has the columns ``bucket``, ``name`` and ``blob``; blobs of other names are skipped.
-    One task must get all segments of a bucket. Segments go to disk as they come, without the
-    columns ``unread``, and are merged from there. A segment of another version fails the task, with
-    ``StateError``.
+    Its input has the columns ``bucket`` (a label), ``name`` and ``blob``; blobs of other names are
+    skipped. The caller must see that one task gets all segments of a bucket. Segments go to disk as
+    they come, without the columns ``unread``, and are merged from there. A segment of another
+    version fails the task, with ``StateError``.
     """
 
     @freezing_imports
@@ -110,7 +114,8 @@ def last_versions(
     """Return each key's last version of a versioned table; with ``as_of``, the last version at or
     before that time. Keys whose version is a delete are left out.
 
-    ``frame``: all versions, with ``_change``, which the result lacks. ``stage_store``: their store.
+    ``frame``: all versions, with the store's key columns, ``_timestamp`` and ``_change``, which the
+    result lacks. ``stage_store``: their store.
     """
     window = Window.partitionBy(*map(quoted, stage_store.store.key)).orderBy(F.desc(TIMESTAMP))
     visible = frame if as_of is None else frame.where(F.col(TIMESTAMP) <= F.lit(as_of))

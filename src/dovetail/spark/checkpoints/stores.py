@@ -40,14 +40,18 @@ _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def runs_of(manifest: Manifest, store: str) -> Runs:
-    """Return the sorted runs of the store named ``store``, without incomplete merges; none if the
-    bucket of ``manifest`` has no such store.
+    """Return the sorted runs of the store named ``store`` in a bucket, the oldest first, without
+    incomplete merges. A sorted run is a list of segments, which are blobs of rows, in ascending and
+    disjoint ranges. ``manifest``: the list of all that the bucket has stored. The runs are empty if
+    the bucket has no such store.
     """
     return Runs(manifest.stores.get(store, Runs()).runs)
 
 
 class StageStore(NamedTuple):
-    """A store of a stage, and the manifests of the buckets that have it, by their labels."""
+    """A store of a stage: its layout and its Spark operator. ``buckets`` has the manifests of the
+    stage's buckets by label, also of those without rows in this store.
+    """
 
     stage: StageLayout
     name: str
@@ -56,8 +60,9 @@ class StageStore(NamedTuple):
     buckets: Mapping[int, Manifest]
 
     def runs(self, bucket: int) -> Runs:
-        """Return the sorted runs of the store in the bucket with the label ``bucket``, which must
-        have state.
+        """Return the sorted runs of the store in a bucket, the oldest first: lists of segments in
+        ascending and disjoint ranges. ``bucket``: its label, a key of ``buckets``, else
+        ``KeyError``.
         """
         return runs_of(self.buckets[bucket], self.name)
 
@@ -71,11 +76,11 @@ class CheckpointStores:
     files: StateFiles
     """The files of the checkpoint."""
     batch: int | None
-    """The micro-batch; None if none is committed."""
+    """The id of the micro-batch; None if none is committed."""
     topology: tuple[str, Mapping[str, Any]]
     """The fingerprint and the description of the plan to which the checkpoint is bound."""
     buckets: int
-    """The number of buckets."""
+    """The count of buckets of each stage."""
     stages: Mapping[str, StageLayout]
     """The stages by the fingerprint of their state."""
     reads: Sequence[tuple[Any, int | None, Sequence[int] | None]] = ()
@@ -85,15 +90,15 @@ class CheckpointStores:
     """The operators with state, each with the blobs of its buckets' manifests by label."""
 
     @classmethod
-    def of(
+    def read_with_spark(
         cls, caller: str, spark: SparkSession, checkpoint: str, batch: int | None
     ) -> CheckpointStores:
-        """Return the stores after a micro-batch, with their manifests read by Spark. Before any
-        state is stored, there are none.
+        """Return the stores after a micro-batch, with their manifests read by Spark jobs. Before
+        any state is stored, there are none.
 
-        ``caller``: the function that errors name. ``checkpoint``: its folder. ``batch``: the number
-        of the micro-batch, None for the last committed one. Raises ``CheckpointError`` for a folder
-        that is no checkpoint, and for a micro-batch that it does not have. Raises
+        ``caller``: the user's function, to begin errors. ``checkpoint``: its folder. ``batch``: the
+        id of the micro-batch, None for the last committed one. Raises ``CheckpointError`` for a
+        folder that is no checkpoint, and for a micro-batch that it does not have. Raises
         ``ConfigurationError`` if Spark cannot read the state.
         """
         from dovetail.spark.checkpoints.spark_files import SparkFiles
@@ -102,12 +107,13 @@ class CheckpointStores:
 
     @classmethod
     def read(cls, caller: str, files: StateFiles, batch: int | None) -> CheckpointStores:
-        """Return the stores after the micro-batch ``batch``, None for the last one, read from
-        ``files``.
+        """Return the stores after the micro-batch with the id ``batch``, None for the last one,
+        read from ``files``.
 
-        If nothing is stored yet, they have no operators. ``caller``: the call in errors. Raises
-        ``CheckpointError`` if the folder is no checkpoint, or does not have the micro-batch.
-        Further errors are those of ``StateFiles.committed_batches`` and ``StateFiles.manifests``.
+        If nothing is stored yet, they have no operators, whatever ``batch`` is. ``caller``: the
+        user's call, to begin errors. Raises ``CheckpointError`` if the folder is no checkpoint, or
+        does not have the micro-batch. Errors in reading are those of
+        ``StateFiles.committed_batches`` and ``StateFiles.manifests``.
         """
         bound = _read_binding(caller, files)
         operators, after = _operators_after(caller, files, batch)
@@ -122,8 +128,9 @@ class CheckpointStores:
     ) -> CheckpointStores:
         """Return the description of the stores after a micro-batch, without any state.
 
-        ``files``: the checkpoint's files; ``bound``: its binding. ``batch``: the number of the
-        micro-batch, None if none is committed.
+        ``files``: the checkpoint's files; ``bound``: the content of its ``dovetail.json``.
+        ``batch``: the id of the micro-batch, None if none is committed. ``caller``: the user's
+        call, to begin errors. Nothing is read.
         """
         return cls(
             caller=caller,
@@ -140,8 +147,10 @@ class CheckpointStores:
 
     @property
     def tables(self) -> Mapping[str, Store]:
-        """The stores whose rows can be read, each by the name of its table; empty if there are
-        none. Of several stores of a table it is the one that ``named`` returns.
+        """The stores whose rows can be read, by the name of the table or stream whose rows they
+        have; empty if there are none. If a table has several stores, it is the first by stage.
+        Stores of records that wait for a time (``kind`` is ``"queue"``) count only if there is no
+        other.
 
         They are known before anything is stored.
         """
@@ -177,8 +186,9 @@ class CheckpointStores:
 
     @cached_property
     def _buckets_by_stage(self) -> dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]:
-        """The operator of each stage, by its fingerprint, with the manifests of its buckets by
-        label. A bucket that has had no rows, and a stage without any, are absent.
+        """By the fingerprint of each stage: its operator, and the manifests of its buckets by
+        label. A bucket that has had no rows, and a stage without any, are absent. Raises
+        ``StateError`` for manifests of another version.
         """
         by_topology = dict[str, tuple[StatefulOperator, Mapping[int, Manifest]]]()
         for operator, blobs in self.operators.items():
@@ -203,21 +213,26 @@ class CheckpointStores:
         return sorted(stage_stores, key=lambda stage_store: stage_store.stage.number)
 
     def blobs_by_stage(self) -> dict[str, DataFrame]:
-        """Return the blobs of each stage's buckets, by its fingerprint, also of a stage without a
-        store. A stage without state is absent. Spark must read the files; see ``blobs``.
+        """Return the blobs of each stage's buckets as a frame of ``bucket`` (the label), ``name``
+        and ``blob`` (bytes), by the stage's fingerprint. A stage without any state is absent. A
+        stage that keeps only a manifest, and no rows in a store, is there.
+
+        Spark must read the files (``has_frames``). Raises ``ConfigurationError`` if it cannot.
         """
         return {
             topology: self.blobs(operator)
             for topology, (operator, _) in self._buckets_by_stage.items()
         }
 
-    def named(self, table: str, among: Callable[[StageStore], bool] = lambda _: True) -> StageStore:
+    def store_of(
+        self, table: str, among: Callable[[StageStore], bool] = lambda _: True
+    ) -> StageStore:
         """Return the store with the rows of ``table``; if there is none, the store whose own name
         is ``table``. Of several stores of a table, prefer its rows to records that wait, then the
         first stage.
 
         ``among``: the condition that a store must fulfil. Raises ``ConfigurationError`` if no such
-        store can be read.
+        store can be read. The error lists the names that could be.
         """
         stores = [stage_store for stage_store in self.stores if among(stage_store)]
         readable = [
@@ -242,8 +257,10 @@ class CheckpointStores:
         raise ConfigurationError(self.caller, problem, f"{has}; a join's result takes topology=")
 
     def offsets(self) -> list[str | None]:
-        """Return the offset up to which each of the query's sources is read, as Spark writes it;
-        None for a source that has brought nothing yet. The micro-batch ``batch`` must be planned.
+        """Return the offset up to which each of the query's Spark sources is read, in Spark's order
+        and as its JSON text; None for a source that has brought nothing yet.
+
+        The file ``offsets/<batch>`` must exist: the micro-batch is planned.
         """
         text = self.files.text(self.caller, f"offsets/{self.batch}")
         assert text is not None
@@ -251,8 +268,8 @@ class CheckpointStores:
         return [None if offset == "-" else offset for offset in offsets]
 
     def blobs(self, operator: StatefulOperator) -> DataFrame:
-        """Return the blobs of a stage's buckets in the columns ``bucket`` (the label), ``name`` and
-        ``blob``. ``operator``: Spark's operator that has the stage's state.
+        """Return the blobs of a stage's buckets as a frame with the columns ``bucket`` (the label),
+        ``name`` and ``blob``. ``operator``: Spark's operator that has the stage's state.
 
         Spark must read the files (``has_frames``), and ``batch`` must not be None. Raises
         ``ConfigurationError`` if Spark cannot read the checkpoint.
@@ -261,11 +278,12 @@ class CheckpointStores:
 
 
 def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
-    """Return the checkpoint's own file as JSON data. Raises ``CheckpointError`` if it is missing,
-    no JSON or of another version. Also, on Spark Connect, if the checkpoint was moved. ``caller``:
-    the call, for errors.
+    """Return the content of the checkpoint's ``dovetail.json`` as JSON data, with the checkpoint's
+    present path. ``caller``: the user's call, to begin errors.
 
-    Raises ``ConfigurationError`` if Spark cannot read the file.
+    Raises ``CheckpointError`` if it is missing, no JSON or of another version. Also, on Spark
+    Connect, if the checkpoint was moved. Raises ``ConfigurationError`` if Spark cannot read the
+    file.
     """
     path = f"{files.checkpoint}/{BINDING_FILE}"
     text = files.text(caller, BINDING_FILE)
@@ -290,8 +308,9 @@ def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
 
 
 def _read_manifest(blobs: MemoryBlobs) -> Manifest:
-    """Return the manifest of a bucket with its pages. ``blobs`` must have the manifest. Raises
-    ``StateError`` for a manifest of another version.
+    """Return a bucket's manifest, the list of all that it has stored, from the blobs in which it
+    lies. ``blobs`` must have it, else ``AssertionError``. Raises ``StateError`` for a manifest of
+    another version.
     """
     manifest = manifests.read(blobs)
     assert manifest is not None, "pages without a manifest"
@@ -301,12 +320,11 @@ def _read_manifest(blobs: MemoryBlobs) -> Manifest:
 def _operators_after(
     caller: str, files: StateFiles, batch: int | None
 ) -> tuple[list[StatefulOperator], int | None]:
-    """Return the operators with state, and the number of the micro-batch after which they are read.
+    """Return the operators with state, and the id of the micro-batch after which they are read.
 
-    ``batch``: the wanted number, None for the last committed micro-batch. Return an empty list and
-    None if nothing is stored yet, whatever ``batch`` is. Raises ``CheckpointError`` for a number
-    that Spark no longer or not yet has. Further errors are those of
-    ``StateFiles.committed_batches``.
+    ``batch``: the wanted id, None for the last committed micro-batch. Return an empty list and None
+    if nothing is stored yet, whatever ``batch`` is. Raises ``CheckpointError`` for an id that Spark
+    no longer or not yet has. Further errors are those of ``StateFiles.committed_batches``.
     """
     committed = files.committed_batches(caller)
     if committed is None:
@@ -324,8 +342,9 @@ def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: 
     """Raise ``ConfigurationError`` if ``as_of`` lies before the stored history of a table, or if
     the table is not versioned.
 
-    The history begins, inclusively, where the bucket that is furthest ahead begins it. ``as_of``
-    must have a time zone. ``table``: the name in errors.
+    Buckets begin their history at different times. The latest of these beginnings counts,
+    inclusively; before anything is stored, any time passes. ``as_of`` must have a time zone.
+    ``table``: the name in errors.
     """
     if stage_store.store.kind != "versions":
         raise ConfigurationError(
@@ -359,8 +378,13 @@ def microseconds_since_1970(time: datetime) -> int:
 
 
 def list_stores(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
-    """Yield a row for each store, in the order of stages: its values by the column names that
-    ``read_state`` describes. Yield nothing before anything is stored.
+    """Yield a dict for each store, in the order of stages. Its keys are ``stage``, ``operator``,
+    ``store``, ``table``, ``holds``, ``rows``, ``bytes`` and ``segments``. They are followed by
+    ``buckets``, ``stream_time``, ``batch`` and ``offsets``.
+
+    ``stage`` counts from 1. ``table`` is None for a store of no table. ``buckets`` counts those
+    with rows. ``stream_time`` is the latest of all buckets, in UTC, None before the first row.
+    Yield nothing before anything is stored.
     """
     stores = stored.stores
     offsets = stored.offsets() if stores else []

@@ -44,7 +44,7 @@ class StageWork:
     fragment: Fragment
     emission: Emission
     number: int
-    """The stage's number."""
+    """The stage's index among all stages and relays, which its rows have as ``reader``."""
     passes: bool
     """True if rows for other stages pass through this one."""
     timers: bool
@@ -52,26 +52,32 @@ class StageWork:
     idle: IdleRules | None = None
     """The behavior when no input comes; None to wait."""
     beats: tuple[tuple[int, int], ...] = ()
-    """The stages to which this one sends heartbeats, each with the number of its input."""
+    """The inputs to which this stage sends heartbeats: (index of the reading stage, index of its
+    input).
+    """
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of one bucket from frames of ``PACKED`` rows. Yield the rows for
-        other stages unchanged, then the changes.
+        """Process one micro-batch of one bucket from frames of ``PACKED`` rows. Each is a blob of
+        rows for one input (``source``) of one ``reader``. Yield the rows for other stages
+        unchanged, then the stage's changes, then its heartbeats: rows without a blob, which tell
+        reading stages the time.
 
-        ``label``: the bucket's label; ``state``, ``handle``: its map state and its handle in Spark.
-        Without a row for this stage nothing is processed. Without rows nothing is yielded. Frames
-        may have a column ``now_us``, the time of the micro-batch; else it is 0.
+        ``label``: the bucket's label. ``state``, ``handle``: its map state and its handle in Spark.
+        ``rows`` may mix inputs and readers, all of one micro-batch. Frames may have a column
+        ``now_us``, the time of the micro-batch in microseconds; else it is 0.
 
-        Few rows that pass come out in one frame with the first changes: Spark takes longer for a
-        frame than for what is in it.
+        Frames that are yielded have the columns of ``emission.columns``, named by index. Without a
+        row for this stage nothing is processed. Without rows nothing is yielded. Few rows that pass
+        come out in one frame with the first changes: Spark takes longer for a frame than for its
+        content. Large input is spooled to the worker's disk.
         """
         spool, now_us = Spool(task.temporary_directory("dovetail-spool"), SLICE_BYTES), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
         passing = PACKED.empty_table()
         for frame in rows:
-            stage_rows = PackedRow.all_of(frame)
+            stage_rows = PackedRow.from_rows(frame)
             if self.passes:
                 stage_rows, others = split_passing(frame, self.number)
                 passing = pa.concat_tables([passing, others])
@@ -101,13 +107,17 @@ class StageWork:
         handle: Any,
         receive_us: int = 0,
     ) -> Iterator[Rows]:
-        """Process one micro-batch of the bucket with this label. Yield its changes, then its
-        heartbeats.
+        """Process one micro-batch of the bucket with this label. Yield tables or batches of
+        ``emission.columns``: its changes, then its heartbeats, which are rows without a blob that
+        tell reading stages the time.
 
-        ``pieces``: the bucket's input, empty if only time has passed. ``state``: Spark's map state
-        of the bucket; ``handle``: Spark's handle, which sets timers. ``now_us``: the wall-clock
-        time of the micro-batch in microseconds. ``receive_us``: the duration of taking the pieces
-        in, for the report.
+        The blobs in ``state`` are changed as changes are taken, so a caller that stops early leaves
+        them half changed. A timer may be registered.
+
+        ``pieces``: the bucket's input, each the rows of one input from one partition; empty if only
+        time has passed. ``state``: Spark's map state of the bucket. ``handle``: Spark's handle,
+        which sets timers. ``now_us``: the wall-clock time of the micro-batch in microseconds.
+        ``receive_us``: the duration of taking the pieces in, for the report.
         """
         began_us = time_ns() // 1000 - receive_us
         bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
@@ -129,7 +139,7 @@ class StageWork:
 
 
 def _prepend_passing(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Rows]:
-    """Yield the ``passing`` rows of ``PACKED`` together with the first of ``emitted``, then the
+    """Yield one table of the ``passing`` rows of ``PACKED`` and the first of ``emitted``, then the
     rest of ``emitted``. Without emitted rows, yield the passing ones alone.
     """
     first = next(emitted, None)
@@ -142,8 +152,9 @@ def _prepend_passing(passing: pa.Table, emitted: Iterator[Rows]) -> Iterator[Row
 
 
 def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table]:
-    """Yield the changes of ``done``. Once all are taken, note in its report the time and the calls
-    of the state store (``blobs``), and the end. Without a report, note nothing.
+    """Yield the changes of ``done``. Once all are taken, complete its report: the time of calls of
+    the state store (``blobs``) in microseconds, and their count. Also the present wall-clock time
+    as the bucket's end, in microseconds since 1970. Without a report, set nothing.
     """
     yield from done.changes
     if done.report is not None:
@@ -154,15 +165,19 @@ def _with_state_time(done: BatchOutcome, blobs: StoreBlobs) -> Iterator[pa.Table
 def _register_timer(handle: Any, now_ms: int, at_ms: int) -> None:
     """Register a timer for ``at_ms``, unless one is due after ``now_ms`` and not after ``at_ms``.
     An earlier timer suffices, because it asks again. One that is due at ``now_ms`` does not count.
+    Times are in milliseconds since 1970; ``handle`` is Spark's.
     """
     if not any(now_ms < timer <= at_ms for timer in handle.listTimers()):
         handle.registerTimer(at_ms)
 
 
 def split_passing(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
-    """Split a frame of ``PACKED`` rows: return the rows for the stage ``stage_number``, and a table
-    of those for other stages. Both keep their order and may be empty. Further columns of the frame
-    are dropped.
+    """Split a frame of ``PACKED`` rows by the column ``reader``. Return an iterator over the rows
+    for the stage ``stage_number``, and a table of those for other stages or results. Both keep
+    their order and may be empty. Further columns of the frame are dropped.
+
+    ``stage_number``: the stage's index, from 0, among all stages and relays. A ``PackedRow`` has
+    the columns of ``PACKED`` as fields.
 
     The columns are read as lists, since pandas takes long to make frames of a frame. A column of
     text has NaN for null from pandas 3 on.
@@ -181,19 +196,23 @@ def split_passing(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[Pack
 
 @lru_cache(maxsize=64)
 def unpickle_work(pickled: bytes) -> StageWork:
-    """Unpickle a stage's work; all its buckets in one worker share it."""
+    """Return a stage's work from its pickled bytes. The last 64 are cached in the process, so all
+    its buckets in one worker share it.
+    """
     work: StageWork = pickle.loads(pickled)  # noqa: S301 -- Spark's own, from the driver
     return work
 
 
 class StoreBlobs:
-    """A bucket's blobs in Spark's state store."""
+    """A bucket's blobs in Spark's state store, and the time that their calls take."""
 
     elapsed_ns = 0
-    """The time that all calls took."""
+    """The nanoseconds that all calls took."""
     calls = 0
+    """The count of calls."""
 
     def __init__(self, state: Any) -> None:
+        """Begin with no calls. ``state``: Spark's map state of the bucket, from names to bytes."""
         self._state = state
 
     def get(self, name: str) -> bytes | None:
@@ -210,14 +229,14 @@ class StoreBlobs:
             self._state.updateValue((name,), (blob,))
 
     def delete(self, name: str) -> None:
-        """Remove the blob of this name from Spark's state store."""
+        """Remove the blob of this name from Spark's state store. A missing one is no error."""
         with self._timed():
             self._state.removeKey((name,))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the block as one call of the state store, and add the time that it takes; not if it
-        raises.
+        """Return a context that adds 1 to ``calls`` and its duration to ``elapsed_ns``. If the
+        block raises, nothing is added.
         """
         begun_ns = perf_counter_ns()
         yield
@@ -229,8 +248,9 @@ _CACHES: dict[Path, SegmentCache] = {}
 
 
 def segment_cache() -> SegmentCache:
-    """Return this worker process's cache of open segments. The environment variable
-    ``MAPPED_BYTES_MAX`` limits the bytes that the cache keeps mapped; without it there is no limit.
+    """Return this worker process's cache of open segments, made on first use. The environment
+    variable ``DOVETAIL_MAPPED_BYTES_MAX`` limits the bytes that the cache keeps mapped; without it
+    there is no limit.
     """
     directory = task.temporary_directory("dovetail-segments")
     if directory not in _CACHES:

@@ -46,11 +46,11 @@ _COUNTS = [f"_{side}_{what}" for side in SIDES for what in ("hits", "misses", "u
 
 
 def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
-    """Raise ``ConfigurationError`` if a worker cannot open or ask a lookup store of the query. A
-    plan without such stores asks no worker.
+    """Raise ``ConfigurationError`` if a Python worker cannot open or ask a lookup store of the
+    query. A plan without such stores asks no worker.
 
-    Each store is opened once and asked for the rows of no key. The first of the library's errors
-    ends that. The error here has its operator, problem and remedy.
+    Each store is opened once in one worker, asked for the rows of no key, and closed. The first of
+    the library's errors ends that. The error here has its operator, problem and remedy.
     """
     asked = [
         (side.lookup, side.index.columns, _returned_columns(operator, side_index))
@@ -62,8 +62,8 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     asked += [(law.lookup, law.by, law.schema) for law in laws]
 
     def ask_stores() -> str:
-        """Ask each store for no key. Return the first error's parts as JSON, an empty text without
-        one.
+        """Ask each store for no key. Return the first error's operator, problem and remedy as a
+        JSON list, an empty text without one.
         """
         try:
             for lookup, by, schema in asked:
@@ -81,12 +81,14 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 def last_by_primary_key(
     rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """Return the last change per primary key of a stage's input, as rows of ``PACKED`` partitioned
-    by join key.
+    """Return the change that arrived last for each primary key of a stage's input in the
+    micro-batch. The result has rows of ``PACKED``, for the buckets of the delta join that reads the
+    stage: a change is in the bucket of its join key.
 
-    ``rows``: the input packed by primary key. ``labels``: the label of each bucket. ``partitions``:
-    the number of tasks. The stage's last law must be ``SettleLaw``. Rows that pass the step are
-    among the result.
+    ``rows``: the input packed by primary key, which is shuffled here by ``bucket`` into
+    ``partitions`` tasks. ``step``: that of the stage, whose operator must be described by a
+    ``SettleLaw``. ``labels``: the label of each bucket. Rows that pass the step to other readers
+    are among the result, unchanged.
     """
     fragment, reading = step.stage.fragment, step.hash_column_edge
     assert reading is not None
@@ -97,10 +99,11 @@ def last_by_primary_key(
     @task.freezing_imports
     @_name_join_in_errors(fragment)
     def settle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row of ``PACKED`` for each bucket that has changes, with the last one per
-        primary key.
+        """Yield one batch of ``PACKED`` with a row for each bucket of the delta join, also without
+        any changes. A row's blob has those of the task's last changes whose join key lies in its
+        bucket. It is null if there are none.
         """
-        pieces = [unpack_piece(row) for batch in batches for row in PackedRow.all_of(batch)]
+        pieces = [unpack_piece(row) for batch in batches for row in PackedRow.from_rows(batch)]
         batch = batch_of(source, pieces, 0)
         clocked = batch.rows.drop_columns(
             [n for n in _ARRIVAL_COLUMNS if n in batch.rows.schema.names]
@@ -123,7 +126,7 @@ def _name_join_in_errors(fragment: Fragment) -> Callable[[task.BatchFunction], t
         """Return ``function`` with failures that name the join."""
 
         def run(record_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            """Yield what ``function`` yields, and put the join's name in its errors."""
+            """Yield all that ``function`` yields. An error gets the join's name."""
             where = f"in {fragment.title}, of {' and '.join(s.title for s in fragment.sources)}"
             with locate_errors(fragment.title, lambda _: where):
                 yield from function(record_batches)
@@ -142,15 +145,17 @@ def joined_rows(
     partitions: int,
     metric: str,
 ) -> DataFrame:
-    """Return the rows that a delta join emits from its packed inputs ``rows``, in the columns of
-    ``output``. If rows pass the ``step``, they are in one more column, the last. Static inputs give
-    upserts alone.
+    """Return the rows that a delta join emits from its inputs, in the columns of ``output``. If
+    rows pass the ``step`` to other readers, they are in one more column, ``_passing``, the last.
+    Static inputs ask no store and give upserts alone.
 
-    ``schema``: ``output.schema`` in the session's time zone. ``partitions``: the number of tasks.
+    ``rows``: the rows of both inputs, packed (``PACKED``) by join key; they are shuffled here by
+    ``bucket`` into ``partitions`` tasks. ``schema``: ``output.schema`` in the session's time zone.
 
     Counts of join keys of a stream are observed under ``metric``. ``left_hits`` were in the cache
     and ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The
-    right side has the same counts. Raises ``PlanError`` for a stream with ``emit="batch"``.
+    right side has the same counts. The rows that carry counts are dropped here. Raises
+    ``PlanError`` for a stream with ``emit="batch"``.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes
@@ -165,8 +170,10 @@ def joined_rows(
     @task.freezing_imports
     @_name_join_in_errors(fragment)
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of the join, then one row with the counts, and store the caches."""
-        heard = [row for batch in batches for row in PackedRow.all_of(batch)]
+        """Yield the changes of the join, then one row with the counts. After the last row, write
+        the task's caches to disk.
+        """
+        heard = [row for batch in batches for row in PackedRow.from_rows(batch)]
         pieces = [unpack_piece(row) for row in heard]
         buckets = [row.bucket for row in heard]
         asking = TaskStores(operator, query, buckets) if live else None
@@ -207,12 +214,16 @@ class TaskStores:
     """A task of a streaming query in its micro-batch: its caches, and the stores it asks.
 
     The task's ``buckets`` name its caches, because the same buckets meet in one task in each
-    micro-batch. The task's number will not do: it depends on how many partitions other inputs have.
+    micro-batch. The task's index will not do: it depends on how many partitions other inputs have.
     All buckets get a piece in each micro-batch in which the join has any input. In a micro-batch
     without input no cache is left.
     """
 
     def __init__(self, operator: Operator, query: str, buckets: Collection[int]) -> None:
+        """Begin the present micro-batch of this task. ``operator``: the delta join. ``query``: an
+        id of the query's start. ``buckets``: the labels of the task's buckets; if empty, nothing is
+        cached.
+        """
         assert isinstance(operator.law, DeltaJoinLaw)
         self._operator = operator
         self._sides = operator.law.sides
@@ -222,54 +233,58 @@ class TaskStores:
         self._caching = bool(buckets) and any(side.cache for side in self._sides)
 
     def caches(self) -> list[SideCache]:
-        """Return the caches of the left and of the right side that the micro-batch before left on
-        this machine. Without them, or without caching, return empty ones.
+        """Return the caches of the left and of the right side, in this order, that the micro-batch
+        before left on this machine. Caches of an earlier micro-batch, of an earlier start of the
+        query or of other buckets do not count. Without caches, or without caching, return empty
+        ones.
         """
         left = self._file.read(self.batch) if self._caching else None
         return _empty_caches(self._operator) if left is None else left
 
     def ask(self, side: int, by: Sequence[str], keys: pa.Table) -> Found:
         """Return the rows of a side that have one of ``keys`` in the columns ``by``, as its store
-        has them now.
+        has them now: ``rows`` in any order, and ``key``, the index among ``keys`` of each row's
+        key. Keys without rows give none. The store is asked once for all keys. The worker's open
+        reader of the store is used, or a new one is opened and kept.
 
-        ``side``: 0 for the left, 1 for the right. ``keys``: distinct keys, in columns named as in
-        ``by``. Errors of the store pass.
+        ``side``: 0 for the left, 1 for the right. ``keys``: distinct keys without nulls, in columns
+        in the order of ``by``. Errors of the store pass.
         """
         return open_reader(self._sides[side].lookup, _returned_columns(self._operator, side)).rows(
             by, keys
         )
 
     def store_caches(self, caches: Sequence[SideCache]) -> None:
-        """Write the caches of the left and of the right side to this machine's disk for the next
-        micro-batch. Without caching, do nothing.
+        """Write ``caches``, those of the left and of the right side, to this machine's disk for the
+        next micro-batch. Without caching, do nothing.
         """
         if self._caching:
             self._file.write(self.batch, caches)
 
 
 def _returned_columns(operator: Operator, side: int) -> pa.Schema:
-    """Return the Arrow columns of the rows that a side's store returns. ``side``: 0 for the left, 1
-    for the right.
+    """Return the Arrow columns of the rows that a side's store returns: the user's columns of that
+    side. ``side``: 0 for the left, 1 for the right.
     """
     source = operator.sources[side]
     return pa.schema(source.shape.user_fields)
 
 
 def _empty_caches(operator: Operator) -> list[SideCache]:
-    """Return a cache without entries for the left side and one for the right side."""
+    """Return a list of two caches without entries, of the left side and of the right side."""
     return [SideCache.empty(_returned_columns(operator, side), operator.keys) for side in (0, 1)]
 
 
 def _without_tombstones(table: pa.Table) -> pa.Table:
-    """Return the upserts alone. A static result had no rows before, so nothing is taken back from
-    it.
+    """Return the rows of ``table`` whose ``_deleted`` is false. A static result had no rows before,
+    so nothing is taken back from it.
     """
     return table.filter(pc.invert(table.column(DELETED)))
 
 
 def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
-    """Return ``table`` with a column for each of ``_COUNTS``: null if ``counts`` is None, else the
-    counts. With counts the table must have one row, which is no change.
+    """Return ``table`` with an int64 column for each of ``_COUNTS``: null if ``counts`` is None,
+    else the counts in that order. With counts the table must have one row, which is no change.
     """
     for index, name in enumerate(_COUNTS):
         column = pa.nulls(len(table), pa.int64()) if counts is None else pa.array([counts[index]])
@@ -278,8 +293,8 @@ def _with_counts(table: pa.Table, counts: Sequence[int] | None) -> pa.Table:
 
 
 def _blank_row(schema: pa.Schema, columns: StructType) -> pa.Table:
-    """Return a table of one row that is no change and carries the counts. Its columns are those of
-    ``schema``, null, or zero where ``columns`` allows no null.
+    """Return a table of one row that is no change, to carry the counts. Its columns are those of
+    ``schema``, null, or zero where ``columns`` allows no null. Both have the same columns in order.
     """
     values = [
         pa.nulls(1, field.type)

@@ -35,15 +35,17 @@ class Emission(ABC):
     """The form in which a bucket's changes leave a stage: rows of ``columns``."""
 
     columns: StructType
+    """The Spark columns of the rows."""
 
     @abstractmethod
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``columns`` with the changes that one bucket emits in a micro-batch, with
-        its counts and its report.
+        """Yield rows of ``columns`` as Arrow tables or batches: the changes that one bucket emits
+        in a micro-batch, in order. They bring the bucket's counts of unused rows and its report
+        (``BucketReport``).
 
-        ``done``: what the operators made of the micro-batch; its changes can be taken once.
-        ``bucket``: the bucket's label. ``high_time_us``: the largest timestamp of the bucket's
-        input, in microseconds.
+        ``done``: the outcome of the micro-batch. Its changes can be taken once, and all must be
+        taken for the state to be complete. ``bucket``: the bucket's label. ``high_time_us``: the
+        largest timestamp of the bucket's input, in microseconds; ``NO_TIME`` without input.
         """
 
 
@@ -70,12 +72,12 @@ class FlatEmission(Emission):
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield the changes of ``done`` as tables. Without changes and without a report, yield
-        nothing.
+        """Yield the changes of ``done`` as tables of ``columns``. Without changes and without a
+        report, yield nothing.
 
         With a report, the last table ends with a row without a change, which has the counts and the
-        report as JSON. That row has a table of its own where copying the last changes would cost
-        more. ``bucket`` and ``high_time_us`` are not used.
+        report as JSON in ``_counted``. That row has a table of its own if the last changes are too
+        many to be copied cheaply. ``bucket`` and ``high_time_us`` are not used.
         """
         last = self._empty_output
         for rows in _split_changes(done.changes):
@@ -95,13 +97,13 @@ class FlatEmission(Emission):
 
     @cached_property
     def _empty_output(self) -> pa.Table:
-        """An output table without rows."""
+        """An Arrow table of the output's columns and ``_counted``, without rows."""
         return self.output.schema.append(_COUNTED).empty_table()
 
     @cached_property
     def _blank_row(self) -> list[pa.Array]:
-        """The columns of one output row that is no change: null, or zero where null is not
-        allowed.
+        """The columns of one output row that is no change, each an array of length 1: null, or zero
+        where null is not allowed. ``_counted`` is not among them.
         """
         return [
             pa.nulls(1, field.type) if declared.nullable else _ZERO.cast(field.type)
@@ -116,8 +118,8 @@ _ZERO = pa.array([0])
 
 def as_pandas(rows: Rows) -> pd.DataFrame:
     """Return rows as a pandas frame with columns of Arrow types, each in one chunk as Spark needs
-    it. The columns are named by their numbers: Spark takes such columns as they come, and would
-    copy named ones.
+    it. The columns are named by their indices: Spark takes such columns by position, and would copy
+    named ones.
     """
     import pandas as pd
 
@@ -129,26 +131,29 @@ def as_pandas(rows: Rows) -> pd.DataFrame:
 
 @dataclass
 class BlobEmission(Emission):
-    """Changes as Arrow IPC streams, which carry every type.
+    """Changes as Arrow IPC streams, which carry every type, in rows of ``PACKED``.
 
-    A last row has the counts of ``counts``, metrics of rows without use, and the report.
+    The last row also has the counts of ``counts`` (metrics of rows without use) and the report.
     """
 
     output: Output
     counts: Sequence[str]
     reader: int
-    """The address of the streams."""
+    """The address of the streams: a result's, or the index of the stage itself if its flat rows are
+    unpacked next.
+    """
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of ``PACKED``."""
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED``, one per stream of changes in ``done``. The last row has the
-        counts and the report, too; without changes it has them alone.
+        """Yield rows of ``PACKED``, each with an Arrow IPC stream of at most 100,000 changes of
+        ``done`` as ``payload``. The last row has the counts and the report in ``counted``; without
+        changes it has them alone.
 
         ``bucket``: the label that the rows carry. ``high_time_us`` is not used. Without changes,
-        counts and report, nothing is yielded.
+        metrics in ``counts`` and a report, nothing is yielded.
         """
         tag, last = Tag(self.reader, 0, bucket, 0), None
         for rows in _split_changes(done.changes):
@@ -169,26 +174,29 @@ class ToBuckets(Emission):
     """
 
     labels: Sequence[int]
-    """The labels of the stage's buckets."""
+    """The label of each bucket of the reading stage, by the bucket's index."""
     by: str
-    """The name of the column with the hash."""
+    """The name of the int64 column with the hash that chooses a change's bucket."""
     reader: int
-    """The number of the stage."""
+    """The index of the reading stage among all stages and relays."""
     number: int
-    """The number of the stage's input."""
+    """The index of the input among those of the reading stage."""
     counts: Sequence[str]
+    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of ``PACKED``."""
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED``, one per bucket of the reader, for each part of the changes in
-        ``done``. The last part brings the counts and the report. Without changes, there is one
-        part, whose rows have the time alone and no payload.
+        """Yield a batch of ``PACKED`` rows for each part of at most 100,000 changes in ``done``. It
+        has one row per bucket of the reader, with the changes whose hash in the column ``by`` falls
+        to that bucket. A bucket without changes has a null ``payload``. The last part brings the
+        counts and the report. Without changes, there is one part, all without payload.
 
-        ``bucket``: the label of the bucket that emits, one of ``labels``. ``high_time_us``: the
-        largest timestamp of its input, in microseconds.
+        All rows bring ``high_time_us``: the largest timestamp of the emitting bucket's input, in
+        microseconds, or ``NO_TIME``. ``bucket``: the label of the bucket that emits, one of
+        ``labels``; else a ``ValueError``.
         """
         tag = Tag(self.reader, self.number, self.labels.index(bucket), 0, high_time_us)
         last = None
@@ -203,14 +211,16 @@ class ToBuckets(Emission):
 
 def _split_changes(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Yield all changes in order, in tables of at most ``_OUTPUT_ROWS_MAX`` rows and about
-    ``_OUTPUT_BYTES_MAX`` bytes.
+    ``_OUTPUT_BYTES_MAX`` bytes. An empty table is yielded, too.
     """
     for table in changes:
         yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)
 
 
 def payloads(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the tables in rows of ``PACKED``; rows without a payload are skipped."""
+    """Yield the table in each row of ``PACKED``, in order: its column ``payload``, an Arrow IPC
+    stream. Rows with a null there are skipped.
+    """
     for batch in batches:
         for payload in batch.column("payload"):
             if payload.is_valid:

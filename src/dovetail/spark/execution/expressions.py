@@ -44,10 +44,12 @@ class Evaluator:
     session: SparkSession
 
     def foreign_key(self, input_: Input, rows: pa.Table) -> list[pa.Array]:
-        """Return the parts of the foreign key of an input's rows, then a column of failures.
+        """Return the parts of the foreign key of an input's rows, in order, then a column of
+        failures. All are arrays of the rows' length and in their order.
 
-        A failure is the row as JSON, null where the key can be computed. All columns have the rows'
-        length. ``rows``: the input's key and value columns, and ``_deleted``.
+        A failure is the row as JSON, null where the key can be computed. The parts are null there,
+        and for deleted rows, which never fail. ``rows``: the input's key and value columns, and
+        ``_deleted``.
         """
         fields = [*input_.source.key.fields, *input_.source.values.fields]
         columns = StructType([*fields, StructField(DELETED, BooleanType())])
@@ -62,8 +64,10 @@ class Evaluator:
         """Return a stage's changes under the columns of its node, one row each in the same order,
         with the selections computed by Spark.
 
-        ``_event_time`` and ``_deleted`` are the last two columns. ``changes``: columns of
-        ``Fragment.output_schema``.
+        Key and values are followed by ``_position``, then int64 columns that tell reading stages
+        which record caused a change (``Fragment.feeds``, perhaps none). The last are
+        ``_event_time`` (int64, microseconds) and ``_deleted``. Values of a deleted table row are
+        null. ``changes``: columns of ``Fragment.output_schema``.
         """
         frame = self._frame(changes, output_of(stage).columns)
         rows = _collect_table(projection.changelog(frame, stage))
@@ -73,11 +77,15 @@ class Evaluator:
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
         """Return three values: a view's rows with ``_deleted``, the index of each one's input row
-        (int64), and the dead letters. An input row may give none or several rows.
+        (int64), and the dead letters. An input row may give none or several rows. A deleted row of
+        a table gives one, with its key and null values. A row that does not meet the condition
+        gives none in a stream. In a table it gives one with null values and a null in ``_deleted``,
+        which counts as deleted.
 
-        Dead letters (``DEAD_LETTERS``) are of the rows on which the view fails; the table is empty
-        unless the view keeps them. ``rows``: the columns of the view's node, ``_deleted`` and
-        ``_event_time``.
+        Dead letters are the rows on which the view fails, with ``_operator``, ``_problem``, ``row``
+        (JSON) and ``_event_time`` (microseconds). Without ``view.letters`` the table is empty, and
+        a failure raises Spark's error. ``rows``: the columns of the view's node, ``_deleted`` and
+        ``_event_time`` in microseconds.
         """
         input_rows = rows.select([*view.node.row.names, DELETED, EVENT_TIME])
         input_rows = input_rows.append_column(ROW, pa.array(np.arange(len(rows))))
@@ -103,7 +111,8 @@ class Evaluator:
 
     def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return for each of ``rows`` its JSON text if it does not meet the expectation ``view``,
-        else null. ``rows``: the columns of the view, ``_deleted`` and ``_event_time``.
+        else null: string[rows]. Deleted rows are null. ``rows``: the columns of the view,
+        ``_deleted`` and ``_event_time`` in microseconds.
         """
         columns = StructType([*view.row, StructField(DELETED, BooleanType())])
         timed = [StructField(EVENT_TIME, LongType())]
@@ -117,8 +126,8 @@ class Evaluator:
         )
 
     def _frame(self, rows: pa.Table, columns: StructType) -> DataFrame:
-        """Return ``rows`` as a Spark frame with ``columns``, all nullable. Other columns of
-        ``rows`` are dropped.
+        """Return ``rows`` as a Spark frame with ``columns``, all nullable, in that order. Other
+        columns of ``rows`` are dropped.
         """
         # A copy, because createDataFrame takes no slices of nested columns.
         whole = rows.select(columns.names).take(pa.array(np.arange(len(rows))))
@@ -126,5 +135,7 @@ class Evaluator:
 
 
 def _collect_table(frame: DataFrame) -> pa.Table:
-    """Collect a frame as a table, in order, with columns cast to the Arrow types of plans."""
+    """Return the rows of a frame as a table, in order, with columns cast to the Arrow types of
+    plans. This runs a Spark job.
+    """
     return frame.toArrow().cast(arrow_schema(frame.schema))

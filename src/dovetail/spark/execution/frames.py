@@ -1,6 +1,9 @@
 """Stages on Spark: pack, process per bucket, unpack, in a streaming query or over static frames.
 
-Values cross as Arrow and never become Python objects.
+Values cross as Arrow and never become Python objects. Packed rows have the columns of ``PACKED``:
+each has a blob of rows (``payload``) for one ``bucket`` of one ``reader``. A reader is the index
+of a stage or relay, or the address (a larger int) of a result. Rows that *pass* a step are packed
+rows for other readers, which the step hands on.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ from dovetail.spark.execution.emission import (
     payloads,
 )
 from dovetail.spark.execution.observations import Observations
-from dovetail.spark.execution.passthrough import let_rows_pass, split_passing, with_passing_column
+from dovetail.spark.execution.passthrough import let_rows_pass, pop_passing, with_passing_column
 from dovetail.spark.execution.processor import BucketProcessor
 from dovetail.spark.execution.view_rows import InputRows
 from dovetail.spark.execution.wire import SharedSource, Wire, rows_of_input
@@ -77,27 +80,38 @@ class Frames(Flow[DataFrame, DataFrame]):
     """The steps of a plan as Spark frames."""
 
     labels: Sequence[int]
-    """The label of each bucket, under which it is shuffled."""
+    """The label of each bucket, by the bucket's index: the int under which it is shuffled."""
     partitions: int
-    """The number of tasks."""
+    """The number of tasks of each shuffle."""
     sources: Mapping[Entry, Source] = field(default_factory=dict, kw_only=True)
     """The sources that are read in place of entries, or of the nodes below views."""
     bases: list[Source] = field(default_factory=list, init=False)
     """The sources that have been read so far, in order."""
     observations: Observations = field(default_factory=Observations, init=False)
+    """The observed metrics that the frames have so far."""
 
     flat: ClassVar[bool]
     """True if flat rows may leave a stage without packing."""
 
     @abstractmethod
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows that the step's stage, which has state, emits for its input ``packed``:
-        rows of ``PACKED``. ``emission``: the form of the rows that are returned.
+        """Return the rows that the step's stage, which has state, emits for its input ``packed``.
+        That has the columns of ``PACKED``: a blob of rows (``payload``) for one ``bucket`` of one
+        ``reader`` in each row.
+
+        ``emission``: the form of the rows that are returned, with columns ``emission.columns``.
+        ``packed`` may have rows for other readers, because Spark sends an operator's output to only
+        one other. If ``step.passes``, these are returned unchanged among the stage's own, and the
+        emission must be one of ``PACKED`` rows.
         """
 
     def read_source(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` from the sources of a step, for all its readers. Each source's
-        frame is read once. The sources that were read are added to ``bases``.
+        """Return rows of ``PACKED`` from the sources of a step, for all inputs that read it. Each
+        row has a blob of rows (``payload``) for one ``bucket`` of one ``reader``, the index of a
+        stage. Each source's frame is read once, however many views of it are read.
+
+        The sources, or their replacements in ``sources``, are appended to ``bases``. The step must
+        be a source's, with at least one reader.
         """
         replacements: dict[Entry, Entry] = {}
         by_base: dict[Entry, dict[Entry, list[InputEdge]]] = defaultdict(lambda: defaultdict(list))
@@ -114,9 +128,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _union(frames)
 
     def source_in_place(self, entry: Entry) -> Entry:
-        """Return what is read in place of ``entry``. An entry in ``sources`` is replaced by that
-        source. A view stays, over its node replaced in the same way. Any other entry is returned
-        itself.
+        """Return the source or view that is read in place of ``entry``, a source or view of the
+        plan. If ``entry`` is a key of ``sources``, return the source there.
+
+        Any other view is returned as a copy over its node, for which the same is done, down to the
+        source. Any other source is returned itself.
         """
         if entry in self.sources:
             return self.sources[entry]
@@ -132,9 +148,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         *,
         unread: bool,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` from the source ``base``, read in one pass. ``readings``: the
-        inputs that read it, by the entry (the source or a view of it) that they read. ``unread``:
-        True to add the dead letters of records that cannot be read.
+        """Return rows of ``PACKED`` from the source ``base``, read in one pass and packed for all
+        inputs that read it.
+
+        ``readings``: by entry (the source or a view of it), the inputs that read that entry; not
+        empty. ``unread``: True to add the dead letters of records that cannot be read.
         """
         if len(readings) == 1:
             ((entry, edges),) = readings.items()
@@ -157,8 +175,14 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_frame(step, shared.frame, packings)
 
     def pack_rows(self, step: RouteStep, rows: DataFrame) -> DataFrame:
-        """Return rows of ``PACKED`` from a stage's changelog ``rows``, for each input, relay and
-        result that reads the step. If rows pass the step, they are among these, unchanged.
+        """Return rows of ``PACKED`` from ``rows``, the changelog of the step's stage or relay. (A
+        relay applies a view to a stage's changes.) Each has a blob of rows for one ``bucket`` of
+        one ``reader``. They are packed by key for each input that reads the step, and whole for
+        each relay and result.
+
+        ``rows`` has the columns of ``changelog_columns``. If rows for other readers pass the step,
+        it has also ``_passing``, a struct of ``PACKED``. These are returned unchanged among the
+        others.
         """
         columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
@@ -175,19 +199,25 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_frame(step, wire.frame(), packings, passing_index)
 
     def relayed_rows(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog rows in the blobs of ``inputs``, for a step that applies a view to
-        them. If rows pass the step, they are in one more column, the last.
+        """Return the changelog rows in the blobs of ``inputs``, for a relay: a step that applies a
+        view to the changes of a stage. The columns are those of ``changelog_columns``: the key, the
+        values, ``_change``, ``_timestamp``, ``_position`` and the columns of ``Fragment.feeds``.
+
+        ``inputs``: one or more frames of ``PACKED``. If rows for other readers pass the step, they
+        are in one more column, ``_passing``, the last.
         """
         return unpack_rows(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
     def _packings(
         self, step: RouteStep, readings: Sequence[InputEdge], wire: Wire, *, unread: bool = False
     ) -> list[Packing]:
-        """Return a packing of the rows of ``wire`` for each of ``readings``, in order, and for dead
-        letters of foreign keys that fail. The last is that of all other dead letters, if the step
-        keeps them and there may be some.
+        """Return the packings of the rows of ``wire`` for ``readings``, in order. Each reading has
+        one. If its foreign key may fail and it reports that, a second one follows at once: that of
+        the failing rows as dead letters (rows left out because of an error).
 
-        ``unread``: True to add the dead letters of records that cannot be read.
+        The last packing is that of all other dead letters, if the step keeps them and the rows may
+        have some. The columns that the packings need are placed in ``wire``. ``unread``: True to
+        add the dead letters of records that cannot be read.
         """
         packings = [
             packing
@@ -207,13 +237,15 @@ class Frames(Flow[DataFrame, DataFrame]):
         packings: Sequence[Packing],
         passing_index: int | None = None,
     ) -> DataFrame:
-        """Return rows of ``PACKED`` from the rows of ``frame``. ``packings``: one per reader.
-        ``passing_index``: the index of the column with rows that pass the step, None if there is
-        none.
+        """Return rows of ``PACKED`` from the rows of ``frame``, one frame in and one out, in the
+        same partitions. ``packings``: one or more for each reader, with indices of columns in
+        ``frame``. ``passing_index``: the index of the column with rows that pass the step, None if
+        there is none.
 
         Rows with a null in the key, and records of a stream without a value, are dropped unless a
-        reader keeps them. They are counted as observed metric ``<name>.dropped``; failing foreign
-        keys as ``<name>.failed``.
+        reader keeps them. They are counted as observed metric ``<input>.dropped``, and rows whose
+        foreign key fails as ``<input>.failed``, by the name of the stage's input. A null timestamp
+        fails the task with a ``DataError``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         packed = frame.mapInArrow(packing_function(packings, title, passing_index), PACKED_COLUMNS)
@@ -226,10 +258,12 @@ class Frames(Flow[DataFrame, DataFrame]):
     def _packings_of_input(
         self, reading: InputEdge, wire: Wire, letters: int | None
     ) -> Iterator[Packing]:
-        """Yield the packing of the input ``reading``, and register its columns in ``wire``. If dead
-        letters are wanted and the foreign key may fail, also yield that of the failing rows.
+        """Yield the packing of the input ``reading``, and place its columns in ``wire``. If dead
+        letters are wanted and the reading reports failures of its foreign key, also yield that of
+        the failing rows.
 
-        ``letters``: the address of dead letters, None if they are not wanted.
+        ``letters``: the address of the dead letters' result, by which their packed rows are found
+        (``reader``); None if they are not wanted.
         """
         port, source = reading.port, reading.port.source
         assert port.input is not None
@@ -248,11 +282,12 @@ class Frames(Flow[DataFrame, DataFrame]):
             )
 
     def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage on its packed ``inputs``. Return its changes as rows of ``PACKED``, already
-        partitioned for its only reader.
+        """Run a stage on its ``inputs``, one or more frames of ``PACKED`` (blobs). Return its
+        changes as rows of ``PACKED``, partitioned over the buckets of its only reader by a hash
+        column.
 
         A stage of the last changes before a delta join (``SettleLaw``) keeps no state and counts
-        nothing. Any other has state, and its counts are observed metrics.
+        nothing. Any other has state, and its counts and reports become observed metrics.
         """
         packed, fragment, reading = _union(inputs), step.stage.fragment, step.hash_column_edge
         assert reading is not None
@@ -270,9 +305,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self.observations.observe_stage(rows, step, reading.reader, reading.number)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage whose changes are a result and feed no other stage, on its packed ``inputs``.
-        Return rows of ``PACKED``: the changes, with the address of that result, and the rows that
-        pass the step.
+        """Run a stage whose changes are a result and feed no other stage, on its ``inputs``: one or
+        more frames of ``PACKED``.
+
+        Return rows of ``PACKED``: the changes, whose ``reader`` is the address ``step.result``, and
+        the rows that pass the step. The counts and reports of a stage with state become observed
+        metrics.
         """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
@@ -293,8 +331,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return self._pack_result(step, self._run_stateless(step, packed), passes=step.passes)
 
     def _pack_result(self, step: RouteStep, rows: DataFrame, *, passes: bool) -> DataFrame:
-        """Return rows of ``PACKED`` that carry the flat ``rows`` of the step's result. ``passes``:
-        True if ``rows`` has one more column, the last, with the rows that pass the step.
+        """Return rows of ``PACKED`` that carry ``rows``, the flat output of the step's stage, to
+        the address ``step.result``. Columns are matched by position with ``output_of(step.stage)``.
+
+        ``passes``: True if ``rows`` has one more column, the last, with the rows that pass the
+        step. These are returned unchanged.
         """
         assert step.result is not None
         schema = output_of(step.stage).schema
@@ -306,9 +347,13 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage on its packed ``inputs``. Return the changelog of its node as flat rows,
-        after the projection that computes its columns, if one is needed. If rows pass the step,
-        they are in one more column, the last.
+        """Run a stage on its ``inputs``, one or more frames of ``PACKED`` (blobs). Return the
+        changelog of its node as flat rows: the key, the values, ``_change``, ``_timestamp``,
+        ``_position`` and the columns of ``Fragment.feeds``. Selections that compute are computed
+        here.
+
+        If rows for other readers pass the step, they are in one more column, ``_passing``, the
+        last.
         """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
@@ -318,9 +363,13 @@ class Frames(Flow[DataFrame, DataFrame]):
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
 
     def _run_stateless(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the flat rows that a fragment without state makes of the ``packed`` input. The
-        fragment is a delta join, or puts the results of a foreign-key join in order. If rows pass
-        the step, they are in one more column, the last.
+        """Return the flat rows that a fragment without state makes of ``packed``, rows of
+        ``PACKED``, which are shuffled here by ``bucket``. The fragment is a delta join, or puts the
+        results of a foreign-key join in order.
+
+        The columns are those of ``output_of(step.stage)``. If rows pass the step, they are in one
+        more column, ``_passing``, the last. A delta join's lookups are counted as an observed
+        metric.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
@@ -338,8 +387,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _run_stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the flat rows that a fragment with state makes of the ``packed`` input. If rows
-        pass the step, they are in one more column, the last.
+        """Return the flat rows that a fragment with state makes of ``packed``, rows of ``PACKED``.
+        Its counts and reports become observed metrics.
+
+        The columns are those of ``output_of(step.stage)``. If rows pass the step, they are in one
+        more column, ``_passing``, the last.
         """
         # Columns that do not pass through pandas' Arrow types leave in blobs.
         fragment, output = step.stage.fragment, output_of(step.stage)
@@ -354,9 +406,12 @@ class Frames(Flow[DataFrame, DataFrame]):
 
 
 def _without_reported_rows(step: RouteStep, read: InputRows) -> InputRows:
-    """Return ``read`` without the rows that its views report as dead letters.
+    """Return ``read`` without the rows that have a dead letter in the column ``_failed``, and
+    without that column. The step keeps no dead letters, and the views have counted these rows
+    already.
 
-    These rows stay if the step keeps dead letters, or if other views share the rows.
+    If the step keeps dead letters, return ``read`` itself, with all rows. The same holds if there
+    is no column ``_failed``, or if the rows are shared with other views (column ``_left_out``).
     """
     columns = read.frame.columns
     if FAILED not in columns or step.letters is not None or LEFT_OUT in columns:
@@ -390,8 +445,10 @@ class Streaming(Frames):
 
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows that the step's stage, which has state, emits by ``transformWithState``,
-        in the form of ``emission``. ``packed``: the stage's input, rows of ``PACKED``. As a side
-        effect, count the stage in ``stateful``.
+        in the form of ``emission``. ``packed``: the stage's input, rows of ``PACKED``.
+
+        The state begins with ``initial`` if it has blobs for the stage. With ``closing``, all
+        buckets also hear that all inputs have ended. As a side effect, add 1 to ``stateful``.
         """
         self.stateful += 1
         fragment = step.stage.fragment
@@ -424,26 +481,34 @@ class Streaming(Frames):
 def packing_function(
     packings: Sequence[Packing], title: str, passing_index: int | None
 ) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that reads flat rows once and packs them for all readers,
-    one of ``packings`` for each.
+    """Return the ``mapInArrow`` function that reads flat rows once and packs them for all readers.
+    It yields rows of ``PACKED``, each a blob with its ``bucket`` and ``reader``. There is one per
+    bucket for an input, also for a bucket without rows, which hears the time. There is one for a
+    result. More follow whenever about 32 MiB of Arrow data are held for a reader. A reader without
+    rows and counts gets none.
 
-    ``passing_index``: the index of the column with rows that pass, None if there is none. These
-    come out unchanged, as rows of ``PACKED``. ``title``: the name of the input in errors. An error
-    that is not the library's becomes a ``BatchError``.
+    ``packings``: the columns and the form of each reader's rows. ``passing_index``: the index of
+    the column with rows that pass, None if there is none. These come out unchanged, as rows of
+    ``PACKED``. ``title``: the name of the input in errors. An error that is not the library's
+    becomes a ``BatchError``.
     """
 
     @task.freezing_imports
     def pack_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the packed rows of ``batches`` for all readers, and the rows that pass."""
+        """Yield the packed rows of ``batches`` for all readers. Rows that pass follow the next of
+        these rows, or come at the end.
+        """
         others: list[pa.RecordBatch] = []
         timer = PackTimer()
 
         def own_rows() -> Iterator[pa.RecordBatch]:
-            """Yield the rows of each batch without those that pass, which go to ``others``."""
+            """Yield each batch without the rows that pass. As a side effect, append those to
+            ``others`` as a batch of ``PACKED``.
+            """
             for batch in timer.time_reading(batches):
                 rows = batch
                 if passing_index is not None:
-                    rows, passing = split_passing(rows, passing_index)
+                    rows, passing = pop_passing(rows, passing_index)
                     others.append(passing.rename_columns(PACKED.names))
                 yield rows
 
@@ -461,16 +526,21 @@ def packing_function(
 def end_of_input_function(
     reader: int, sources: int, labels: Sequence[int], partitions: int
 ) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that tells the buckets of the stage ``reader`` that all
-    their inputs have ended. ``sources``: the number of these inputs.
+    """Return the ``mapInArrow`` function that tells each bucket of a stage that all its inputs have
+    ended. Its input, rows of ``PACKED`` (blobs), comes out unchanged, and then such messages, rows
+    without a blob.
 
-    Rows of ``PACKED`` come out unchanged, before these messages. ``labels``: those of the buckets.
-    ``partitions``: the number of tasks of the input, each of which tells a share of the buckets.
+    ``reader``: the stage's index, from 0, among stages and relays, as in the column ``reader``.
+    ``sources``: the count of its inputs. ``labels``: the label of each bucket, by the bucket's
+    index. ``partitions``: the count of tasks. Task p tells the buckets with the indices p, p +
+    ``partitions`` and so on.
     """
 
     @task.freezing_imports
     def end_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield ``batches``, then the ends of all inputs for this task's buckets, if it has any."""
+        """Yield ``batches``, then one batch with the ends of all inputs for this task's buckets.
+        Without buckets for this task, yield no such batch.
+        """
         yield from batches
         task_labels = labels[task.partition() :: partitions]
         if task_labels:
@@ -480,25 +550,33 @@ def end_of_input_function(
 
 
 def _union(inputs: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all frames, one or more, which have the same columns."""
+    """Return the rows of all frames, with duplicates. There is at least one, and all have the same
+    columns in the same order.
+    """
     return reduce(DataFrame.union, inputs)
 
 
 def _is_flat(output: Output) -> bool:
-    """Return True if all columns of ``output`` have types that pandas' Arrow types carry."""
+    """Return True if no column of ``output`` is nested or of another type that pandas' Arrow types
+    do not carry. Only such rows may leave a stage flat.
+    """
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 
 
 def unpack_rows(packed: DataFrame, output: Output, step: RouteStep | None = None) -> DataFrame:
-    """Return the changes in the blobs of ``packed`` as flat rows in the columns of ``output``. If
-    rows pass the ``step``, they are in one more column, the last. ``step``: None if no rows can
-    pass.
+    """Return the rows in the blobs of ``packed``, rows of ``PACKED``, as flat rows in the columns
+    of ``output``. Rows without a blob (a null ``payload``) are skipped.
+
+    ``step``: the step that reads the blobs; None if no rows can pass. If rows for other readers
+    pass it, they are in one more column, ``_passing``, the last.
     """
     schema = _in_session_timezone(packed, output)
 
     @task.freezing_imports
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in the blobs of ``batches``."""
+        """Yield the rows in the blobs of ``batches``, in order, as batches with the Arrow types of
+        the output.
+        """
         yield from _record_batches(payloads(batches), schema)
 
     return _map_to_flat_rows(packed, unpack, step, output)
@@ -509,19 +587,24 @@ def merging_function(
     law: InOrderLaw,
     to_batches: Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]],
 ) -> task.BatchFunction:
-    """Return the ``mapInArrow`` function that merges a foreign-key join's packed results. The
-    results of each primary key come out in order.
+    """Return the ``mapInArrow`` function that merges a foreign-key join's results, which come as
+    rows of ``PACKED``. The results of each primary key come out in the order of the changes of its
+    left row, in the columns of ``output_of``. All results of a key in a micro-batch must come to
+    one task.
 
-    ``step``: that of the stage with the law ``law``. ``to_batches``: turns the merged tables into
-    the batches that the function yields. An error that is not the library's becomes a
-    ``BatchError``.
+    ``step``: that of the stage that puts results in order. ``law``: its key columns, value types,
+    and ``net``, True if a key that has moved between buckets emits its last result alone.
+    ``to_batches``: turns the merged tables into the batches that the function yields. An error that
+    is not the library's becomes a ``BatchError``.
     """
     fragment, output = step.stage.fragment, output_of(step.stage)
     title, columns = fragment.sources[0].title, fragment.output_schema.names
 
     @task.freezing_imports
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the merged results of the blobs in ``batches``."""
+        """Yield the results of the blobs in ``batches``, merged and in order of each primary key's
+        changes.
+        """
         with locate_errors(fragment.title, lambda _: title):
             tables = merge_buckets(payloads(batches), law, columns, task.micro_batch())
             yield from to_batches(map(output.rows_of_changes, tables))
@@ -530,7 +613,9 @@ def merging_function(
 
 
 def _record_batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all tables as record batches, in order, with columns cast to ``schema``."""
+    """Yield the rows of all tables as record batches, in order, with columns cast to ``schema``.
+    The columns must have its names in its order.
+    """
     for table in tables:
         yield from table.cast(schema).to_batches()
 
@@ -538,13 +623,15 @@ def _record_batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[p
 def _result_packer(
     labels: Sequence[int], result: int
 ) -> Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]:
-    """Return a function from tables to rows of ``PACKED`` for the result with the address
-    ``result``, one row per table. All rows of a task have the same of the bucket ``labels`` and
-    keep their order.
+    """Return a function that yields a row of ``PACKED`` for each table that it is given, in order.
+    ``result``: the address of the result, which becomes the ``reader`` of the rows.
+
+    ``labels``: the label of each bucket. All rows of a task get one of them, chosen by the index of
+    the task's partition.
     """
 
     def pack_tables(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Yield a row of ``PACKED`` for each table, numbered in their order."""
+        """Yield a row of ``PACKED`` for each table. Its ``number`` counts them from 0."""
         partition = task.partition()
         for piece_index, table in enumerate(tables):
             label = labels[partition % len(labels)]
@@ -556,9 +643,12 @@ def _result_packer(
 def _map_to_flat_rows(
     packed: DataFrame, function: task.BatchFunction, step: RouteStep | None, output: Output
 ) -> DataFrame:
-    """Return the flat rows, in the columns of ``output``, that ``function`` makes of packed rows.
-    If rows pass the ``step``, they are in one more column, the last. ``step``: None if no rows can
-    pass.
+    """Return the flat rows that ``function`` makes of ``packed``, rows of ``PACKED``, in the
+    columns of ``output``. ``function``: for ``mapInArrow``, from batches of ``PACKED`` to batches
+    of the output.
+
+    ``step``: the step that reads them; None if no rows can pass. If rows for other readers pass it,
+    ``function`` does not get them. They are in one more column, ``_passing``, the last.
     """
     columns = output.columns
     if step is not None and step.passes:
@@ -571,13 +661,15 @@ def _map_to_flat_rows(
 
 
 def _in_session_timezone(frame: DataFrame, output: Output) -> pa.Schema:
-    """Return the schema of ``output`` with timestamps in the time zone of ``frame``'s session."""
+    """Return the Arrow schema of ``output``, whose timestamps are in the time zone that the session
+    of ``frame`` has now.
+    """
     timezone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     return in_timezone(output.schema, str(timezone))
 
 
 def session_of(node: Node) -> SparkSession:
-    """Return the Spark session of a node's first input, which must have a frame. Raises
+    """Return the Spark session of the first source of ``node``, which must have a frame. Raises
     ``ConfigurationError`` if the session was stopped.
     """
     frame = node.origins[0].frame

@@ -31,15 +31,18 @@ def lookup_results(
     frame: DataFrame, view: Lookup, law: StoreLookup, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
     """Return the results of the lookup ``view``: its key and value columns, then the carried
-    columns. A record has one row per answer, so it may have none. A deleted record has none.
+    columns. A record has one row per answer. Without an answer it has one with nulls if
+    ``how="left"``, none if ``"inner"``. A deleted record has none.
 
-    ``frame``: the ``needed`` columns of records, then ``_deleted`` and carried columns, which stay.
-    Rows with a value in a column ``beside`` are no records. They stay, with nulls for the store's
-    values.
+    ``frame``: the columns ``law.needed`` of records, then ``_deleted`` and other carried columns.
+    ``law``: the store, the columns ``on`` of records and ``by`` of the store that must be equal,
+    and the cache. Rows with a value in a column ``beside`` are no records. They stay, with nulls
+    for the store's values.
 
     ``metric``: the name under which counts of keys and dropped records are observed; None observes
-    none. In a task, an error that is not the library's becomes a ``BatchError``. A unique index
-    that gives a key two rows is a ``DataError``.
+    none. The rows that carry counts are removed again. In a task, an error that is not the
+    library's becomes a ``BatchError``. A unique index that gives a key two rows is a ``DataError``.
+    Answers are cached in the worker process.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(
@@ -62,8 +65,8 @@ def lookup_results(
 
     @task.freezing_imports
     def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each answer to a record, then what is no record, then one row with the
-        counts.
+        """Yield a row for each answer to a record of a batch, then its rows that are no record. At
+        the end of the task, yield one row with the counts.
         """
         answering = TaskLookups(law, _CACHES, _now_us)
         with locate_errors(law.name, lambda _: f"{law.stream}, input partition {task.partition()}"):
@@ -102,17 +105,18 @@ def lookup_results(
 
 def _has_no_record(rows: pa.Table, beside: Sequence[str]) -> Mask:
     """Return bool[rows]: True for a row that has something else in place of a record, which is a
-    value in one of the columns ``beside``.
+    value in one of the columns ``beside``. Without such columns, all are False.
     """
     masks = [rows.column(name).is_valid().to_numpy() for name in beside]
     return reduce(np.logical_or, masks, np.zeros(len(rows), np.bool_))
 
 
 def _with_counts(parts: Sequence[pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the columns ``parts`` as batches of ``schema``, whose last columns, the counts, are
-    null. Only the task's last row has counts.
+    """Return an iterator over the columns ``parts`` as batches of ``schema``. Its last columns, the
+    counts, are null: only the task's last row has counts.
 
-    ``parts``: the columns as Spark has them, perhaps with nested fields that are never null.
+    ``parts``: all other columns in the order of ``schema``, at least one, of one length. Spark may
+    declare their nested fields never null.
     """
     blank = pa.nulls(len(parts[0]), pa.int64())
     columns = [*parts, *(blank for _ in COUNTS)]

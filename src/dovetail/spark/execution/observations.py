@@ -20,11 +20,14 @@ from dovetail.plan.metrics import metric_name
 
 @dataclass
 class Observations:
-    """The observed metrics of one query."""
+    """The observed metrics of one query. The frames that its methods return observe them."""
 
     reports: dict[int, str] = field(default_factory=dict)
-    """The metric with the reports of each stage with state, by the stage's number in the line."""
+    """The name of the metric with the reports of each stage with state. The keys are the stages'
+    indices among all stages and relays (``RouteStep.number``).
+    """
     _names: Counter[str] = field(default_factory=Counter)
+    """The count of calls of ``unique_name`` with each name."""
 
     def unique_name(self, name: str) -> str:
         """Return a name for a metric that is unique in the query: ``name`` in the first call with
@@ -36,10 +39,10 @@ class Observations:
     def observe_counter(
         self, rows: DataFrame, name: str, count: Column, example: Column
     ) -> DataFrame:
-        """Return the rows, with an observed metric ``name`` (``unique_name``). Its fields are
-        ``records``, the sum of ``count``, and ``example``, the smallest text.
+        """Return the rows unchanged, with an observed metric ``name`` (``unique_name``). Its fields
+        are ``records``, the sum of ``count`` (0 without rows), and ``example``, the smallest text.
 
-        ``count``: how much each row adds, null for nothing. ``example``: a text, null for none.
+        ``count``: the addend of each row, null for nothing. ``example``: a text, null for none.
         """
         total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
         return rows.observe(self.unique_name(name), total, F.min(example).alias("example"))
@@ -47,42 +50,53 @@ class Observations:
     def observe_input(
         self, rows: DataFrame, metrics: Sequence[str], reader: int, source_index: int
     ) -> DataFrame:
-        """Return ``rows``, which are packed. The counts in the rows for input ``source_index`` of
-        the stage ``reader`` become metrics, each with an example. ``metrics``: a name for each
-        count, in order.
+        """Return ``rows`` of ``PACKED`` unchanged. The counts in the rows for input
+        ``source_index``, from 0, of the stage with the index ``reader`` become metrics. Each has
+        the fields ``records``, a sum, and ``example``, the smallest text.
+
+        ``metrics``: a name for each count in the column ``counted``, in order; a repeated name gets
+        a suffix.
         """
         return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
     def observe_stage(
         self, rows: DataFrame, step: RouteStep, reader: int, source_index: int
     ) -> DataFrame:
-        """Return ``rows``, the output of the stage at ``step``, packed for input ``source_index``
-        of ``reader``. The stage's counts and the reports of its buckets become metrics.
+        """Return ``rows`` of ``PACKED`` unchanged: the output of the stage at ``step``. The stage's
+        counts and the reports of its buckets become metrics.
+
+        They are read from the rows for input ``source_index`` of ``reader`` alone, because ``rows``
+        may have those of other readers, with other counts. ``reader``: the index of a stage or
+        relay, or the address of a result, with ``source_index`` 0. The name of the reports' metric
+        is added to ``reports``.
         """
         return self._observe_step(rows, step, _counts_in_packed_rows(reader, source_index))
 
     def observe_flat_stage(self, rows: DataFrame, step: RouteStep) -> DataFrame:
-        """Return the changes among rows of ``FlatEmission``. The counts and reports in the other
-        rows become metrics.
+        """Return the changes among ``rows``, the output of the stage at ``step``, without the
+        column ``_counted``. Other rows have the counts and reports as JSON in that column, and are
+        left out. These become metrics; the name of the reports' metric is added to ``reports``.
         """
         rows = self._observe_step(rows, step, COUNTED)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
-        """Return the output ``rows`` of the stage at ``step``, with its counts and reports as
-        metrics. ``counted``: the column or SQL expression that has both as JSON, null in other
-        rows.
+        """Return the output ``rows`` of the stage at ``step`` unchanged, with its counts and
+        reports as metrics. ``counted``: the column or SQL expression that has both as JSON
+        (``counted_text``), null in other rows. The name of the reports' metric is added to
+        ``reports``.
         """
         metrics = step.stage.fragment.metric_names
         report = f"get_json_object({counted}, '$[{len(metrics)}]')"
         return self._observe_counts(self._observe_reports(rows, step, report), metrics, counted)
 
     def _observe_counts(self, rows: DataFrame, metrics: Sequence[str], counted: str) -> DataFrame:
-        """Return ``rows`` unchanged, observed for each name in ``metrics``: ``records`` is the sum
-        of the counts at its index in ``counted``, 0 for none; ``example`` is the smallest example.
+        """Return ``rows`` unchanged, with an observed metric for each of ``metrics``. Its
+        ``records`` is the sum of the counts at its index in ``counted``, 0 for none; ``example`` is
+        the smallest example.
 
-        ``counted``: an SQL expression for the text of ``pack.counted_text``, null in rows without
-        counts.
+        ``counted``: an SQL expression for the JSON text ``[[count, example], ...]``, null in rows
+        without counts. A name that is taken gets a suffix.
         """
         # The sums are SQL, because each function of PySpark would be several calls of the JVM.
         for metric_index, name in enumerate(metrics):
@@ -94,9 +108,10 @@ class Observations:
         return rows
 
     def _observe_reports(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
-        """Return the rows, with the list of the reports of a stage's buckets as metric
-        ``<title>.stage``. Note the metric's name in ``reports``. ``report``: an SQL expression for
-        a report's text, null in rows without one.
+        """Return the rows unchanged, with the list ``buckets`` of the reports of a stage's buckets
+        as metric ``<title>.stage``. Set the metric's name in ``reports``.
+
+        ``report``: an SQL expression for a report's text, null in rows without one.
         """
         name = self.unique_name(metric_name(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
@@ -104,11 +119,12 @@ class Observations:
 
 
 def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str | None]]:
-    """Return the counters of rows without use that are not at zero, by name: (number of rows,
+    """Return the counters of rows without use that are not at zero, by name: (count of rows,
     example). The example is None if the metric has none. The result is empty if all rows were of
     use.
 
-    ``observed``: the observed metrics of a micro-batch, by name.
+    ``observed``: the observed metrics of a micro-batch, by name, each a mapping of its fields.
+    Metrics without a field ``records`` are ignored.
     """
     return {
         name: (row["records"], row.get("example"))
@@ -118,7 +134,7 @@ def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[in
 
 
 def _counts_in_packed_rows(reader: int, source_index: int) -> str:
-    """Return an expression in SQL for the counts in packed rows for input ``source_index`` of
-    ``reader``. It is null in other rows.
+    """Return an expression in SQL for the column ``counted`` of ``PACKED`` rows for input
+    ``source_index`` of the stage or result ``reader``. It is null in other rows.
     """
     return f"if(reader = {reader} and source = {source_index}, counted, null)"

@@ -28,11 +28,13 @@ class BucketProcessor(StatefulProcessor):
     """Runs a stage for each bucket of a partition; its one state variable holds the blobs."""
 
     def __init__(self, work: StageWork) -> None:
+        """Pickle ``work``, the work of the stage, to travel as bytes."""
         self._work = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the attributes from ``state``, as pickle does. In a driver worker, which only asks
-        for the state variables, also discard its standard output.
+        """Set the attributes from ``state``, as pickle does. In a driver worker (``DRIVER_WORKER``
+        is the main module), which only asks for the state variables, also discard the process's
+        standard output.
 
         Spark's prints there would reach the user's console. A first line is printed before and
         cannot be stopped.
@@ -44,7 +46,9 @@ class BucketProcessor(StatefulProcessor):
                 os.dup2(nowhere.fileno(), 1)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable that has the blobs of a bucket. Spark calls it once per task."""
+        """Open the state variable ``blobs``, a map from a blob's name to its bytes, and keep
+        ``handle``. Spark calls it once per task.
+        """
         name = StructType([StructField("name", StringType())])
         blob = StructType([StructField("blob", BinaryType())])
         self._handle, self._blobs = handle, handle.getMapState("blobs", name, blob)
@@ -55,8 +59,9 @@ class BucketProcessor(StatefulProcessor):
         initialState: pd.DataFrame,  # noqa: N803
         timerValues: Any,  # noqa: N803
     ) -> None:
-        """Store some of the blobs with which the bucket ``key`` begins. ``initialState``: a row per
-        blob, with its name and bytes. ``timerValues`` is not used.
+        """Store some of the blobs with which the bucket ``key`` begins, in place of blobs of the
+        same names. ``initialState``: a row per blob, with its ``name`` and its bytes (``blob``).
+        ``timerValues`` is not used.
         """
         for name, blob in zip(initialState["name"], initialState["blob"], strict=True):
             self._blobs.updateValue((name,), (blob,))
@@ -67,10 +72,12 @@ class BucketProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Process one micro-batch of the bucket ``key``, and yield what the stage emits.
+        """Process one micro-batch of the bucket whose label is ``key[0]``. Yield the rows that the
+        stage emits, in frames with the columns of its emission.
 
         ``rows``: the packed rows of the bucket, in columns of ``PACKED`` and perhaps ``now_us``.
-        ``timerValues`` is not used.
+        ``timerValues`` is not used. The bucket's blobs in the state store are changed, and a timer
+        may be registered.
         """
         from dovetail.spark.execution import buckets
 
@@ -83,9 +90,11 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """Process the bucket ``key`` without input, because its rows have waited as long as they
-        may, and yield what it emits, which may be nothing. The wall-clock time is that of
-        ``timerValues``; ``expiredTimerInfo`` is not used.
+        """Process the bucket whose label is ``key[0]`` without input, because its timer has
+        expired. Yield the frames that it emits, which may be none. Its blobs are changed, and a
+        timer may be registered.
+
+        The wall-clock time is that of ``timerValues``; ``expiredTimerInfo`` is not used.
         """
         from dovetail.spark.execution import buckets
         from dovetail.spark.execution.emission import as_pandas
@@ -95,8 +104,9 @@ class BucketProcessor(StatefulProcessor):
         yield from map(as_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
 
     def close(self) -> None:
-        """Release nothing: open files belong to the worker process. Only freeze the imports, if
-        ``task`` is imported, which is so once a bucket has run. A driver worker calls this, too.
+        """Freeze the imports, if ``dovetail.spark.task`` is imported, which is so once a bucket has
+        run. Nothing is released: open files belong to the worker process. A driver worker calls
+        this, too.
         """
         task = sys.modules.get("dovetail.spark.task")
         if task is not None:

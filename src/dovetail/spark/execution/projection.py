@@ -32,12 +32,14 @@ from dovetail.spark.execution import view_rows
 
 
 def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> DataFrame:
-    """Return the changelog of a stage's node (``plan.nodes.changelog_schema``) from the stage's
-    output ``changes``, a row for each. Selections that compute are computed here, and are null for
-    deletes.
+    """Return the changelog of a stage's node from the stage's output ``changes``, a row for each.
+    Its columns are key, values, ``_change``, ``_timestamp`` and ``_position``
+    (``plan.nodes.changelog_schema``). Selections that compute are computed here, and are null where
+    the node has no row, as in a tombstone.
 
-    The columns of ``Fragment.feeds`` follow, then those of ``changes`` with the names ``beside``,
-    which stay as they are.
+    Then come the columns of ``Fragment.feeds``, longs that tell which record caused a change. The
+    columns of ``changes`` with the names ``beside`` are the last, and stay as they are. ``changes``
+    has the stage's own columns (``Fragment.output_schema``).
     """
     node = stage.node
     if isinstance(node, Unwindowed):
@@ -58,7 +60,8 @@ def changelog(changes: DataFrame, stage: Stage, beside: Sequence[str] = ()) -> D
 def changelog_of_view(changes: DataFrame, view: View) -> DataFrame:
     """Return the changelog of a view from ``changes``, the changelog of its node
     (``plan.nodes.changelog_schema``). Rows that the view leaves out are absent from a stream, and
-    deletes of a table. Further columns are dropped.
+    are deletes of a table. Further columns are dropped. Nothing is counted or becomes a dead
+    letter.
     """
     read = view_rows.rows_of_view(
         view,
@@ -76,11 +79,13 @@ def changelog_of_view(changes: DataFrame, view: View) -> DataFrame:
 def _windowed_columns(
     changes: DataFrame, stage: Stage, node: Unwindowed, beside: Sequence[str]
 ) -> tuple[DataFrame, list[Column]]:
-    """Return the changes with a windowed table's columns by name, and the expressions of the node's
-    columns over that frame. Values are null in deleted rows.
+    """Return two values. The first is the changes with a windowed table's columns by name: key, the
+    window's start and end, values. The second has for each column of ``node``, keys first, its
+    expression over that frame. Values are null in deleted rows.
 
-    ``changes``: the stage's output. The frame also has the columns of a change, those of
-    ``Fragment.feeds`` and those in ``beside``.
+    ``node``: the table or stream that a windowed table is read as, under other columns.
+    ``changes``: the stage's output. The frame also has ``_deleted``, ``_event_time``,
+    ``_position``, the columns of ``Fragment.feeds`` and those in ``beside``.
     """
     inner = windowed_node(node)
     frame, columns = _project(changes, stage, inner, first_leaf=0)
@@ -101,12 +106,12 @@ def _windowed_columns(
 def _project(
     frame: DataFrame, stage: Stage, node: Node, first_leaf: int
 ) -> tuple[DataFrame, dict[str, str]]:
-    """Return the frame with all columns that the node's columns are made of. Also return the
-    frame's column behind each column of the node, by name.
+    """Return the frame with all columns that the node's columns are made of. Also return the name
+    of the frame's column behind each key and value column of the node, by name. A join's key is its
+    left side's, unless it has a key of its own.
 
     Selections that compute become new columns, null where the node has no row. ``frame``: the
-    stage's output. ``first_leaf``: the number of the node's first input among the leaves of the
-    stage.
+    stage's output. ``first_leaf``: the index of the node's first input in ``stage.leaves``.
     """
     if not isinstance(node, JoinNode):
         return frame, leaf_columns(stage, first_leaf)
@@ -143,11 +148,13 @@ def _joined_row(
     middle: int,
     sides: Mapping[str, Mapping[str, str]],
 ) -> DataFrame:
-    """Return the frame with the joined row as expressions see it, after its own columns. That row
-    is the one of ``plan.select.joined_row_columns``. A side without a row is null.
+    """Return the frame with the joined row as a user's expressions see it, after its own columns.
+    These are the left key by name, the structs ``left`` and ``right``, and the value columns that
+    only one side has (``joined_row_columns``). The struct of a side without a row is null.
 
-    ``first_leaf``, ``middle``: the first leaf of each side. ``sides``: the frame's column behind
-    each column of a side.
+    ``first_leaf``, ``middle``: the index in ``stage.leaves`` of the first input of the left and of
+    the right side. ``sides``: under ``"left"`` and ``"right"``, the frame's column behind each
+    column of that side.
     """
     added: dict[str, Column] = {}
     for name in node.left.key.names:
@@ -163,7 +170,7 @@ def _joined_row(
 
 
 def _mask(first_leaf: int, width: int) -> int:
-    """Return the bits that stand for ``width`` leaves from number ``first_leaf`` on in the column
-    ``_visible``.
+    """Return an int with the bits that stand for ``width`` leaves, from index ``first_leaf`` on, in
+    the column ``_visible``. Bit i is that of leaf i.
     """
     return ((1 << width) - 1) << first_leaf

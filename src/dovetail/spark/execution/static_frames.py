@@ -38,12 +38,15 @@ def changelog(
     buckets: int | None,
     sources: Mapping[Entry, Source] | None = None,
 ) -> DataFrame:
-    """Return the changelog of a node with static inputs, as a static frame. State is in memory, and
-    nothing waits at the end.
+    """Return the changelog of a node with static inputs, as a static frame with the columns of
+    ``changelog_schema``. Rows are in no order; ``_position`` orders the changes of a key. State is
+    in memory. Inputs end, so rows that wait for a time come out. No job runs yet.
 
-    ``emit``: ``"change"`` for every change, ``"batch"`` for the last one of each key. ``buckets``:
-    the number of buckets, None for the session's number of shuffle partitions. ``sources``: static
-    sources that are read in place of inputs, or of nodes below the inputs' views.
+    ``emit``: ``"change"`` for every change, ``"batch"`` for the last one of each key in a batch.
+    There is one batch, or a second one for streams that wait for tables (``load="first"``).
+    ``buckets``: the count of buckets, None for the session's count of shuffle partitions.
+    ``sources``: static sources that are read in place of inputs, or of nodes below the inputs'
+    views.
 
     Raises ``ConfigurationError`` if the session was stopped, and ``PlanError`` for a node that
     cannot be computed or emitted so.
@@ -74,7 +77,10 @@ class Static(Frames):
 
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows that the step's stage, which has state, emits by ``applyInPandas``, in
-        the form of ``emission``. ``packed``: the stage's whole input, rows of ``PACKED``.
+        the columns of ``emission``. ``packed``: the stage's whole input, rows of ``PACKED``.
+
+        Inputs that get rows of the sources in ``waiting`` are processed after all others. Rows for
+        other readers come out unchanged, after the stage's.
         """
         held = [
             source_index
@@ -86,8 +92,8 @@ class Static(Frames):
 
 
 def _origins(port: Port) -> Iterator[Source]:
-    """Yield the sources whose rows come to a port, through all stages before it. A source that is
-    read in several ways comes several times.
+    """Yield the sources whose rows come to a port (the route to one input of a stage), through all
+    stages before it. A source that is read in several ways comes several times.
     """
     if isinstance(port.origin, Source):
         yield port.origin
@@ -99,16 +105,19 @@ def _origins(port: Port) -> Iterator[Source]:
 def _bucket_function(
     fragment: Fragment, emission: Emission, stage_number: int, later_inputs: Sequence[int]
 ) -> Any:
-    """Return the function for ``applyInPandas`` that processes one bucket to the end of its input.
-    That function returns the changes in the form of ``emission``, or an empty frame. Rows for other
-    stages than ``stage_number`` come out unchanged, after the changes.
+    """Return the function for ``applyInPandas`` that processes one bucket to the end of its input,
+    so that nothing waits. It returns a frame of the changes in the columns of ``emission``, named
+    by index, or one without columns. Rows for other stages than ``stage_number`` come out
+    unchanged, after the changes. The wall-clock time is 0.
 
     ``later_inputs``: the indices of inputs whose rows come after those of all others, as in a next
     micro-batch; empty to take all at once.
     """
 
     def run(key: Any, rows: pd.DataFrame) -> pd.DataFrame:
-        """Process the bucket whose label is ``key[0]``. ``rows``: its rows of ``PACKED``."""
+        """Return the rows that the bucket whose label is ``key[0]`` emits. ``rows``: its rows of
+        ``PACKED``.
+        """
         import pandas as pd
 
         stage_rows, others = split_passing(rows, stage_number)

@@ -38,18 +38,22 @@ from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import ColumnItem, column_of, item_as_text
 from dovetail.plan.views import View
-from dovetail.platform.sessions import attempted
+from dovetail.platform.sessions import null_on_failure
 from dovetail.spark.execution.lookup import lookup_results
 from dovetail.spark.execution.observations import Observations
 
 
 @dataclass(frozen=True)
 class InputRows:
-    """The rows of an input."""
+    """The rows of an input: a frame, and the columns of it that have a meaning.
+
+    The frame also has columns that mark what is no row (``non_row_columns``).
+    """
 
     frame: DataFrame
+    """The node's key and value columns, and the columns that those below are made of."""
     timestamp: Column
-    """The event time."""
+    """The event time, a timestamp."""
     deleted: Column | None
     """True for tombstones (rows that delete their key's row). Null for a row that only a condition
     turns into a tombstone. None if there are no tombstones."""
@@ -69,15 +73,16 @@ def rows_of_view(
     """Return the rows of a view from those of its node, which are in ``read``. An array that is
     exploded gives a row per element, and none if it is null or empty.
 
-    A row that does not meet the view's condition is left out of a stream, and becomes a tombstone
-    of a table. A null is not met. Columns that mark what is no row (``PASSING``, ``UNREAD``,
-    ``FAILED``) stay as they are. A tombstone, or a record without a value, has null values, and no
-    expression is computed for it.
+    If a row does not meet the view's condition, it is left out of a stream and becomes a tombstone
+    of a table. A condition that is null is not met. Columns that mark what is no row (``PASSING``,
+    ``UNREAD``, ``FAILED``) stay as they are. A tombstone, or a record without a value, has null
+    values, and only its key is computed.
 
-    Rows on which an expression fails are left out, unless the view fails the query. If the view
-    ``reports``, these rows are counted in ``observations``, and stay with their dead letters in
-    ``FAILED``. If the rows are shared with other views (``LEFT_OUT``), rows that are left out stay,
-    marked as such.
+    A row on which an expression fails is left out, unless the view fails the query. Several inputs
+    of a plan may read one view, and one of them ``reports``. It counts these rows in
+    ``observations``, and they stay with their dead letters in ``FAILED``. For other inputs they
+    vanish. If the rows are shared with other views (``LEFT_OUT``), rows that are left out stay,
+    with true in that column.
     """
     frame, position_names, beside = _plain_rows(read, view.node.row.names)
     carried = [*read.carried, *beside]
@@ -98,18 +103,18 @@ def rows_of_view(
             beside, carried = (list(dict.fromkeys([*names, FAILED])) for names in (beside, carried))
     if condition is not None:
         met = F.coalesce(F.when(~gone, column_of(condition)), F.lit(False))
-        stays = reduce(Column.__or__, presence_conditions(beside), met)
+        stays = reduce(Column.__or__, non_row_conditions(beside), met)
         if view.stream:
             frame = _leave_out(frame, ~stays)
         else:
             frame = frame.withColumn(DELETED, F.when(met, F.lit(False)).when(gone, F.lit(True)))
     row_columns, keys = [*map(_nullable_column, columns, view.row)], len(view.key)
     row_columns = [*row_columns[:keys], *(F.when(~gone, column) for column in row_columns[keys:])]
-    for there in presence_conditions(beside):
+    for there in non_row_conditions(beside):
         row_columns[:keys] = [F.when(~there, key) for key in row_columns[:keys]]
     if view.exploded is not None:
         items = row_columns[view.exploded]
-        for there in presence_conditions(beside):
+        for there in non_row_conditions(beside):
             items = F.when(there, F.array(F.lit(None))).otherwise(items)
         row_columns[view.exploded] = F.explode(items)
     frame = frame.select(
@@ -125,8 +130,8 @@ def rows_of_view(
 def _leave_out(frame: DataFrame, left_out_rows: Column) -> DataFrame:
     """Return the frame without the rows for which ``left_out_rows``, which is never null, is true.
 
-    If the rows are shared with other views, they stay, marked as left out, and as deleted so that
-    nothing is computed for them.
+    If the rows are shared with other views (column ``_left_out``), no row is removed. The rows get
+    true in ``_left_out`` and in ``_deleted``, so that nothing is computed for them.
     """
     if LEFT_OUT not in frame.columns:
         return frame.filter(~left_out_rows)
@@ -142,12 +147,13 @@ def rows_of_expectation(
     observations: Observations | None = None,
 ) -> InputRows:
     """Return the rows of the expectation ``view`` from those of its node, which are in ``read``.
+    Tombstones are never unmet.
 
     ``on_fail`` says what happens to a row that does not meet the condition. With ``"fail"`` it
     fails the query, with ``"drop"`` it is left out, with ``"warn"`` it stays. With
-    ``"dead_letter"`` it is left out or, if the view ``reports``, stays with its dead letter in
-    ``FAILED``. A view that ``reports`` and does not fail the query counts such rows in
-    ``observations``.
+    ``"dead_letter"`` it is left out or, if this reading of the view ``reports``, stays with its
+    dead letter in ``FAILED``. A reading that ``reports`` and does not fail the query counts such
+    rows in ``observations``, unless that is None.
     """
     frame, position_names, beside = _plain_rows(read, view.row.names)
     carried = [*read.carried, *beside]
@@ -169,23 +175,24 @@ def rows_of_expectation(
 
 
 def unmet_rows(frame: DataFrame, view: Expectation) -> tuple[DataFrame, Column]:
-    """Return the frame, and a condition on its rows: True for those that do not meet the
+    """Return the frame, and a boolean condition on its rows: True for those that do not meet the
     expectation. A null is not met. Rows whose ``_deleted`` is true or null are never unmet.
 
-    An expression has its result in one more column of the frame, and is unmet where it fails.
+    If the expectation is an expression, the frame gets one more column with its result,
+    ``_attempt_0``. It counts as not met where the expression fails.
     """
     met = F.col(quoted(view.expected)) if isinstance(view.expected, str) else view.expected
     there = ~F.coalesce(F.col(DELETED), F.lit(True))
     if isinstance(view.expected, Column):
         name = attempt_name(0)
-        attempt = attempted(frame.sparkSession, [view.expected])
+        attempt = null_on_failure(frame.sparkSession, [view.expected])
         frame, met = frame.withColumn(name, F.when(there, attempt)), F.col(f"{name}._0")
     return frame, there & ~F.coalesce(met, F.lit(False))
 
 
 def _failing_expression(view: Expectation) -> Column:
-    """Return a boolean expression that fails the query where it is computed. The error names the
-    expectation's problem, with the row as an example.
+    """Return a boolean expression that raises an error where it is computed, and so fails the
+    query. The error names the expectation's problem and remedy, with the row as JSON.
     """
     problem = F.lit(f"expect of {view.name}: {view.problem} by the row ")
     text = F.concat(problem, as_json(view.node), F.lit(f". {view.remedy}."))
@@ -195,9 +202,11 @@ def _failing_expression(view: Expectation) -> Column:
 def _count_left_out(
     frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
 ) -> DataFrame:
-    """Return the frame with an observed metric ``name``: the count of the rows for which the
-    condition ``left_out`` is true, and one of them as JSON. Without ``observations``, return the
-    frame itself.
+    """Return the frame with an observed metric: ``records``, the count of the rows for which the
+    condition ``left_out`` is true, and ``example``, one of them as JSON.
+
+    ``name``: the metric's, which gets a suffix if it is taken. ``view``: the example has the
+    columns of its node. Without ``observations``, return the frame itself.
     """
     if observations is None:
         return frame
@@ -220,7 +229,8 @@ def rows_of_lookup(
     it. A record for which it has none is kept with nulls or left out, as the view's ``how`` says. A
     record without a value is left out.
 
-    ``observations``: takes the counts of requests; None counts none.
+    ``observations``: takes the counts of requests, as metric ``<label or name>.lookups``; None
+    counts none.
     """
     law = store_lookup(view)
     frame, position_names, beside = _plain_rows(read, law.needed)
@@ -235,7 +245,8 @@ def rows_of_lookup(
 def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
     """Return three values. The first is a frame of the rows in ``read``: the columns ``names``,
     ``_timestamp``, ``_deleted``, the positions and what is carried along. The second has the names
-    of the positions, the third those of the ``non_row_columns``. What is no row counts as deleted.
+    of the positions (``_position_0`` and so on), the third those of the ``non_row_columns``. What
+    is no row counts as deleted.
     """
     position_names = [*map(position_name, range(len(read.positions)))]
     beside = non_row_columns(read.frame)
@@ -246,7 +257,7 @@ def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[
     frame = read.frame.select(
         *(F.col(quoted(name)) for name in names),
         read.timestamp.alias(TIMESTAMP),
-        reduce(Column.__or__, presence_conditions(beside), gone).alias(DELETED),
+        reduce(Column.__or__, non_row_conditions(beside), gone).alias(DELETED),
         *positions,
         *map(F.col, (*read.carried, *beside)),
     )
@@ -255,14 +266,15 @@ def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[
 
 def non_row_columns(frame: DataFrame) -> list[str]:
     """Return the names of the columns in ``frame`` that mark something which is no row:
-    ``PASSING``, ``UNREAD``, ``FAILED`` and ``LEFT_OUT``. Such a column is null in each row.
+    ``PASSING``, ``UNREAD``, ``FAILED`` and ``LEFT_OUT``. All of them are null in a true row; one
+    that is not null stands for something else.
     """
     return [name for name in (PASSING, UNREAD, FAILED, LEFT_OUT) if name in frame.columns]
 
 
-def presence_conditions(beside: Sequence[str]) -> list[Column]:
-    """Return a condition for each of the columns ``beside``: it is not null, so something else is
-    in place of a row.
+def non_row_conditions(beside: Sequence[str]) -> list[Column]:
+    """Return a condition for each of the columns ``beside``, in order: it is not null, so something
+    else is in place of a row. The list is empty without columns.
     """
     return [F.col(name).isNotNull() for name in beside]
 
@@ -271,15 +283,16 @@ def _with_results(
     frame: DataFrame, view: View, beside: Sequence[str]
 ) -> tuple[DataFrame, dict[int, Column], list[Column]]:
     """Return three values. The first is the frame with the result of each expression of ``view`` in
-    a column of its own, null where it fails. The second has these columns by the expression's
-    number: 0 for the condition, from 1 on for columns. The third has each expression's problem as a
-    text, null where it does not fail.
+    a column of its own, null where it fails. The second has these columns by index: 0 for the
+    condition, n for the view's n-th column, counted from 1 over all columns. The third has each
+    expression's problem as a text, null where it does not fail.
 
+    A condition or column that only names a column is no expression and has no such result.
     ``beside``: the ``non_row_columns``. Nothing is computed for what is no row, and only keys for
     deleted rows.
     """
     items = (("condition", view.condition), *zip(view.row.names, view.columns, strict=True))
-    absent = reduce(Column.__or__, presence_conditions(beside), F.lit(False))
+    absent = reduce(Column.__or__, non_row_conditions(beside), F.lit(False))
     attempts: dict[str, Column] = {}
     results_by_item: dict[int, Column] = {}
     problems: list[Column] = []
@@ -287,7 +300,7 @@ def _with_results(
         if isinstance(item, Column):
             name, of_key = attempt_name(item_index), 0 < item_index <= len(view.key)
             there = ~(absent if of_key else F.col(DELETED))
-            attempts[name] = F.when(there, attempted(frame.sparkSession, [item]))
+            attempts[name] = F.when(there, null_on_failure(frame.sparkSession, [item]))
             results_by_item[item_index] = F.col(f"{name}._0")
             fails = F.lit(f"{label}= fails: {item_as_text(item).removesuffix(f' AS {label}')}")
             problems.append(F.when(there & F.col(name).isNull(), fails))
@@ -295,9 +308,9 @@ def _with_results(
 
 
 def _dead_letter(view: View, problem: Column) -> Column:
-    """Return the dead letter of a row that a view leaves out: a struct of the operator, the
-    problem, the row of the viewed node as JSON, and its time in microseconds. ``problem``: a text
-    column.
+    """Return the dead letter of a row that a view leaves out: a struct of ``_operator``,
+    ``_problem``, ``row`` (the row of the view's node as JSON), and ``_event_time`` in microseconds.
+    ``problem``: a text column.
     """
     return F.struct(
         F.lit(view.letters).alias(OPERATOR),
@@ -308,8 +321,8 @@ def _dead_letter(view: View, problem: Column) -> Column:
 
 
 def _nullable_column(item: ColumnItem, field: StructField) -> Column:
-    """Return a column of ``field``'s type for an item of a view: the node's column of that name, or
-    the expression, cast so that nested values may be null.
+    """Return a column of ``field``'s type for ``item``, a column of a view. It is the node's column
+    of that name, or the expression, cast so that nested values may be null.
     """
     return cast_to_plan_type(item, field.dataType) if isinstance(item, Column) else column_of(item)
 
@@ -322,5 +335,7 @@ def cast_to_plan_type(column: Column, type_: DataType) -> Column:
 
 
 def as_json(node: Node) -> Column:
-    """Return a node's key and value columns as one JSON text per row."""
+    """Return the key and value columns of ``node``, by name, as one column with a JSON text per
+    row. A null field is left out of the text.
+    """
     return F.to_json(F.struct(*(F.col(quoted(name)) for name in node.row.names)))

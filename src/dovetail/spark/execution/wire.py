@@ -45,13 +45,13 @@ from dovetail.plan.nodes import Entry, Source
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.view_columns import column_of
 from dovetail.plan.views import views_of
-from dovetail.platform.sessions import attempted
+from dovetail.platform.sessions import null_on_failure
 from dovetail.spark.execution.observations import Observations
 from dovetail.spark.execution.view_rows import (
     InputRows,
     as_json,
     non_row_columns,
-    presence_conditions,
+    non_row_conditions,
     rows_of_expectation,
     rows_of_lookup,
     rows_of_view,
@@ -62,45 +62,50 @@ class Wire:
     """The columns in which an input's rows travel to all their readers; a shared column travels
     once.
 
-    The columns' names are plain numbers, because ``mapInArrow`` takes the dots of a user's names
-    for nesting. The number of a column is its *place*. ``first``: the first number.
+    A column that is *placed* gets an index, from ``first`` on in the order of first use. Its name
+    in the frame is that index (``wire_name``), because ``mapInArrow`` takes the dots of a user's
+    names for nesting. A column that is placed again keeps its index.
     """
 
     def __init__(self, read: InputRows, first: int = 0) -> None:
+        """Begin with the rows of ``read`` and no columns. ``first``: the index of the first column
+        placed.
+        """
         self._read, self._frame, self._first = read, read.frame, first
         self._columns: dict[Hashable, Column] = {}
         self._foreign_keys = 0
 
     def __len__(self) -> int:
-        """Return the number of columns placed so far."""
+        """Return the count of columns placed so far."""
         return len(self._columns)
 
     def frame(self, *carried: str) -> DataFrame:
-        """Return the rows with the columns placed so far, named by their numbers, which begin at
-        ``first``.
-
-        The columns ``carried`` of the rows precede them.
+        """Return the rows with the columns placed so far, named ``_wire_<index>``, with indices
+        that begin at ``first``. The columns named ``carried`` precede them, under their own names.
         """
         columns = enumerate(self._columns.values(), start=self._first)
         numbered = (column.alias(wire_name(column_index)) for column_index, column in columns)
         return self._frame.select(*carried, *numbered)
 
     def place_columns(self, names: Iterable[str]) -> list[int]:
-        """Place the columns ``names`` of the rows, unchanged, and return their numbers in that
-        order. A column that is placed already keeps its number.
+        """Add the columns ``names`` of the rows, unchanged, to those that travel, and return their
+        indices in that order. A column that is there already keeps its index.
         """
         return [self._place(("own", name), F.col(quoted(name))) for name in names]
 
     def place_input(self, input_: Input, spec: SourceSpec, *, letters: bool) -> list[int]:
-        """Place the columns of an input in the order of ``SourceSpec.travel_schema``, and return
-        their numbers.
+        """Place the columns of the input ``input_`` in the order of ``SourceSpec.travel_schema``,
+        and return their indices. Hash of the key, event time in microseconds, ``_deleted`` and key
+        come first. Each foreign key (its hash, its parts), values and the columns that order the
+        rows follow. If files order the rows, the file's time, path and block start come next.
 
         ``_deleted`` is absent if there are no tombstones. If the foreign key may fail, there is one
-        more number, the last. Its column is null where the key does not fail; else it is true or,
-        with ``letters``, the row as JSON.
+        more index, the last. Its column is null where the key does not fail; else it is true or,
+        with ``letters``, the row as JSON. ``letters`` changes nothing else.
 
-        A key is canonical, also a source's own key that travels as a value. A stream's rows with a
-        null in the key are spread over the buckets by their times.
+        A key is canonical (one NaN, no negative zero), also a source's own key that travels as a
+        value. A stream's rows with a null in the key, if they are kept, are spread over the buckets
+        by their times.
         """
         read = self._read
         keys = [_canonical_key(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]
@@ -149,42 +154,49 @@ class Wire:
         return places + failed
 
     def place_absence(self) -> int | None:
-        """Place a column that is null for rows and not null for all else: unreadable records, dead
-        letters and rows left out for other views. Return its number; None if the rows have nothing
-        else. Rows that pass to other stages do not count.
+        """Add a column to those that travel, null for rows and true for all else: unreadable
+        records, dead letters and rows left out for other views. Return its index; None if the rows
+        have nothing else. Rows that pass to other stages do not count. A second call returns the
+        same index.
         """
         beside = [name for name in non_row_columns(self._read.frame) if name != PASSING]
         if not beside:
             return None
         return self._place(
-            "out", F.when(reduce(Column.__or__, presence_conditions(beside)), F.lit(True))
+            "out", F.when(reduce(Column.__or__, non_row_conditions(beside)), F.lit(True))
         )
 
     def place_letters(self, *, unread: bool) -> int | None:
-        """Place a column with each dead letter, null in all other rows, and return its number.
-        Return None if the rows have no column of dead letters.
+        """Add a column to those that travel, with each dead letter, null in all other rows, and
+        return its index. A dead letter is the struct of a row that was left out because of an
+        error. Return None if the rows have no column of dead letters.
 
-        ``unread``: True to add the dead letters of records that cannot be read.
+        ``unread``: True to add the dead letters of records that cannot be read, which precede
+        others. A second call returns the same index, whatever ``unread`` is.
         """
         names = ([UNREAD] if unread else []) + [FAILED]
         letters = [F.col(name) for name in names if name in self._read.frame.columns]
         return self._place("letters", F.coalesce(*letters)) if letters else None
 
     def place_time(self) -> int:
-        """Place the event time, in microseconds since 1970, and return its number."""
+        """Add the event time, in microseconds since 1970, to the columns that travel, and return
+        its index. A second call returns the same index.
+        """
         return self._place("time", F.unix_micros(self._read.timestamp))
 
     def _place_canonical(self, field: StructField) -> int:
-        """Place the column ``field`` in its canonical form (``_canonical_key``) and return its
-        number.
+        """Place the column ``field`` with one NaN and no negative zero (``_canonical_key``), and
+        return its index. A column that is neither nested nor a float shares the index of
+        ``place_columns``.
         """
         raw = F.col(quoted(field.name))
         column = _canonical_key(raw, field.dataType)
         return self._place(("own" if column is raw else "canonical", field.name), column)
 
     def _place(self, what: Hashable, column: Column) -> int:
-        """Return the number of ``column``, which is added on first use. ``what``: a name by which
-        equal columns are known; a column that has it already keeps its number.
+        """Return the index of ``column``, which is added on first use. ``what``: a hashable name of
+        the column's content. If it was used before, return that column's index and ignore
+        ``column``.
         """
         if what not in self._columns:
             self._columns[what] = column
@@ -195,10 +207,14 @@ class SharedSource:
     """A source's rows, read once, from which several views are made one after the other.
 
     The travelling columns of each view are beside the source's columns. A view makes at most one
-    row of a row. If it makes none, the row is only for other views, and ``_left_out`` is set.
+    row of a row. If it makes none, the row is only for other views, and ``_left_out`` is set. For
+    each view: ``read``, then ``wire``, place columns, then ``keep_columns``.
     """
 
     def __init__(self, source: Source, *, unread: bool) -> None:
+        """Begin with the rows of ``source`` and no view. ``unread``: True to add its unreadable
+        records beside the rows; the source must keep them.
+        """
         read = _rows_of_source(source, unread=unread)
         columns: dict[str, Column] = {name: F.col(quoted(name)) for name in source.row.names}
         columns[TIMESTAMP] = read.timestamp
@@ -215,11 +231,13 @@ class SharedSource:
 
     def read(self, entry: Entry, *, reported: int, observations: Observations | None) -> InputRows:
         """Return the shared source's rows, or those of the view ``entry`` of it, beside the columns
-        that travel so far.
+        that travel so far. Each call begins with all rows of the source, so views may come in any
+        order. No row is missing: the column ``_left_out`` is true for rows that this view leaves
+        out, else null.
 
-        ``reported``: the number of innermost views whose rows another reading counts and reports.
-        ``observations``: takes the counts of the other views, None to drop them. The column
-        ``LEFT_OUT`` is not null for rows that the view leaves out.
+        ``reported``: the count of views, from the one nearest the source, whose left-out rows
+        another reading counts and reports. ``observations``: takes the counts of the other views,
+        None to drop them.
         """
         name_pairs = zip(self._shared_names, self._names, strict=True)
         frame = self._frame.select(
@@ -234,27 +252,29 @@ class SharedSource:
         return _rows_of_views(entry, read, reported=reported, observations=observations)
 
     def wire(self, read: InputRows) -> Wire:
-        """Return a ``Wire`` without columns for ``read``, the rows that were read last. Its numbers
+        """Return a ``Wire`` without columns for ``read``, the rows that were read last. Its indices
         follow those of the columns that were kept before.
         """
         return Wire(read, self._width)
 
     def keep_columns(self, wire: Wire) -> None:
-        """Keep the travelling columns of ``wire`` beside those of earlier reads. ``wire`` must be
-        the last one that ``wire()`` returned, with all its columns placed.
+        """Add the travelling columns of ``wire`` to the frame, after those of earlier reads.
+        ``wire`` must be the last one that ``wire()`` returned, with all its columns placed.
         """
         self._frame = wire.frame(*self._frame_columns)
         self._width += len(wire)
 
     @property
     def _frame_columns(self) -> list[str]:
-        """The names of the source's columns and of the travelling columns so far, in the frame."""
+        """The names of the frame's columns: first the source's (``_shared_0`` and so on), then the
+        travelling ones so far (``_wire_0`` and so on).
+        """
         return [*self._shared_names, *map(wire_name, range(self._width))]
 
     @property
     def frame(self) -> DataFrame:
-        """The rows with the travelling columns of all that was read, without the source's
-        columns.
+        """The rows with the travelling columns of all that was read, named ``_wire_0`` and so on,
+        without the source's columns.
         """
         return self._frame.select(*map(wire_name, range(self._width)))
 
@@ -270,11 +290,13 @@ def rows_of_input(
     """Return the rows of an input after its views: of a source's frame, or of another stage's
     changelog ``upstream``.
 
-    ``upstream``: None for a source, which must have a frame and an event time. ``unread``: True to
-    add the records that cannot be read, beside the rows; the source must keep them.
+    ``source``: the source, the other stage's result, or a view of either. ``upstream``: None for a
+    source, which must have a frame and an event time. ``unread``: True to add the records that
+    cannot be read, beside the rows; the source must keep them.
 
-    ``reported``: the number of innermost views whose rows another reading counts and reports.
-    ``observations``: takes the counts of the other views; None counts nothing.
+    ``reported``: the count of views, from the one nearest the source, whose left-out rows another
+    reading counts and reports; a count beyond all views means all. ``observations``: takes the
+    counts of the other views; None counts nothing.
     """
     base = source.base
     if isinstance(base, Source):
@@ -288,12 +310,12 @@ def rows_of_input(
 
 
 def _rows_of_source(source: Source, *, unread: bool) -> InputRows:
-    """Return the rows of a source's frame. The source must have a frame and an event time. A null
-    in its ``deleted`` counts as not deleted. A row without a position in its log fails the query as
-    it is read.
+    """Return the rows of a source's frame, before any view. The source must have a frame and an
+    event time. A null in its ``deleted`` counts as not deleted. A row with a null position in its
+    log fails the query when it is read.
 
-    ``unread``: True to add its unreadable records, which it must keep. These count as deleted and
-    need no position.
+    ``unread``: True to add its unreadable records, with a dead letter in ``_unread``. The source
+    must keep them. They count as deleted and need no position.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -322,12 +344,12 @@ def _rows_of_source(source: Source, *, unread: bool) -> InputRows:
 def _rows_of_views(
     entry: Entry, read: InputRows, *, reported: int, observations: Observations | None
 ) -> InputRows:
-    """Return the rows of an entry: ``read``, the rows of its base, after the entry's views,
-    innermost first. Without views that is ``read`` itself.
+    """Return the rows of ``entry``: ``read``, the rows of its base, after the entry's views, the
+    one nearest the base first. Without views that is ``read`` itself.
 
-    ``reported``: the number of innermost views that another reading reports. These neither count
-    rows nor keep dead letters here. A lookup counts its requests in any case, since each reading
-    makes requests of its own. ``observations``: takes the counts; None counts nothing.
+    ``reported``: the count of views, from the first, that another reading reports. These neither
+    count rows nor keep dead letters here. A lookup counts its requests in any case, since each
+    reading makes requests of its own. ``observations``: takes the counts; None counts nothing.
     """
     for view_index, view in enumerate(views_of(entry)):
         reports = view_index >= reported
@@ -343,13 +365,16 @@ def _rows_of_views(
 def with_foreign_key(
     frame: DataFrame, items: Sequence[str | Column], deleted: Column | None, name: str
 ) -> tuple[DataFrame, list[Column], Column]:
-    """Return the frame with the foreign key in a struct column ``name``, the columns of the key's
-    parts, and a condition: computing the key fails. The parts are null then.
+    """Return three values. The first is the frame with the foreign key in a new struct column
+    ``name``. The second has a column for each part of the key, in order. The third is a condition
+    that is true where computing the key fails; the parts are null then. A part that is null by its
+    data is no failure.
 
-    ``items``: the parts, names of columns or expressions. The key never fails on a tombstone, which
-    has no foreign key. ``deleted``: null counts as true; None if there are no tombstones.
+    ``items``: the parts, names of columns or expressions. ``deleted``: the condition of a
+    tombstone; None if there are none. Null counts as true: it marks a row that a view's condition
+    has made a tombstone. A tombstone has a null key, which never fails.
     """
-    key = attempted(frame.sparkSession, [column_of(item) for item in items])
+    key = null_on_failure(frame.sparkSession, [column_of(item) for item in items])
     failed = F.col(name).isNull()
     if deleted is not None:
         there = ~F.coalesce(deleted, F.lit(True))
@@ -365,7 +390,8 @@ def _any_null(columns: list[Column]) -> Column:
 
 def _canonical_key(column: Column, type_: DataType) -> Column:
     """Return a key column in which equal values have equal bits: one NaN and no negative zero, at
-    any depth. Null stays null. ``type_``: the type of ``column``.
+    any depth of arrays and structs. Null stays null. ``type_``: the type of ``column``. A type
+    without floats gives ``column`` itself if it is not nested.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         zero = F.lit(0.0).cast(type_)

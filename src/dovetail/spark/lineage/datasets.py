@@ -21,7 +21,7 @@ class InputDatasets:
     """The datasets that one input of a topology reads, or a store that it asks."""
 
     name: str
-    """The name of the input."""
+    """The name of the input, or the title of the store."""
     datasets: tuple[Dataset, ...]
     """A folder, a table or topics."""
     columns: StructType
@@ -46,7 +46,7 @@ class OutputDataset:
     columns: StructType
     """The columns that are written."""
     made_of: dict[str, tuple[ColumnUse, ...]] = field(default_factory=dict)
-    """For each column the columns that its values are made of; empty for dead letters."""
+    """For each column, the columns that its values are made of; empty for dead letters."""
     decided_by: tuple[ColumnUse, ...] = ()
     """The columns that decide which rows there are."""
 
@@ -61,11 +61,11 @@ class QueryDatasets:
 
 def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
     """Return the datasets of a query. ``outcomes``: its results with their sinks, and the dead
-    letters.
+    letters with theirs.
 
     Inputs come in the order of first use, then the stores that are asked. There is an output for
-    each sink. ``namespace``: that of inputs, stores and sinks that are no datasets of a known
-    system; they are named by their titles.
+    each sink, in order. ``namespace``: that of inputs, stores and sinks that are no datasets of a
+    known system; these are named by their name or title.
     """
     nodes = [o.node for o in outcomes if not isinstance(o.node, DeadLetters)]
     sources = list(dict.fromkeys(source for node in nodes for source in node.origins))
@@ -102,8 +102,9 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
 def _column_uses(
     origins: Iterable[Origin], places: dict[Source, tuple[Dataset, ...]], namespace: str
 ) -> tuple[ColumnUse, ...]:
-    """Return the origins of a column as datasets with their columns and uses, sorted by input,
-    column and use. An input of several datasets gives one element for each of them.
+    """Return the ``origins`` of a column, or of rows, as columns of datasets with their uses, such
+    as ``identity`` or ``filter`` (``plan.column_origins.Use``). They are sorted by input, column
+    and use. An input of several datasets gives one element for each of them. Nothing is merged.
 
     ``places``: the datasets of each source. ``namespace``: that of lookup stores.
     """
@@ -127,8 +128,8 @@ def _sort_key(origin: Origin) -> tuple[str, str, str]:
 
 
 def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
-    """Return the distinct datasets that an input reads: its topics, folders or tables. If none is
-    known, as for a static frame, return one of the input's name in ``namespace``.
+    """Return the distinct datasets that an input reads: its topics, folders or tables, in order. If
+    none is known, as for a static frame, return one of the input's name in ``namespace``.
     """
     streams = [] if source.frame is None or source.static else spark_sources_of(source.frame)
     datasets = chain.from_iterable(map(_datasets_of_leaf, streams))

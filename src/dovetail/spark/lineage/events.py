@@ -43,10 +43,11 @@ class RunOfQuery:
     """The version of this library."""
 
     def event(self, state: State, rows: Mapping[str, int], failure: str | None = None) -> RunEvent:
-        """Return an event of OpenLineage of the present time, with all datasets of the query.
+        """Return an event of OpenLineage of the present time, with all datasets of the query. It is
+        not sent.
 
-        ``state``: the state of the run. ``rows``: the rows read since the last event, by input; an
-        input may be absent. ``failure``: the message of the failure, None for none.
+        ``state``: the state of the run. ``rows``: the counts of rows read since the last event, by
+        input; an input may be absent. ``failure``: the message of the failure, None for none.
         """
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import (
@@ -78,9 +79,9 @@ class RunOfQuery:
 
 
 def _input_datasets(input_: InputDatasets, rows: Mapping[str, int]) -> Iterable[InputDataset]:
-    """Yield OpenLineage's datasets of an input, with their columns. ``rows``: the rows read, by
-    input. They are those of all datasets of an input together, so only an input of one dataset has
-    them.
+    """Yield OpenLineage's datasets of an input, with their columns. ``rows``: the counts of rows
+    read, by input. They are those of all datasets of an input together, so only an input of one
+    dataset has them. An input that is not in ``rows`` has none.
     """
     from openlineage.client.event_v2 import InputDataset
     from openlineage.client.facet_v2 import InputDatasetFacet, input_statistics_input_dataset
@@ -121,7 +122,8 @@ def _input_field(
     use: ColumnUse, kind: str, subtypes: Mapping[str, str]
 ) -> column_lineage_dataset.InputField:
     """Return OpenLineage's entry for the column of an input, with its kind of use. ``kind``:
-    ``DIRECT`` or ``INDIRECT``. ``subtypes``: OpenLineage's name of each use of that kind.
+    ``DIRECT`` or ``INDIRECT``. ``subtypes``: OpenLineage's name of each use of that kind. Raises
+    ``KeyError`` for a use of the other kind.
     """
     from openlineage.client.facet_v2 import column_lineage_dataset as lineage
 

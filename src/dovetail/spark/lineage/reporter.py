@@ -41,6 +41,13 @@ class Lineage:
     def __init__(
         self, query: TopologyQuery, client: Any, namespace: str, job: str | None, every: float
     ) -> None:
+        """Send ``START``, and start the thread that sends the other events. ``every``: the least
+        time between two events ``RUNNING``, in seconds. ``job``: the name of the job, None for the
+        query's.
+
+        ``client``: the client that sends events, None for one by OpenLineage's settings. Raises
+        ``ConfigurationError`` if ``openlineage-python`` is not installed.
+        """
         package = import_optional("lineage", "openlineage.client", "lineage")
         import_optional("lineage", "openlineage.client.facet_v2", "lineage").set_producer(PRODUCER)
         self._client = package.OpenLineageClient() if client is None else client
@@ -58,7 +65,10 @@ class Lineage:
         self._reporting.start()
 
     def stop(self) -> None:
-        """End the reports. The query goes on; an ended query has reported its end before.
+        """End the reports, and wait for the thread that sends them. The query goes on.
+
+        While the query runs, no further event is sent, and the run stays open. If it has ended, its
+        ``COMPLETE`` or ``FAIL`` is sent before. A second call does nothing.
 
         See Also
         --------
@@ -74,8 +84,9 @@ class Lineage:
         self._reporting.join()
 
     def _report(self) -> None:
-        """Report the query while it runs, at most every ``_every`` seconds and only if rows were
-        read. Report its end or its failure.
+        """Send ``RUNNING`` while the query runs, at most every ``_every`` seconds and only if rows
+        have been read since the last event. Then send ``COMPLETE`` or, if the query has failed,
+        ``FAIL``.
 
         If the reporter is stopped while the query runs, nothing more is reported, not even rows
         read since.
@@ -95,8 +106,9 @@ class Lineage:
         self._emit_event("COMPLETE" if failure is None else "FAIL", failure)
 
     def _count_rows(self) -> None:
-        """Add the rows that new micro-batches have read to ``_rows``, by input. An input may have
-        several of Spark's sources.
+        """Add the rows that new micro-batches have read to ``_rows``, by input. Counts of an input
+        with several of Spark's sources are added up. Micro-batches that Spark has dropped since the
+        last call are missing.
         """
         for progress in self._follower.new_batches():
             for input_ in progress.inputs:
@@ -105,8 +117,8 @@ class Lineage:
     def _emit_event(self, state: State, failure: BaseException | None = None) -> None:
         """Send an event of this state, with the rows read since the last one, and reset these to 0.
 
-        ``failure``: the query's, None for none. An event that cannot be sent is logged and lost,
-        rows included.
+        ``failure``: the query's, None for none. An event that the client cannot send is logged and
+        lost, rows included.
         """
         message = None if failure is None else str(failure).strip()
         event = self._run.event(state, self._rows, message)
@@ -130,7 +142,9 @@ def lineage(
 
     ``START`` comes at once, ``RUNNING`` now and then with the rows read since, at the end
     ``COMPLETE``, or ``FAIL`` with the error. Each has the inputs, the outputs, their columns, and
-    for each output column the input columns that it is made of.
+    for each output column the input columns that it is made of. The first counts of rows include
+    the micro-batches before the call that Spark still has. For a query that has ended, ``START``
+    and its end are sent.
 
     Parameters
     ----------

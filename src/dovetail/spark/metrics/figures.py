@@ -17,6 +17,7 @@ from dovetail.spark.query.topology_query import TopologyQuery
 _EVERY_S = 2.0
 """The time between two looks at a query's progress, without scrapes."""
 Labels = tuple[str, ...]
+"""The values of a metric's labels, in the order of ``MetricKind.labels``."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class MetricValues:
     """
 
     def __init__(self, query: TopologyQuery) -> None:
-        """Start the thread that adds up the query's micro-batches."""
+        """Start the thread that adds up the micro-batches of ``query``. ``title`` is its name, or
+        its id without one.
+        """
         self.title = query.name or str(query.id)
         self._query, self._lock, self._stopping = query, Lock(), Event()
         self._follower = ProgressFollower(query)
@@ -86,16 +89,17 @@ class MetricValues:
         self._watching.start()
 
     def stop(self) -> None:
-        """End the thread that adds up micro-batches, and wait for its end."""
+        """End the thread that adds up micro-batches, and wait for its end. ``values`` works on."""
         self._stopping.set()
         self._watching.join()
 
     def values(self) -> dict[str, dict[Labels, float]]:
-        """Return the value of each metric of ``COUNTERS`` and ``GAUGES``, by the values of its
-        labels.
+        """Return the value of each metric of ``COUNTERS`` and ``GAUGES``, by its name, then by the
+        values of its labels. A metric without values has an empty dict.
 
         Counters have all micro-batches that Spark had when the export began, and all since. Gauges
         are those of the last micro-batch, and have no value before it, except ``active``.
+        Micro-batches that have ended since are added first.
         """
         with self._lock:
             self._update()
@@ -183,7 +187,7 @@ def _gauge_values(progress: Progress) -> Iterator[tuple[str, Labels, float]]:
 
 
 def _stage_label(stage: StageProgress) -> str:
-    """Return a stage's number and title, such as ``1. inner join by key``. The number tells stages
-    of one title apart.
+    """Return a stage's index from 1 and its title, such as ``1. inner join by key``. The index
+    tells stages of one title apart.
     """
     return f"{stage.number}. {stage.title}"

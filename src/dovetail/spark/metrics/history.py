@@ -55,6 +55,10 @@ class Recorder:
     path: str
 
     def __init__(self, query: TopologyQuery, path: str, keep: int) -> None:
+        """Make the file if it is missing, and start the thread. The first micro-batches recorded
+        are those that Spark still has. ``keep``: the largest count of micro-batches in the file.
+        Raises ``ConfigurationError`` if the file cannot be written.
+        """
         self.path, self._keep = path, keep
         self._query, self._follower, self._stopping = query, ProgressFollower(query), Event()
         self._write([])
@@ -78,11 +82,11 @@ class Recorder:
         self._recording.join()
 
     def _record(self) -> None:
-        """Record micro-batches until the recorder is stopped or the query ends, and then those that
-        are left.
+        """Record micro-batches every ``_EVERY_S`` (2) seconds until the recorder is stopped or the
+        query ends, and then those that are left.
 
         A file that cannot be written is logged, and tried again with the next micro-batches. At
-        most the last ``_keep`` of them wait for it.
+        most the last ``_keep`` of them wait for it. If it fails at the end, they are lost.
         """
         last, batches, failing = False, list[Progress](), False
         while not last:
@@ -122,7 +126,9 @@ class Recorder:
 def record(query: AQuery, path: Path, *, keep: Positive = 10_000) -> Recorder:
     """Record a query's figures in a local file, an SQLite database.
 
-    The recorder ends with the query. A later query may go on in the same file.
+    The micro-batches that Spark still has from before the call are recorded, too. The recorder ends
+    with the query. Other queries may use the same file, later or at the same time. A micro-batch
+    that two recorders of one query see is there twice.
 
     Parameters
     ----------
@@ -197,12 +203,13 @@ def recorded(path: Path) -> list[Progress]:
 
 
 def recorded_after(caller: str, path: str, number: int, limit: int | None) -> list[tuple[int, str]]:
-    """Return the micro-batches that the file ``path`` has after ``number``, exclusive, the oldest
-    first: pairs of a number in the file, from 1, and figures as JSON text. The list is empty if
-    there are none.
+    """Return the micro-batches that the file ``path`` has after the row with the id ``number``,
+    exclusive. They come the oldest first, as pairs of the row's id, from 1, and figures as JSON
+    text (``progress_as_json``). The list is empty if there are none.
 
-    ``caller``: the call in errors. ``limit``: of more micro-batches return only the last ones; None
-    for all. Raises ``ConfigurationError`` for a missing or another file.
+    ``caller``: the user's call, to begin errors. ``limit``: of more micro-batches return only the
+    last ones, so those right after ``number`` are skipped; None for all. Raises
+    ``ConfigurationError`` for a missing or another file.
     """
     if not FilePath(path).is_file():
         raise ConfigurationError(caller, f"{path} is not there", "Give a file of record()")
@@ -214,11 +221,12 @@ def recorded_after(caller: str, path: str, number: int, limit: int | None) -> li
 
 @contextmanager
 def _open_database(caller: str, path: str) -> Iterator[sqlite3.Connection]:
-    """Open the SQLite file ``path``, created if missing, and commit at the end of the block. An
-    error in the block rolls back.
+    """Return a context with a connection to the SQLite file ``path``. A missing file is created; a
+    caller that only reads must check before. The end of the block commits and closes. An error in
+    the block rolls back.
 
-    ``caller``: the call in errors. Raises ``ConfigurationError`` for a database that no recorder of
-    this version made, and for any failure of SQLite in the block.
+    ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` for a database that
+    no recorder of this version made, and for any failure of SQLite in the block.
     """
     try:
         with closing(sqlite3.connect(path, timeout=30)) as file, file:
@@ -234,8 +242,8 @@ def _open_database(caller: str, path: str) -> Iterator[sqlite3.Connection]:
 
 
 def progress_as_json(progress: Progress) -> dict[str, Any]:
-    """Return a micro-batch's figures as JSON data, by the fields of ``Progress``. Times are texts
-    in ISO 8601, the other values are as they are.
+    """Return a micro-batch's figures as JSON data, by the fields of ``Progress``; inputs, stages
+    and unused rows become dicts by their fields. Times are texts in ISO 8601.
     """
     figures = asdict(progress)
     figures["started"] = progress.started.isoformat()

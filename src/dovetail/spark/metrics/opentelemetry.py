@@ -35,6 +35,11 @@ class Instruments:
     """
 
     def __init__(self, query: TopologyQuery, provider: Any) -> None:
+        """Start the thread that adds up figures, and have ``provider``, or the global one for None,
+        export them. The thread ends with the query, or by ``stop``. Instruments are made once per
+        provider and process, and shared by all queries that it exports. Raises
+        ``ConfigurationError`` without ``opentelemetry-api``.
+        """
         api = import_optional("opentelemetry", "opentelemetry.metrics", "opentelemetry")
         provider = api.get_meter_provider() if provider is None else provider
         self._figures = MetricValues(query)
@@ -81,7 +86,8 @@ def _observations_of(
     exported: list[MetricValues], name: str, labels: tuple[str, ...], *_: Any
 ) -> Iterator[Any]:
     """Yield an observation of the metric ``name`` for each query in ``exported`` and each
-    combination of label values. The query's title is an attribute, too.
+    combination of label values. The attributes are ``query``, the query's title, and its labels by
+    name.
 
     ``labels``: the names of the metric's labels. OpenTelemetry's options, the last argument, change
     nothing.
@@ -99,7 +105,9 @@ def opentelemetry(query: AQuery, *, provider: MeterProvider | None = None) -> In
     """Export a query's figures through OpenTelemetry, as observable counters and gauges.
 
     The names are those of ``metrics.prometheus`` with a dot after ``dovetail`` and without
-    ``_total``, such as ``dovetail.rows``. The meter provider's readers say where they go.
+    ``_total``, such as ``dovetail.rows``. Labels become attributes of the same names. Totals begin
+    with the micro-batches that Spark still has: the last 100. The meter provider's readers say
+    where the figures go.
 
     Parameters
     ----------

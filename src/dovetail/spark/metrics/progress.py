@@ -334,8 +334,8 @@ def progress(query: AQuery) -> Progress | None:
 def recent(query: AQuery) -> list[Progress]:
     """Return the figures of a query's last micro-batches, the oldest first.
 
-    Spark keeps 100 reports (``spark.sql.streaming.numRecentProgressUpdates``), those that the query
-    waits for data among them.
+    Spark keeps 100 reports (``spark.sql.streaming.numRecentProgressUpdates``). Some of them only
+    say that the query waits for data. These are left out here, so there may be fewer micro-batches.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ def recent(query: AQuery) -> list[Progress]:
 
 def _has_run(spark_progress: StreamingQueryProgress) -> bool:
     """Return True if a micro-batch ran. Spark also reports that a query waits for data, under the
-    number of the micro-batch that is to come.
+    id of the micro-batch that is to come.
     """
     return "addBatch" in spark_progress.durationMs
 
@@ -400,12 +400,14 @@ class ProgressFollower:
     """
 
     def __init__(self, query: TopologyQuery) -> None:
+        """Begin before the first report of ``query``. Nothing is read yet."""
         self._query, self._latest = query, ""
         """The time of the last report that was read."""
 
     def new_batches(self) -> list[Progress]:
         """Return the micro-batches that have ended since the last call, the oldest first; empty for
-        none. The first call returns all that Spark still has.
+        none. The first call returns all that Spark still has. Micro-batches that Spark has dropped
+        between two calls are missing, without an error. Reports that the query waits are skipped.
         """
         reports = self._query.progress_since(self._latest)
         if reports:
@@ -418,7 +420,7 @@ class ProgressFollower:
 def progress_of_spark(spark_progress: StreamingQueryProgress, parts: QueryParts) -> Progress:
     """Return Spark's progress of a micro-batch, which must have run, as a ``Progress``. ``parts``:
     the query's inputs and stages, by which Spark's figures are named. Figures that Spark does not
-    tell are 0.
+    tell are 0, and stages are in the order of their ``number``.
     """
     durations = spark_progress.durationMs
     phases: dict[str, int] = {}
@@ -458,11 +460,12 @@ def progress_of_spark(spark_progress: StreamingQueryProgress, parts: QueryParts)
 
 
 def _step_times_ms(stages: Sequence[StageProgress], end_ms: float) -> dict[str, float]:
-    """Return the milliseconds of each step of the phase ``work``, by step: sums over all
-    ``stages``, and ``"sink"``. ``"sink"`` is missing if no stage has told its end, and never
-    negative.
+    """Return the milliseconds of each step of the phase ``work``, by step. The keys are those of
+    ``Progress.steps_ms``. All but ``"sink"`` are sums over ``stages``, whose tasks run at the same
+    time, so they may exceed the phase. ``"sink"`` is the time from the last stage's end to
+    ``end_ms``, at least 0. It is missing if no stage has told its end.
 
-    ``end_ms``: the end of the phase, from the start of the micro-batch.
+    ``end_ms``: the end of the phase, in milliseconds from the start of the micro-batch.
     """
     steps = {
         "read": sum(stage.read_ms for stage in stages),
@@ -486,11 +489,13 @@ def _input_figures(
     stages: Sequence[StageProgress],
     ended: datetime,
 ) -> Iterator[InputProgress]:
-    """Yield the figures of each of Spark's sources, in Spark's order. Names are empty if Spark
-    lists another number of sources than ``parts`` has inputs. The lag is None for an input without
-    a name or without stream time.
+    """Yield the figures of each of Spark's sources, in Spark's order, so several with one name for
+    an input of several sources. Names are empty if Spark does not list as many sources as ``parts``
+    has inputs.
 
-    ``stages``: their figures, with stream times. ``ended``: the end of the micro-batch.
+    ``lag_s`` is ``ended`` less the input's stream time (largest timestamp read) in any stage, in
+    seconds. It is None for an input without a name or without stream time. ``stages``: their
+    figures, with stream times. ``ended``: the end of the micro-batch.
     """
     sources = spark_progress.sources
     known = len(parts.inputs) == len(sources)
@@ -512,7 +517,9 @@ def _input_figures(
 
 
 def _numeric_metrics(metrics: Mapping[str, str]) -> dict[str, float]:
-    """Return the metrics of a source that are numbers, by name; empty if none is."""
+    """Return the metrics of a source whose texts are numbers, by name, as floats; empty if there
+    are none.
+    """
     numbers = {}
     for name, text in metrics.items():
         with suppress(TypeError, ValueError):
@@ -527,9 +534,10 @@ def _stage_figures(
     started: datetime,
 ) -> Iterator[StageProgress]:
     """Yield the figures of each stage in ``parts``, in that order. Figures of Spark's state store
-    are 0 if Spark lists another number of operators than ``parts`` has stages.
+    are 0 if Spark does not list as many operators as ``parts`` has stages.
 
-    ``observed``: Spark's observed metrics by name. ``started``: the start of the micro-batch.
+    ``observed``: Spark's observed metrics, each a dict of its fields, by name. ``started``: the
+    start of the micro-batch.
     """
     operators = [
         operator
@@ -558,7 +566,7 @@ def _figures_of_reports(
 ) -> StageProgress:
     """Return the figures of the stage ``part`` from the ``reports`` of its buckets, without those
     of Spark's state store. Without reports all figures are 0 or empty. ``started``: the start of
-    the micro-batch.
+    the micro-batch, with a time zone.
     """
     if not reports:
         return StageProgress(part.number, part.title)
@@ -601,8 +609,8 @@ def _figures_of_reports(
 
 
 def _sums_by_name(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return the sum of each name's numbers over all buckets, by name; 0 without buckets.
-    ``names``: distinct. ``lists``: for each bucket a number per name, in the order of ``names``.
+    """Return the sum of each name's counts over all buckets, by name; 0 without buckets. ``names``:
+    distinct. ``lists``: for each bucket a count per name, in the order of ``names``.
     """
     sums = dict.fromkeys(names, 0)
     for numbers in lists:
@@ -618,7 +626,7 @@ def _parse_time(text: str) -> datetime:
 
 def _text_lines(progress: Progress) -> Iterator[str]:
     """Yield a micro-batch's figures as lines of text: the micro-batch, then each input, each stage
-    with its details, and each counter of unused rows.
+    with its details, and each counter of unused rows. Lookups and steps are not shown.
     """
     phases = ", ".join(f"{phase} {ms}" for phase, ms in progress.phases_ms.items())
     began = progress.started.strftime("%Y-%m-%d %H:%M:%S")

@@ -37,6 +37,13 @@ class Exporter:
     url: str
 
     def __init__(self, query: TopologyQuery, host: str, port: int) -> None:
+        """Start the server on ``host`` and ``port``, 0 for any free one, and the thread that adds
+        up figures. ``url`` has the port that is used. ``stop`` ends both. The thread that adds up
+        also ends with the query, or if the server cannot start.
+
+        Raises ``ConfigurationError`` without ``prometheus-client``, and ``OSError`` if ``host`` and
+        ``port`` cannot be bound.
+        """
         client = import_optional("prometheus", "prometheus_client", "prometheus")
         registry = client.CollectorRegistry()
         self._figures = MetricValues(query)
@@ -71,11 +78,12 @@ class _Collector:
     """The source that Prometheus's client reads at each scrape."""
 
     def __init__(self, figures: MetricValues) -> None:
+        """Take the values of one query's metrics."""
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, named ``dovetail_<metric>``, each with the label ``query`` before its
-        own labels. A metric without values yet is yielded without any.
+        """Yield all metrics, counters first, named ``dovetail_<metric>``, each with the label
+        ``query`` before its own labels. A metric without values yet is yielded without any.
         """
         from prometheus_client import metrics_core as core
 
@@ -119,11 +127,30 @@ def prometheus(query: AQuery, *, port: Port = 9464, host: Text = "127.0.0.1") ->
         If ``query`` is no query of dovetail's, or an argument does not fit.
     ConfigurationError
         If ``prometheus-client`` is not installed (``pip install dovetail[prometheus]``), or the
-        port is in use.
+        port is in use, as by another query's exporter.
 
     See Also
     --------
     progress : Return the figures as a value.
+
+    Notes
+    -----
+    Each metric has the label ``query``, its name or else its id. Further labels are in brackets.
+
+    - Totals, which end in ``_total``: ``dovetail_batches``, ``dovetail_rows`` (``input``),
+      ``dovetail_phase_seconds`` (``phase``), ``dovetail_step_seconds`` (``step``);
+    - totals of what was left out or looked up: ``dovetail_unused_rows`` (``counter``),
+      ``dovetail_lookups`` (``counter``, ``kind``);
+    - totals of a stage (``stage``): ``dovetail_changes``, ``dovetail_deletes``,
+      ``dovetail_work_seconds``, ``dovetail_state_seconds``;
+    - totals of an input of a stage (``stage``, ``input``): ``dovetail_stage_rows``,
+      ``dovetail_tombstones``, ``dovetail_matched``, ``dovetail_unmatched``;
+    - of the last micro-batch: ``dovetail_active``, ``dovetail_batch_seconds``,
+      ``dovetail_lag_seconds`` (``input``), ``dovetail_behind`` (``input``, ``measure``);
+    - of its stages: ``dovetail_stream_time_seconds`` (``stage``, ``input``),
+      ``dovetail_waiting_rows`` (``stage``, ``reason``);
+    - of it for a stage (``stage``): ``dovetail_slowest_bucket_seconds``, ``dovetail_stored_rows``,
+      ``dovetail_stored_bytes``, ``dovetail_state_bytes``, ``dovetail_memory_bytes``.
 
     Examples
     --------

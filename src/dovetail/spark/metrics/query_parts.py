@@ -40,14 +40,13 @@ class QueryParts:
     """The parts of a query that its progress has figures for."""
 
     inputs: tuple[str, ...] = ()
-    """For each source of Spark's progress the input's name; empty where the sources are not
-    known."""
+    """The input's name for each source of Spark's progress, in its order."""
     stages: tuple[StagePart, ...] = ()
-    """For each of its operators with state the stage."""
+    """The stage of each of its operators with state, in its order."""
     results: tuple[Node, ...] = ()
     """The results of its topology."""
     outcomes: tuple[Outcome, ...] = ()
-    """The same with their sinks, and the dead letters."""
+    """The results with their sinks, and the dead letters with theirs."""
     title: str = ""
     """The name of its results in errors."""
 
@@ -63,8 +62,8 @@ class QueryParts:
 
     @property
     def letters(self) -> str | None:
-        """The first folder of Parquet files to which the query's dead letters are written; None if
-        there is no such folder.
+        """The first folder of Parquet files to which the query's dead letters (rows left out
+        because of an error) are written; None if there is no such folder.
         """
         outcomes = (o for o in self.outcomes if isinstance(o.node, DeadLetters))
         folders = (getattr(sink, "parquet_folder", None) for o in outcomes for sink in o.sinks)
@@ -75,10 +74,12 @@ def parts_of(
     plan: Plan, frames: Frames, results: Iterable[Node], outcomes: Iterable[Outcome], title: str
 ) -> QueryParts:
     """Return the parts of a plan, once its frames have been built: its inputs and stages in the
-    order in which Spark's progress lists them.
+    order in which Spark's progress lists them. Inputs are in the order in which their frames were
+    read, one item for each of Spark's sources. An input that is read twice is there twice.
 
-    ``results``: the results of the topology. ``outcomes``: the same with their sinks, and the dead
-    letters. ``title``: the name of the results in errors.
+    ``frames``: the frames of this ``plan``, with the sources that they read and the metrics of
+    their stages. ``results``: the results of the topology. ``outcomes``: the same with their sinks,
+    and the dead letters. ``title``: the name of the results in errors.
     """
     inputs = [
         base.name
@@ -103,15 +104,16 @@ def parts_of(
 
 
 def _source_count(frame: DataFrame) -> int:
-    """Return the number of Spark's streaming sources below a frame. On Spark Connect, which does
-    not tell it, return 1.
+    """Return the count of Spark's streaming sources below a frame. On Spark Connect, which does not
+    tell it, return 1.
     """
     return 1 if is_remote(frame.sparkSession) else streaming_leaves(frame)
 
 
 def _steps_from_sink(step: RouteStep) -> Iterator[RouteStep]:
-    """Yield a step of a route, then each step that sends to it, followed by the senders of that one
-    in turn. A step that sends to several comes several times.
+    """Yield a step of a plan's route, then each step that sends rows to it, followed by the senders
+    of that one in turn. A step is a source, a stage or a relay (which applies a view). A step that
+    sends to several comes several times.
     """
     yield step
     for earlier in step.before:

@@ -15,8 +15,9 @@ Port: TypeAlias = Annotated[int, Rule("a port from 0 to 65535", lambda n: 0 <= n
 
 @contextmanager
 def address_errors(operator: str, host: str, port: int) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into a ``ConfigurationError``, which says that ``host`` and
-    ``port`` cannot be bound. Other errors pass. ``operator``: the subject of the error.
+    """Return a context that turns an ``OSError`` of its block into a ``ConfigurationError``, which
+    says that ``host`` and ``port`` cannot be bound. Other errors pass. ``operator``: the user's
+    call, to begin the error.
     """
     try:
         yield
@@ -29,8 +30,11 @@ def address_errors(operator: str, host: str, port: int) -> Iterator[None]:
 
 
 def import_optional(operator: str, module: str, extras: str) -> Any:
-    """Return the module named ``module``. Raises ``ConfigurationError`` if it cannot be imported,
-    with the advice to install ``extras`` of this package. ``operator``: the subject of the error.
+    """Import and return the module named ``module``, such as ``"openlineage.client"``.
+    ``operator``: the user's call, to begin the error.
+
+    Raises ``ConfigurationError`` if it cannot be imported. Its remedy is to install this package
+    with ``extras``, the name of a group of optional dependencies.
     """
     try:
         return import_module(module)

@@ -41,7 +41,12 @@ class CarriedOver:
     """The indices of the plan's stages whose state is taken over."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as JSON data, a part of the entry ``BEGINNING`` in ``dovetail.json``."""
+        """Return the value as a dict of JSON data, a part of the entry ``BEGINNING`` in
+        ``dovetail.json``. It has ``offsets``, for each of Spark's sources the offset at which it
+        goes on, None for its start. It has ``sources``, pairs of the index of a source's folder in
+        the other checkpoint and in the new one. With another checkpoint also ``from`` (its path),
+        ``batch`` and ``carried`` (the indices of stages in the plan, from 0).
+        """
         left: dict[str, Any] = {"offsets": self.offsets, "sources": self.sources}
         if self.checkpoint is None:
             return left
@@ -49,26 +54,31 @@ class CarriedOver:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> CarriedOver:
-        """Return the value whose ``as_json`` gave ``left``."""
+        """Return the value whose ``as_json`` gave ``left``. Further entries of ``left`` have no
+        effect; without ``offsets`` or ``sources`` it raises ``KeyError``.
+        """
         offsets, sources, stages = left["offsets"], left["sources"], left.get("carried", ())
         return cls(offsets, sources, left.get("from"), left.get("batch"), stages)
 
     def stages_of(self, plan: Plan) -> list[Stage]:
-        """Return the stages of ``plan`` whose state is taken over, in order. It must be the plan
-        for which the value was made.
+        """Return the stages of ``plan`` whose state is taken over, in the order of the plan. It
+        must be the plan for which the value was made.
         """
         return [plan.stages[index] for index in self.stages]
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
-        """Return the blobs that are taken over, by the fingerprint of a stage; empty without a
-        checkpoint or stages to take over. A stage that has stored nothing yet is absent.
+        """Return the state that is taken over, by the fingerprint of a stage: a frame of the blobs
+        of its buckets. It has the columns ``bucket`` (the label of a bucket), ``name`` and ``blob``
+        (the name and the bytes of a stored blob). The dict is empty without a checkpoint or stages
+        to take over. A stage that has stored nothing yet is absent.
 
-        ``operator``: the call, for errors. Raises ``CheckpointError`` if the other checkpoint no
-        longer has ``batch``, and ``ConfigurationError`` if Spark cannot read it.
+        ``operator``: the call, for errors. ``plan``: the one for which the value was made. Raises
+        ``CheckpointError`` if the other checkpoint no longer has ``batch``, and
+        ``ConfigurationError`` if Spark cannot read it.
         """
         if self.checkpoint is None or not self.stages:
             return {}
-        states = CheckpointStores.of(
+        states = CheckpointStores.read_with_spark(
             operator, session, self.checkpoint, self.batch
         ).blobs_by_stage()
         topologies = [stage.fragment.topology for stage in self.stages_of(plan)]
@@ -78,11 +88,13 @@ class CarriedOver:
 def find_carried_over(
     stored: CheckpointStores | None, plan: Plan, nodes: Sequence[Node]
 ) -> CarriedOver:
-    """Return what a query carries over: where its sources go on, and the stages whose state is
+    """Return what a new query carries over: where its sources go on, and the stages whose state is
     taken over. Without ``stored``, all sources begin anew and no stage is taken over.
 
-    ``stored``: the state of the other query, None without one. ``nodes``: the results of the plan.
-    Errors are those of ``source_positions``.
+    ``stored``: the state of the other query, None without one. ``plan``: that of the new query.
+    ``nodes``: the results of the plan. Raises ``CheckpointError`` for sources whose positions
+    contradict each other, or of which Spark reads another count now. Also for an old query of Spark
+    Connect.
     """
     if stored is None:
         leaves, _ = reads_of(plan.source_reads)
@@ -95,8 +107,8 @@ def find_carried_over(
 
 
 def _has_same_state(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
-    """Return True if the other query's checkpoint has the state of this very stage: the same
-    fingerprint and number of buckets.
+    """Return True if the other query's checkpoint has the state of this very stage: it has the same
+    fingerprint and count of buckets. A stage without a fingerprint has none.
     """
     topology = stage.fragment.topology
     return plan.buckets == stored.buckets and bool(topology) and topology in stored.stages
@@ -105,14 +117,16 @@ def _has_same_state(stored: CheckpointStores, plan: Plan, stage: Stage) -> bool:
 def source_positions(
     stored: CheckpointStores, plan: Plan, nodes: Sequence[Node]
 ) -> tuple[list[str | None], list[tuple[int, int]]]:
-    """Return the offset at which a plan's query goes on in each of Spark's sources, None for a new
-    or a static one. ``nodes``: the results of the plan.
+    """Return the offset, a text, at which a plan's query goes on in each of Spark's sources, in
+    their order. It is None for a new or a static source, and for one whose first rows the old query
+    had not read.
 
-    Also return (folder number in the old query, in the new one) for each source that goes on. The
-    old query must have planned ``stored.batch``.
+    Also return (index of its folder in the old checkpoint, in the new one) for each source that
+    goes on. ``stored``: the state of the old query, which must have planned ``stored.batch``.
+    ``nodes``: the results of the plan.
 
     Raises ``CheckpointError`` for sources whose positions contradict each other, and for an input
-    that has another number of Spark's sources now. Also for an old query of Spark Connect.
+    for which Spark has another count of sources now. Also for an old query of Spark Connect.
     """
     old_inputs = _inputs_with_offsets(stored)
     new_offsets, same = list[str | None](), dict[int, tuple[int | None, str | None]]()
@@ -157,9 +171,9 @@ def source_positions(
 def _inputs_with_offsets(
     stored: CheckpointStores,
 ) -> list[tuple[Any, list[tuple[int, str | None]]]]:
-    """Return (identity, positions) for each input of the old query, in the order of its reads. A
-    position is (folder number, offset) of one of Spark's sources; the offset is None before the
-    first rows. Raises ``CheckpointError`` for a query of Spark Connect.
+    """Return (identity, positions) for each input of the old query, in the order of its reads.
+    Positions are (index of the source's folder, offset) of each of Spark's sources; the offset is
+    None before the first rows. Raises ``CheckpointError`` for a query of Spark Connect.
     """
     old_offsets = iter(enumerate(stored.offsets()))
     old_inputs: list[tuple[Any, list[tuple[int, str | None]]]] = []
@@ -182,11 +196,12 @@ def _enter_position(
     folder: int,
     position: tuple[int | None, str | None],
 ) -> None:
-    """Enter ``position`` into ``same`` (positions by new folder number): where the source in
-    ``folder`` was read up to, as (old folder number, offset). A new source has (None, None).
+    """Enter ``position``, (old folder index, offset), into ``same`` under the index ``folder`` of
+    the source's new folder. ``same`` is changed in place. A new source has the position (None,
+    None).
 
     Inputs that share a frame are one source to Spark, which reads on from one position. Raises
-    ``CheckpointError`` if ``same`` has another position for the folder.
+    ``CheckpointError``, naming ``source``, if ``same`` has another position for the folder.
     """
     before = same.setdefault(folder, position)
     if (before[0] is None) != (position[0] is None) or before[1] != position[1]:
@@ -200,8 +215,9 @@ def _enter_position(
 def migration_error(
     stored: CheckpointStores, problem: str, remedy: str = _START
 ) -> CheckpointError:
-    """Return the error for a checkpoint from which a query cannot go on.
+    """Return, not raise, the error for the checkpoint ``stored`` from which a query cannot go on.
 
-    ``problem``: words that follow the checkpoint's path. ``remedy``: by default a new start.
+    ``problem``: words that follow the checkpoint's path, such as ``has no rows of orders``.
+    ``remedy``: a sentence, by default to start with a new checkpoint.
     """
     return CheckpointError(stored.caller, f"the checkpoint {stored.checkpoint} {problem}", remedy)

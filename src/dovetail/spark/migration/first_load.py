@@ -39,8 +39,8 @@ _FOLDER = "waiting"
 
 
 def loading_entry(nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the entry ``LOADING`` of a new checkpoint's binding, which says that tables are to be
-    loaded first. Return an empty mapping unless a stream waits and another source that is not
+    """Return ``{LOADING: True}``, an entry of a new checkpoint's binding which says that tables are
+    to be loaded first. Return an empty dict unless a stream waits and another source that is not
     static is read.
 
     ``nodes``: the results of the query. Raises ``PlanError`` if a stream that waits also feeds a
@@ -67,7 +67,8 @@ def refuse_remote(operator: str, session: SparkSession) -> None:
 
 def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
     """Raise ``CheckpointError`` for a checkpoint whose tables are not yet read to their end.
-    ``bound``: its binding. ``by``: the title of the query that the error names.
+    ``bound``: its binding, the content of ``dovetail.json``. ``by``: the title of the query that
+    the error names.
     """
     if LOADING in bound:
         raise CheckpointError(
@@ -80,9 +81,10 @@ def refuse_loading(bound: Mapping[str, Any], checkpoint: str, by: str) -> None:
 def held_back_sources(
     session: SparkSession, checkpoint: str, nodes: Sequence[Node]
 ) -> dict[Entry, Source]:
-    """Return for each stream that waits a source without rows, which is read in its place. Write
-    the empty folder that these sources read into the checkpoint. ``nodes``: the results of the
-    query.
+    """Return for each stream that waits a source without rows, which is read in its place; empty if
+    none waits. Write the empty folder that these sources read into the checkpoint, below
+    ``waiting``. ``nodes``: the results of the query. Raises ``PlanError`` if such a stream also
+    feeds a table that is loaded first.
     """
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
     # Spark reads no file whose name begins with an underscore, but wants the folder to be there.
@@ -93,8 +95,8 @@ def held_back_sources(
 
 
 def _source_without_rows(session: SparkSession, path: str, source: Source) -> Source:
-    """Return ``source`` over frames without rows, which have as many of Spark's streaming sources
-    as the frame had. ``path``: an empty folder of Parquet files.
+    """Return a copy of ``source`` over frames without rows, which have the same columns and as many
+    of Spark's streaming sources as the frame had. ``path``: an empty folder.
     """
     assert source.frame is not None
     leaves = streaming_leaves(source.frame)
@@ -113,8 +115,9 @@ def _source_without_rows(session: SparkSession, path: str, source: Source) -> So
 
 
 def describe_held_sources(nodes: Sequence[Node]) -> str:
-    """Return a clause for the log: the sources that are read first, then those that wait, each by
-    name. At least one must wait.
+    """Return a clause for the log, such as ``it reads prices to the present end, while orders
+    wait``: the sources that are read first, then the streams that wait. ``nodes``: the results of
+    the query. At least one stream must wait.
     """
     held = sources_that_wait(*nodes)
     read = [source.name for source in sources_of(nodes) if source not in held]
@@ -123,9 +126,9 @@ def describe_held_sources(nodes: Sequence[Node]) -> str:
 
 
 def note_loaded(run: StartRequest) -> dict[str, Any] | None:
-    """Remove ``LOADING`` from the binding, since all tables are loaded. Return the binding that
-    holds from then on; None if the checkpoint has not begun, because Spark has read nothing. Raises
-    ``CheckpointError`` for a binding that cannot be read.
+    """Remove ``LOADING`` from the file ``dovetail.json`` of the query ``run``, since all tables are
+    loaded. Return the binding that is written; None, and write nothing, if the checkpoint has not
+    begun. Raises ``CheckpointError`` for a binding that cannot be read.
     """
     bound = run.file.read(run.title)
     if bound is None:  # Spark has read nothing, and written nothing

@@ -39,16 +39,17 @@ class FirstStages(Streaming):
     """The rows that carried stages have made, for the stages that read them."""
 
     def read_source(self, step: RouteStep) -> DataFrame:
-        """Return rows of ``PACKED`` from the sources of a step, without those for the stages
-        ``carried``.
+        """Return packed rows (``PACKED``) from the sources of a ``step``, without those that go to
+        the stages ``carried``.
         """
         packed = super().read_source(step)
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return the changelog of the stage at ``step``, from its packed ``inputs``. If ``results``
-        has rows of the stage, they follow.
+        """Return the changelog of the stage at ``step``, a frame of changes, from its packed
+        ``inputs``. The stage's rows in ``results`` follow, if there are any; columns that they lack
+        are null.
         """
         changelog = super().run_to_changelog(step, inputs)
         if step.stage not in self.results:
@@ -56,8 +57,9 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._carried_result(step.stage), allowMissingColumns=True)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return rows of ``PACKED`` as in any query, from the packed ``inputs``. If ``results`` has
-        rows of the stage, they follow.
+        """Return packed rows (``PACKED``) of the changes of the stage at ``step``, for the stages
+        that read them. ``inputs``: its packed inputs. The stage's rows in ``results`` follow, if
+        there are any.
         """
         packed = super().run_to_result(step, inputs)
         if step.stage not in self.results:
@@ -68,7 +70,11 @@ class FirstStages(Streaming):
 
     def _carried_result(self, stage: Stage) -> DataFrame:
         """Return the rows of a carried stage's result as changes before all others, each caused by
-        a record of its own. Positions begin at -2**62.
+        a record of its own. ``results`` must have the stage. Columns are those of the stage's row,
+        ``_change``, ``_timestamp``, ``_position``, and those on the causing record that
+        ``Fragment.feeds`` names. ``_position`` is the row's ``_sequence``, which grows with its
+        time, less 2**62. The causing record has the row's time as its sequence, clock and stream
+        time, and the row's ``_sequence`` as its order.
         """
         rows, sequence = self.results[stage], F.col(SEQUENCE)
         time = F.unix_micros(TIMESTAMP)

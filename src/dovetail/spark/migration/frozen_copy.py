@@ -39,8 +39,9 @@ def copy_checkpoint(operator: str, session: SparkSession, checkpoint: str, folde
     """Copy the checkpoint of a running query, as it is after its last micro-batch, to ``folder``,
     whose former files are removed. The copy gets another query id.
 
-    The query must have committed a micro-batch. ``operator``: the call, for errors. Raises
-    ``CheckpointError`` if the query removes micro-batches before they are copied, ``TRIES`` times.
+    The query must have committed a micro-batch, else ``ValueError`` is raised. ``operator``: the
+    call, for errors. Raises ``CheckpointError`` if five times (``TRIES``) the query has removed the
+    micro-batch before all is copied.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     for _ in range(TRIES):
@@ -67,11 +68,11 @@ def copy_sources(
     pairs: Sequence[tuple[int, int]],
 ) -> None:
     """Copy what the running query of ``checkpoint`` has noted of its sources to ``new_checkpoint``,
-    in place of what is noted there.
+    whose folder ``sources`` is cleared first.
 
-    ``pairs``: the number of each source's folder in the old and in the new checkpoint.
-    ``operator``: the call, for errors. Raises ``CheckpointError`` if the query removes files before
-    they are copied, ``TRIES`` times.
+    ``pairs``: (index of a source's folder in the old checkpoint, in the new one) of the sources to
+    copy. ``operator``: the call, for errors. Raises ``CheckpointError`` if five times (``TRIES``)
+    the query has removed files before all are copied.
     """
     files, root, target = files_of(session), checkpoint.rstrip("/"), new_checkpoint.rstrip("/")
     for _ in range(TRIES):
@@ -95,8 +96,8 @@ def copy_sources(
 
 def _paths_to_copy(files: Files, root: str, batch: int) -> Iterator[str]:
     """Yield the paths, relative to the checkpoint ``root``, of all files that a query needs to go
-    on after micro-batch ``batch``. Files below ``sources`` and ``SSTs`` may be of later
-    micro-batches, too.
+    on after micro-batch ``batch``. State files go back to the last whole snapshot of each
+    partition. Files below ``sources`` and ``SSTs`` may be of later micro-batches, too.
     """
     yield from (BINDING_FILE, f"offsets/{batch}", f"commits/{batch}")
     yield from _paths_below(files, root, "sources")
@@ -131,8 +132,8 @@ def _paths_below(files: Files, root: str, folder: str) -> Iterator[str]:
 
 
 def _copy_file(files: Files, path: str, new_path: str) -> None:
-    """Copy the file ``path`` to ``new_path``; do nothing if it is gone. Raises Spark's error if it
-    is there and cannot be copied.
+    """Copy the file ``path`` to ``new_path``; do nothing if ``path`` is gone. Raises Spark's error
+    if it is there and cannot be copied.
     """
     try:
         files.copy(path, new_path)

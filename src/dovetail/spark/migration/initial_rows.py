@@ -54,27 +54,35 @@ class InitialRows:
     """For each stage the way in which it begins, in words; None without another checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as JSON data, a part of the entry ``BEGINNING`` in ``dovetail.json``."""
+        """Return the value as a dict of JSON data, a part of the entry ``BEGINNING`` in
+        ``dovetail.json``. It has ``parts``: for each input of the plan, the index from 0 of the
+        node whose rows are in its file. That node is one of ``views_to_base``, from the input down
+        to its source. It has ``results``: the indices, from 0, of the carried stages whose results
+        are in the files that follow. It has ``begins``, unless that is None: a text for each stage
+        on the way in which it begins.
+        """
         begins = {} if self.begins is None else {"begins": self.begins}
         return begins | {"parts": self.parts, "results": self.results}
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> InitialRows:
-        """Return the value whose ``as_json`` gave ``left``."""
+        """Return the value whose ``as_json`` gave ``left``. Further entries of ``left`` have no
+        effect; without ``parts`` or ``results`` it raises ``KeyError``.
+        """
         return cls(left["parts"], left["results"], left.get("begins"))
 
     def inputs_of(self, plan: Plan) -> list[Entry]:
-        """Return the entries whose rows are in the files, in the order of the files. Inputs that
-        read the same entry share its files. ``plan``: the one for which the files were written.
+        """Return the sources and views whose rows are in the files, one for each file, in their
+        order. Inputs of the plan that read the same one share its file. ``plan``: the one for which
+        the files were written.
         """
         depths = zip(plan.entries, self.parts, strict=True)
         return list(dict.fromkeys(views_to_base(entry)[depth] for entry, depth in depths))
 
     def results_of(self, plan: Plan) -> list[Stage]:
-        """Return the stages, carried over from another checkpoint, whose results are in the files.
-
-        They are in the order of the files; empty if there are none. ``plan``: the one for which the
-        files were written.
+        """Return the stages, carried over from another checkpoint, whose results are in the files,
+        in the order of these files. Empty if there are none. ``plan``: the one for which the files
+        were written.
         """
         return [plan.stages[index] for index in self.results]
 
@@ -99,13 +107,16 @@ def rows_of_stores(
     *,
     results: bool,
 ) -> RowFrames:
-    """Return the rows from another checkpoint for the stages that are not carried over, and the
-    rows of static tables that it does not have.
+    """Return frames of the rows with which stages that are not carried over begin. Nothing is
+    written. The result has the rows of sources and views in ``inputs``, and the results of carried
+    stages in ``results``. In ``begins`` it has a text on each stage.
 
-    ``stored``: the state of the other query. ``nodes``: the results of the plan. ``results``: True
-    if the rows of results are wanted, which the sinks then get.
+    Rows come from another checkpoint. Those of a static table come from its frame in ``nodes``, if
+    the checkpoint does not have them. ``stored``: the state of the other query. ``plan``: that of
+    the new query; ``nodes``: its results. ``carried``: what it takes over. ``results``: True if the
+    rows of results are wanted, which the sinks then get.
 
-    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have,
+    Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have, and
     ``PlanError`` for a static table's frame that does not fit. Raises ``ConfigurationError`` if
     Spark cannot read the checkpoint.
     """
@@ -120,9 +131,9 @@ def rows_of_stores(
 
 
 def _beginning_in_words(stage: Stage, carried: Collection[Stage], tables: Collection[Entry]) -> str:
-    """Return the way in which a stage begins: ``carried over``, ``with the rows of`` its tables by
-    name, or ``empty``. ``carried``: the stages that are carried over. ``tables``: the sources with
-    rows.
+    """Return the way in which ``stage`` begins: ``carried over``, ``with the rows of`` its tables
+    by name, or ``empty``. ``carried``: the stages that are carried over. ``tables``: the sources
+    that have initial rows. A table that another stage computes counts as having rows.
     """
     if stage in carried:
         return "carried over"
@@ -136,8 +147,10 @@ def _beginning_in_words(stage: Stage, carried: Collection[Stage], tables: Collec
 def write_rows(
     session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames
 ) -> InitialRows:
-    """Write the initial rows ``frames`` to files below ``checkpoint``. Return which file is read by
-    which input or result. Inputs without rows get empty files. Spark's own errors pass.
+    """Write the initial rows ``frames`` to files below ``checkpoint``, in place of former ones: a
+    folder for each input, then one for each result. Return which input or result of ``plan`` reads
+    which of them. Inputs of the plan that read the same source or view share a folder, and those
+    without rows get one without rows. Spark's own errors pass.
     """
     rows = frames.inputs
     parts_read = [
@@ -159,12 +172,12 @@ def write_rows(
 def rows_by_table(
     operator: str, nodes: Sequence[Node], initial: Mapping[str, DataFrame]
 ) -> dict[Entry, DataFrame]:
-    """Return the initial rows by table, static ones included: key, values and ``_timestamp``.
-    Tables without initial rows are absent.
+    """Return frames of the initial rows by table, static ones included: the table's columns, then
+    ``_timestamp``. Tables without initial rows are absent. Spark computes nothing yet.
 
-    ``operator``: the call; ``nodes``: the results. ``initial``: frames by the table's name. Raises
-    ``PlanError`` for frames that do not fit the tables, for unknown names, and for joins without
-    state.
+    ``operator``: the call, for errors; ``nodes``: the results of the query. ``initial``: frames by
+    the table's name. Raises ``PlanError`` for frames that do not fit the tables, for names that are
+    no table, and if a result has a join without state.
     """
     for node in nodes:
         if any(part.eventual for part in node.walk()):
@@ -191,19 +204,19 @@ def rows_by_table(
 
 
 def static_rows(sources: Sequence[Source]) -> dict[Entry, DataFrame]:
-    """Return the rows of each static source as a frame; other sources are left out. Raises
-    ``PlanError`` for a frame that does not fit its source.
+    """Return the rows of each static source that has a frame: its columns, then ``_timestamp``.
+    Other sources are left out. Raises ``PlanError`` for a frame that does not fit its source.
     """
     frames = [(source, source.frame) for source in sources if source.static]
     return {source: _rows_of_source(source, frame) for source, frame in frames if frame is not None}
 
 
 def _rows_of_source(source: Source, frame: DataFrame) -> DataFrame:
-    """Return the frame's rows with a source's columns, then ``_timestamp``: the frame's own, or
-    that of ``timestamp=``.
+    """Return the frame's rows with the columns of ``source``, then ``_timestamp``: the frame's own
+    column of this name or, without one, what ``timestamp=`` of the source reads.
 
-    Raises ``PlanError`` for a streaming frame, and for a column or a time that is missing, is there
-    twice or has another type.
+    Raises ``PlanError`` for a streaming frame. Also for a column that is missing, is there twice or
+    has another type, and for a time that is missing or no timestamp.
     """
     if frame.isStreaming:
         raise PlanError(

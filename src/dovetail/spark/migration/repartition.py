@@ -13,7 +13,7 @@ from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.plan.changelog_source import Session
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import is_remote
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.checkpoints.checkpoint import REPARTITIONING, CheckpointFile
 from dovetail.spark.query.writer import refuse_idle
 
@@ -44,7 +44,8 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
         If there are more partitions than buckets.
     CheckpointError
         If the folder is no checkpoint of a query, or if the query runs in this
-        application. Also if another call, with another number, was killed.
+        application. A query that runs in another one is not noticed: stop it first. Also
+        if another call, with another number, was killed.
     ConfigurationError
         If Spark refuses, for instance after a micro-batch that is not complete. Also on
         Spark Connect, which does not offer it.
@@ -102,7 +103,7 @@ def repartition(spark: Session, checkpoint: Path, *, partitions: Positive) -> No
     manager: Any = spark._streamingCheckpointManager  # noqa: SLF001 -- its documented place
     with (
         progress_bar(spark, f"{root} is repartitioned"),
-        refused("repartition", f"Spark does not repartition {root}", _REMEDY),
+        convert_spark_errors("repartition", f"Spark does not repartition {root}", _REMEDY),
     ):
         try:
             manager.repartition(root, partitions)

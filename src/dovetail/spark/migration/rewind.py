@@ -33,19 +33,21 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     checkpoint : str or path
         The checkpoint of the query.
     batch : int
-        The number of the micro-batch, one that Spark has kept. Spark keeps 100 by default.
+        The number of the micro-batch, one that Spark has kept. Spark keeps 100 by default. The
+        last one may be named, too: then the query only gets a new id.
 
     Returns
     -------
     datetime
-        The time at which that micro-batch was committed. Bring tables that the query writes
-        back to that time, too.
+        The time at which that micro-batch was committed, aware and in UTC. Bring tables that
+        the query writes back to that time, too.
 
     Raises
     ------
     CheckpointError
         If the folder is no checkpoint of a query or has no such micro-batch. Also if the
-        query runs in this application.
+        query runs in this application. A query that runs in another one is not noticed: stop
+        it first.
     ConfigurationError
         On Spark Connect, which cannot delete the files.
 

@@ -36,26 +36,28 @@ those of two files are not. A versioned table takes no rows that are older than 
 
 
 def folder_of_separate_query(checkpoint: str) -> str:
-    """Return the folder, within the checkpoint of a query, of the checkpoint of the separate query
-    that reads the initial rows.
+    """Return the path of the checkpoint of the separate query that reads the initial rows, a folder
+    below ``checkpoint``. Nothing is created.
     """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/checkpoint"
 
 
 def folder_of_copy(checkpoint: str) -> str:
-    """Return the folder, within the checkpoint of a query, of the copy of a running query's
-    checkpoint.
+    """Return the path of the copy of a running query's checkpoint, a folder below ``checkpoint``.
+    Nothing is created.
     """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/former"
 
 
 def write_files(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame]) -> None:
-    """Write each frame of ``rows`` to a folder of its own below ``checkpoint``, named by its number
-    from 0. Former files are removed.
+    """Write each frame of ``rows`` as Parquet to a folder of its own below ``checkpoint``, named by
+    its index from 0. Former files, and the checkpoint of the separate query, are removed first.
 
-    Rows have ``_timestamp``, by which they are ordered. They have ``_change`` if some are deletes;
-    else all are upserts. The files also have each row's position, ``_sequence``, in the log of its
-    task.
+    Rows have ``_timestamp``, by which they are ordered; equal times are in any order. They have
+    ``_change`` (``upsert`` or ``delete``) if some are deletes; else it is added with ``upsert``.
+    The files also have each row's ``_log_partition``, the index of the task that wrote it, and
+    ``_sequence``. That is a long, distinct in the frame, which grows with the time but has gaps.
+    Spark's own errors pass.
     """
     for folder in (f"{checkpoint.rstrip('/')}/{FOLDER}/rows", folder_of_separate_query(checkpoint)):
         files_of(session).clear(folder)
@@ -70,8 +72,9 @@ def write_files(session: SparkSession, checkpoint: str, rows: Sequence[DataFrame
 def read_sources(
     session: SparkSession, checkpoint: str, entries: Sequence[Entry]
 ) -> dict[Entry, Source]:
-    """Return for each entry a source of its initial rows, read from the files with its index in
-    ``entries``. These are in the order of ``InitialRows.inputs_of``.
+    """Return for each of ``entries``, sources or views, a source that streams its initial rows.
+    They are read from the files that have its index among ``entries``, which are in the order of
+    ``InitialRows.inputs_of``. The files must be there.
     """
     frames = (read_rows(session, checkpoint, frame_index) for frame_index in range(len(entries)))
     return dict(zip(entries, map(_source_of_files, entries, frames), strict=True))
@@ -79,22 +82,23 @@ def read_sources(
 
 def read_rows(session: SparkSession, checkpoint: str, frame_index: int) -> DataFrame:
     """Return a streaming frame of the initial rows that ``write_files`` has written for the frame
-    with index ``frame_index``. It has all columns of the files.
+    with index ``frame_index``, from 0. It has all columns of the files, whose schema is read here.
     """
     path = _folder_of_rows(checkpoint, frame_index)
     return session.readStream.schema(session.read.parquet(path).schema).parquet(path)
 
 
 def _folder_of_rows(checkpoint: str, frame_index: int) -> str:
-    """Return the folder, within ``checkpoint``, of the files of the frame number ``frame_index`` of
-    the initial rows.
+    """Return the folder, within ``checkpoint``, of the files of the initial rows' frame with index
+    ``frame_index``, from 0.
     """
     return f"{checkpoint.rstrip('/')}/{FOLDER}/rows/{frame_index}"
 
 
 def _source_of_files(entry: Entry, frame: DataFrame) -> Source:
-    """Return a source that reads the initial rows of ``entry`` from ``frame``, a frame of their
-    files, in the order of time. The source has the entry's columns, so it stands for a view, too.
+    """Return a source that reads the initial rows of ``entry``, a source or view, in the order of
+    time. ``frame``: a streaming frame of their files. The source has the name and the columns of
+    ``entry``, so it stands for a view, too.
     """
     base = entry.base
     assert isinstance(base, Source)
@@ -126,12 +130,16 @@ def _source_of_files(entry: Entry, frame: DataFrame) -> Source:
 
 
 def _with_null_letters(frame: DataFrame, column: StructField) -> DataFrame:
-    """Return the frame with a null column of dead letters, of the type of ``column``."""
+    """Return the frame with a column ``_unread`` that is null in all rows: none is a dead letter.
+    Its type is that of the field ``column``.
+    """
     return frame.withColumn(UNREAD, F.lit(None).cast(column.dataType))
 
 
 def empty_frame(session: SparkSession, entry: Entry) -> DataFrame:
-    """Return a frame without rows that has an entry's columns and ``_timestamp``."""
+    """Return a static frame without rows that has the columns of ``entry``, a source or view, and
+    ``_timestamp``.
+    """
     fields = [*entry.row.fields, StructField(TIMESTAMP, TimestampType())]
     return session.createDataFrame([], StructType(fields))
 
@@ -140,8 +148,8 @@ def stored_static_sources(
     session: SparkSession, checkpoint: str, sources: Sequence[Source]
 ) -> dict[Entry, Source]:
     """Return for each static table in ``sources`` the source that a query reads once the table's
-    rows are in its state: a folder of one empty file below ``checkpoint``, written here if it is
-    missing. Without static tables write nothing.
+    rows are in its state. It streams a folder ``static`` below ``checkpoint`` of one empty file,
+    written here if it is missing. Without static tables return an empty dict, and write nothing.
     """
     static = [source for source in sources if source.static]
     if not static:
@@ -158,19 +166,22 @@ def stored_static_sources(
 
 
 def blobs_of(operator: str, session: SparkSession, checkpoint: str) -> dict[str, DataFrame]:
-    """Return the stored blobs of buckets, by a stage's fingerprint: frames of ``bucket``, ``name``
-    and ``blob``. They are those of the separate query, which must be complete.
+    """Return the stored state of the separate query that has read the initial rows, by the
+    fingerprint of a stage: a frame of the blobs of its buckets. It has the columns ``bucket`` (the
+    label of a bucket), ``name`` and ``blob`` (the name and the bytes of a stored blob). That query
+    must be complete. Its stages, and so their fingerprints, are those of the real query.
 
     ``checkpoint``: that of the real query. ``operator``: the call, for errors. Raises
-    ``CheckpointError`` if the separate query's checkpoint is gone, ``ConfigurationError`` if Spark
-    cannot read it.
+    ``CheckpointError`` if the separate query's checkpoint is gone, and ``ConfigurationError`` if
+    Spark cannot read it.
     """
     folder = folder_of_separate_query(checkpoint)
-    return CheckpointStores.of(operator, session, folder, None).blobs_by_stage()
+    return CheckpointStores.read_with_spark(operator, session, folder, None).blobs_by_stage()
 
 
 def remove_files(session: SparkSession, checkpoint: str) -> None:
-    """Remove the folder with the initial rows, the copy and the separate query from a checkpoint,
-    if there is one.
+    """Remove the folder ``initial`` from ``checkpoint``, if there is one. It has the initial rows,
+    the copy of a running query's checkpoint, and the checkpoint of the separate query. On Spark
+    Connect the folder has one empty file afterwards, also if it was missing.
     """
     files_of(session).clear(f"{checkpoint.rstrip('/')}/{FOLDER}")

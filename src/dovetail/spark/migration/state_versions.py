@@ -16,16 +16,16 @@ changed."""
 
 
 def operator_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the path of the folder of each stage's state below ``root``, the folder of a
-    checkpoint.
+    """Yield the path of the folder of each stage's state, ``root/state/0`` and so on, below
+    ``root``, the folder of a checkpoint. Nothing without state.
     """
     for operator_id in files.numbers(f"{root}/state"):
         yield f"{root}/state/{operator_id}"
 
 
 def partition_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the path of the folder of each partition of each stage's state below ``root``, the
-    folder of a checkpoint.
+    """Yield the path of the folder of each partition of each stage's state, such as
+    ``root/state/0/1``, below ``root``, the folder of a checkpoint. Nothing without state.
     """
     for operator in operator_folders(files, root):
         for partition in files.numbers(operator):
@@ -33,17 +33,18 @@ def partition_folders(files: Files, root: str) -> Iterator[str]:
 
 
 def description_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the folder with Spark's description of each stage's state below ``root``, the folder of
-    a checkpoint. Files in it are named by the number of their micro-batch.
+    """Yield the path of the folder ``_metadata/v2`` of each stage's state, below ``root``, the
+    folder of a checkpoint; it may be missing. Files in it are named by the index of their
+    micro-batch.
     """
     for operator in operator_folders(files, root):
         yield f"{operator}/_metadata/v2"
 
 
 def files_by_version(files: Files, folder: str) -> dict[int, list[str]]:
-    """Return the names of the files in ``folder``, the state of a partition, by version. A version
-    is the number of micro-batches up to and including the one that wrote the file. Other files are
-    left out. A missing folder gives an empty mapping.
+    """Return the names of the state files in ``folder``, the state of a partition, by version. The
+    version of a file is the index of the micro-batch that wrote it plus 1, since micro-batches
+    count from 0. Other files are left out. A missing folder gives an empty dict.
     """
     names_by_version: dict[int, list[str]] = {}
     for name in files.names(folder):

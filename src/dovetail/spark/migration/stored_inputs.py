@@ -53,11 +53,16 @@ def rows_of_tables(
     *,
     results: bool,
 ) -> tuple[dict[Entry, DataFrame], dict[Stage, DataFrame]]:
-    """Return the initial rows of stages that are not carried over: by input, and by carried stage.
+    """Return the initial rows of stages that are not carried over, as two dicts of frames. The
+    first is by input: the source or view that the rows are of. Its frames have the node's columns,
+    ``_timestamp``, and ``_change`` if some rows are deletes. Inputs that the other query did not
+    have, and streams, are absent. The second is by carried stage: the rows of its result, if
+    another stage reads them. With ``results`` it also has the carried stages that compute a result
+    of the plan. Streams are absent.
 
-    Inputs that the other query did not have are absent. The rows of a carried stage are its result,
-    which other stages read. ``nodes``: the results of the plan. ``results``: True if the rows of
-    results are wanted, also of carried stages.
+    ``stored``: the state of the other query. ``plan``: that of the new query; ``nodes``: its
+    results. ``carried``: its stages that take over their state. ``results``: True if the rows of
+    the plan's results are wanted.
 
     Raises ``CheckpointError`` for a stage that needs what the checkpoint does not have.
     """
@@ -82,12 +87,12 @@ def _rows_by_input(
     nodes: Sequence[Node],
     wanted: Mapping[Entry, Sequence[Port]],
 ) -> dict[Entry, DataFrame]:
-    """Return the stored rows of each wanted input that the other query had, by entry; other inputs
-    are absent. The entry is the input itself or, if only its rows are stored, a node below its
-    views.
+    """Return frames of the stored rows of the wanted inputs that the other query had; other inputs
+    are absent. A key of the dict is the source or view that the rows are of: the wanted one or, if
+    only its rows are stored, a node below its views.
 
-    ``wanted``: the new inputs that read each entry. Raises ``CheckpointError`` if no store has the
-    rows of such an input.
+    ``wanted``: for each source or view, the inputs of new stages that read it. ``nodes``: the
+    results of ``plan``. Raises ``CheckpointError`` if no store has the rows of such an input.
     """
     old_identities = [
         input_identity(source) for source in described_sources(dict(stored.topology[1]))
@@ -104,11 +109,12 @@ def _rows_by_input(
 def _rows_by_stage(
     stored: CheckpointStores, plan: Plan, read: Sequence[Stage]
 ) -> dict[Stage, DataFrame]:
-    """Return the stored result of each carried stage in ``read``; streams are absent.
+    """Return a frame of the stored result of each carried stage in ``read``, which may have
+    duplicates; stages whose result is a stream are absent.
 
-    Raises ``CheckpointError`` for a stage whose result is not computed from stored rows. Also,
-    unless the plan has one result alone, for a stage that no other one reads and whose columns a
-    projection computes.
+    Raises ``CheckpointError`` for a stage whose result cannot be computed from stored rows. In a
+    plan of several results, so it does for a stage that only a sink reads, if columns are computed
+    on the way there.
     """
     tables = [stage for stage in dict.fromkeys(read) if not stage.node.stream]
     for stage in tables:
@@ -123,8 +129,8 @@ def _rows_by_stage(
 
 
 def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
-    """Return the stages that store something, are in ``ends``, or feed a stage that is returned.
-    They are in the order of the plan. The list may be empty.
+    """Return the stages of ``plan`` that store something, are in ``ends``, or feed a stage that is
+    returned, in the order of the plan. The list may be empty.
     """
     stages = list[Stage]()
     for stage in reversed(plan.stages):
@@ -135,8 +141,8 @@ def _stages_with_rows(plan: Plan, ends: Sequence[Stage]) -> list[Stage]:
 
 
 def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
-    """Return the current rows of the table of ``stage``, whose state is taken over. Raises
-    ``CheckpointError`` if these rows cannot be computed from stored rows.
+    """Return a frame of the current rows of the table that ``stage`` computes, whose state is taken
+    over. Raises ``CheckpointError`` if these rows cannot be computed from stored rows.
     """
     try:
         return state_results.rows_of_result(stored, stage.node, stage.node)
@@ -163,8 +169,8 @@ def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
 
 
 def _kept_descriptions(plan: Plan, ports: Sequence[Port]) -> set[str]:
-    """Return the texts (``Store.holds``) that say which rows of the inputs ``ports`` the new stores
-    keep. The set is empty if a store keeps all of them.
+    """Return the texts (``Store.holds``) that say which rows of the inputs ``ports`` the new
+    stages' stores keep. The set is empty if a store keeps all of them, or if no store has them.
     """
     nodes = {
         (stage.node, port.source.name)
@@ -188,11 +194,13 @@ def _rows_of_input(
     ports: Sequence[Port],
     enough: Collection[str],
 ) -> tuple[Entry, DataFrame]:
-    """Return the stored rows of the input ``entry`` or, if none fit, of a node below its views,
-    after the entry that they are of.
+    """Return (source or view, frame): the stored rows of ``entry``, a source or view that new
+    stages read. If no store of it fits, they are those of a node below its views.
 
-    ``ports``: all inputs that read the entry. ``enough``: the descriptions of partial stores that
-    suffice. Raises ``CheckpointError`` if no store fits, or if rows of the one that fits wait.
+    ``nodes``: the results of the new plan. ``ports``: the inputs of new stages that read ``entry``.
+    ``enough``: a store that keeps only some rows fits if this set has its description
+    (``Store.holds``) and no other. Raises ``CheckpointError`` if no store fits, or if rows of the
+    one that fits wait for another input. Spark reads up to one row for that.
     """
     problems = [f"has no rows of {entry.name}"]
     for part in views_to_base(entry):
@@ -215,7 +223,8 @@ def _rows_of_input(
 
 def _needed_columns(port: Port) -> set[str]:
     """Return the names of the columns without which a stage cannot begin on the input ``port``:
-    those that it reads by name, or all if it computes a foreign key.
+    those of its key, its foreign key and those that it uses. All, if it computes a foreign key or
+    does not say what it uses.
     """
     input_ = port.input
     assert input_ is not None
@@ -228,10 +237,11 @@ def _needed_columns(port: Port) -> set[str]:
 def _old_stores(
     stored: CheckpointStores, wanted: Mapping[str, Any], part: Entry
 ) -> list[_OldStore]:
-    """Return the old stores with the rows of ``part``, the best first; an empty list if there are
-    none. ``wanted``: the identity of ``part``.
+    """Return the old stores with the rows of the source or view ``part``, the best first; empty if
+    there are none. ``wanted``: the identity of ``part`` (``input_identity``).
 
-    Those with most of its columns come first, then for a versioned table those with history.
+    Those that lack fewest of its columns come first. Of these, stores of a history come first for a
+    versioned table, stores of last rows for another one.
     """
     by_name = {
         (stage_store.stage.topology, stage_store.name): stage_store for stage_store in stored.stores
@@ -246,19 +256,20 @@ def _old_stores(
     ]
     kind = "rows" if part.versioned_us is None else "versions"
 
-    def lacks(old_store: _OldStore) -> tuple[int, bool]:
-        """Return the sort key of a store: the number of columns it lacks, then whether it is of the
-        other kind.
+    def fit_rank(old_store: _OldStore) -> tuple[int, bool]:
+        """Return the sort key of a store: (count of columns of ``part`` that it lacks, True if it
+        is of the other kind).
         """
         has = {field.name for field in old_store.store.fields}
         return len({*part.row.names} - has), old_store.store.kind != kind
 
-    return sorted(old_stores, key=lacks)
+    return sorted(old_stores, key=fit_rank)
 
 
 def _refuse_waiting(stored: CheckpointStores, old_store: _OldStore) -> None:
     """Raise ``CheckpointError`` if rows of the table in ``old_store`` wait for another input, in
-    the same stage of the old query.
+    the same stage of the old query. A store before its first rows passes. Spark reads up to one
+    row.
     """
     topology = None if old_store.kept is None else old_store.kept.stage.topology
     for stage_store in stored.stores:
@@ -276,9 +287,9 @@ def _refuse_waiting(stored: CheckpointStores, old_store: _OldStore) -> None:
 
 
 def _misfit(old_store: _OldStore, part: Entry, needed: set[str]) -> str | None:
-    """Return why the columns of ``old_store`` do not fit the input ``part``, in words; None if they
-    fit. The type of a stored column may be narrower. A column may be missing if it is not in
-    ``needed``, or if it is new to the input and no key.
+    """Return why the columns of ``old_store`` do not fit the source or view ``part``, in words;
+    None if they fit. The type of a stored column may be narrower. A column may be missing if
+    ``needed``, names of columns, lacks it, or if it is new to the input and no key.
     """
     stored = spark_schema(store_contents.schema_of(old_store.store))
     old_columns = {name for name, _ in _columns_of_input(old_store.then)}
@@ -294,17 +305,18 @@ def _misfit(old_store: _OldStore, part: Entry, needed: set[str]) -> str | None:
 
 
 def _columns_of_input(described: Mapping[str, Any]) -> list[Sequence[str]]:
-    """Return [name, type] of each column of an input, key columns first. ``described``: the
-    description of the input in a binding.
+    """Return [name, type] of each column of an input, key columns first; the type is a text.
+    ``described``: the description of the input in ``dovetail.json``, a view or a source.
     """
     parts = ("columns",) if "view" in described else ("key", "values")
     return [column for part in parts for column in described[part]]
 
 
 def _fitted_rows(stored: CheckpointStores, old_store: _OldStore, part: Entry) -> DataFrame:
-    """Return the rows of ``old_store`` with the columns and types of ``part``, then ``_timestamp``
-    and ``_change`` if it has them. Columns that it lacks are null. Before anything is stored the
-    frame is empty.
+    """Return a frame of the rows of ``old_store`` with the columns and types of ``part``, then
+    ``_timestamp`` and ``_change`` if it has them. Columns that it lacks are null. Before anything
+    is stored the frame is empty. Of a history only the last versions are returned, unless ``part``
+    is versioned.
     """
     if old_store.kept is None:
         return row_files.empty_frame(stored.spark, part)

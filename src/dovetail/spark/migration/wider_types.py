@@ -21,7 +21,11 @@ _EXACT_DIGITS = 15
 
 
 def widens(was: DataType, is_: DataType) -> bool:
-    """Say whether every value of the type ``was`` is one of ``is_``, too.
+    """Return True if every value of the type ``was`` is one of ``is_``, too, at any depth of
+    structs, arrays and maps; equal types do. Integers widen to longer ones, and to decimals with
+    room for them. Decimals widen to those with as many digits or more on both sides of the point.
+    Integers below a long, and floats, widen to doubles. No other type widens: neither long to
+    double nor date to timestamp.
 
     A struct's fields are matched by name, like columns: a new one is null, a missing one is left
     out. At least one must match.
@@ -37,8 +41,8 @@ def widens(was: DataType, is_: DataType) -> bool:
 
 
 def _is_wider(was: DataType, is_: DataType) -> bool:
-    """Say whether every number of the type ``was`` is one of ``is_``, too. False for other types,
-    even for equal ones.
+    """Return True if every number of the type ``was`` is one of ``is_``, too: integers, decimals,
+    floats and doubles. False for other types, even for equal ones.
     """
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
         added_scale = is_.scale - was.scale
@@ -52,9 +56,9 @@ def _is_wider(was: DataType, is_: DataType) -> bool:
 
 
 def cast_to_wider(column: Column, was: DataType, is_: DataType) -> Column:
-    """Return ``column``, which has the type ``was``, cast to the wider type ``is_`` (``widens``).
-    Nulls stay null. Struct fields that ``was`` lacks become null, those that ``is_`` lacks are left
-    out.
+    """Return ``column``, which has the type ``was``, cast to the wider type ``is_``, for which
+    ``widens`` is true. Nulls stay null. Struct fields that ``was`` lacks become null, those that
+    ``is_`` lacks are left out, at any depth.
     """
     if isinstance(was, StructType) and isinstance(is_, StructType):
         fields = (

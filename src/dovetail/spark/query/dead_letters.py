@@ -33,8 +33,9 @@ def dead_letters(node: Node) -> DataFrame:
     """Return the dead letters of ``node`` and of all below it. They are the unreadable records that
     a source keeps, and the rows on which a view or a foreign key fails.
 
-    Columns: ``_operator``, ``_problem``, ``_timestamp``, which may be null, and ``row``, all of it
-    as text. Rows are in no order.
+    Columns: the texts ``_operator`` and ``_problem``, the timestamp ``_timestamp``, which may be
+    null, and the text ``row``: the whole row as JSON, or the unreadable record. Rows are in no
+    order. The frame streams if the sources do; nothing is started.
 
     Raises ``PlanError`` if nothing in the topology keeps dead letters, and for static inputs beside
     streaming ones. Stages below a view raise the errors of ``start.changelog``.
@@ -60,8 +61,9 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
-    """Return the dead letters in ``column``, which has structs, one row each, in columns of their
-    own. Rows with null in that column are left out.
+    """Return the dead letters in ``column``, which has structs, one row each. The columns are
+    ``_operator``, ``_problem``, ``_timestamp`` and ``row``. Rows with null in that column are left
+    out.
     """
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(
@@ -73,16 +75,17 @@ def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
 
 
 def _letters_of_view(view: View) -> DataFrame:
-    """Return the dead letters of a view, one row each: rows on which its expressions fail, or which
-    do not meet its expectation. Those of views below it are not among them.
+    """Return the dead letters of a view, one row each, in the columns of ``dead_letters``. They are
+    rows on which its expressions fail, or which do not meet its expectation. Those of views below
+    it are not among them.
     """
     read = rows_of_input(view, _upstream_changelog(view), reported=len(views_of(view)) - 1)
     return _letters_in_column(read.frame, FAILED)
 
 
 def _upstream_changelog(entry: Entry) -> DataFrame | None:
-    """Return the changelog that the views of ``entry`` read, if a stage makes it; None if they read
-    a source.
+    """Return the changelog that the views of ``entry`` read, if a stage makes it, as a frame of
+    every change; None if they read a source.
     """
     derived = isinstance(entry.base, Derived)
     return start.changelog(entry.base, emit="change", buckets=None) if derived else None

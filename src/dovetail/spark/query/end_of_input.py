@@ -43,7 +43,8 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
     """Raise ``CheckpointError`` if the micro-batch that ends the input of ``checkpoint`` is
     committed, so its query has ended for good.
 
-    ``bound``: the binding of the checkpoint. ``by``: the title of the query that the error names.
+    ``bound``: the content of the checkpoint's ``dovetail.json``. ``by``: the title of the query
+    that the error names.
     """
     last = _closing_batch(session, checkpoint, bound)
     if last is not None and _is_done(session, checkpoint, last):
@@ -57,9 +58,11 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
 
 def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> bool:
     """Return True if the micro-batch that ends the input of ``run`` is planned and not committed.
+    Return False if none is planned, also with ``asked``.
 
-    ``bound``: the binding of ``run``. ``asked``: True if the call has ``close_at_end=True``. Raises
-    ``CheckpointError`` for a planned end that is not asked for, and for one that is committed.
+    ``bound``: the content of the checkpoint's ``dovetail.json``. ``asked``: True if the call has
+    ``close_at_end=True``. Raises ``CheckpointError`` for a planned end that is not asked for, and
+    for one that is committed.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
     planned = _closing_batch(run.session, run.checkpoint, bound) is not None
@@ -74,9 +77,10 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
 
 
 def plan_end(run: StartRequest) -> bool:
-    """Note in the binding that the input ends, and plan the last micro-batch. Return True if it is
-    planned. Return False if there was no micro-batch before, so nothing waits, or if the last one
-    is not complete.
+    """Write the entry ``CLOSING`` to ``dovetail.json``, unless the checkpoint has not begun. Then
+    plan the last micro-batch, without rows, and return True. Return False if there was no
+    micro-batch before, so nothing waits, or if the last one is not complete. The entry is written
+    in that case, too.
     """
     bound = run.file.read(run.title)
     if bound is not None and CLOSING not in bound:
@@ -85,8 +89,8 @@ def plan_end(run: StartRequest) -> bool:
 
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
-    """Return the number of the micro-batch that ends the input of a ``checkpoint``, if it is the
-    last planned one; else None. ``bound``: the binding.
+    """Return the id of the micro-batch that ends the input of a ``checkpoint``, if it is the last
+    planned one; else None. ``bound``: the content of the checkpoint's ``dovetail.json``.
     """
     if CLOSING not in bound:
         return None
@@ -98,5 +102,5 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
 
 
 def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
-    """Return True if micro-batch ``batch`` of the checkpoint is committed."""
+    """Return True if the micro-batch with the id ``batch`` is committed in the checkpoint."""
     return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

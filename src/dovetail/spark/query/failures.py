@@ -22,9 +22,10 @@ def with_cause(
     """Return ``error`` with its cause, and an empty line, in front of its message. The error itself
     is changed, so a second call puts the cause there twice.
 
-    The cause is the last error of the library in the message, or that of a sink that has left rows
-    unread. Else it is ``title`` and the text of ``cause_of``. ``title``: the names of the query's
-    results. ``sinks``: the titles of its sinks.
+    The cause is the last error of the library in the message. Without one, if Spark says that not
+    all tasks have run to their end, it is that a sink has not read all rows. Else it is ``title``
+    and the text of ``cause_of``. ``title``: the names of the query's results. ``sinks``: the titles
+    of its sinks.
     """
     errors, cause = _LIBRARY_ERROR.findall(str(error)), cause_of(error)
     if not errors and _UNCOMMITTED in cause:
@@ -42,9 +43,9 @@ def with_cause(
 
 
 def cause_of(error: BaseException | None) -> str:
-    """Return the cause of an error in one line. It is the last exception that Python raised, else
-    the first cause with a condition of Spark's, else the innermost cause. ``error`` must not be
-    None.
+    """Return the cause of an error in one line. It is the last exception of a Python traceback in
+    its text. Without one it is the first cause with a condition of Spark's, else the first line of
+    the innermost cause. ``error`` must not be None.
     """
     python = _PYTHON_ERROR.findall(str(error))
     lines = []

@@ -62,7 +62,7 @@ from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import cores, is_remote
-from dovetail.platform.spark_errors import reaching, refused
+from dovetail.platform.spark_errors import convert_folder_errors, convert_spark_errors
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
     FOLLOWS,
@@ -104,17 +104,25 @@ _POSITIONED = "positioned"
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """Phase 3: what the first micro-batch emits of the state and the rows that it begins with."""
+    """Phase 3: the changes that the first micro-batch emits of the state and the rows that it
+    begins with.
+    """
 
     carried: CarriedOver
+    """The state and the offsets that are taken over from another checkpoint."""
     rows: InitialRows
+    """The files with the rows that it reads."""
     emits: bool
     """True if the sinks get the results. Dead letters go to their sink in any case."""
     separate: bool = False
     """True if a query without sinks runs it, whose state the real query takes over."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the steps that are left, the entry ``BEGINNING`` of a binding."""
+        """Return the steps that are left, as JSON data: the entry ``BEGINNING`` of
+        ``dovetail.json``. Its keys are ``offsets`` and ``sources`` (where sources go on), ``parts``
+        and ``results`` (the files with rows), and ``emits``. With another checkpoint also ``from``,
+        ``batch``, ``carried`` and ``begins``.
+        """
         return {**self.carried.as_json(), **self.rows.as_json(), "emits": self.emits}
 
     @classmethod
@@ -132,12 +140,17 @@ def prepare_checkpoint(
     emits: bool,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the binding of a checkpoint that has not begun, with all initial rows stored.
+    """Write all initial rows of a new checkpoint, and its ``dovetail.json`` last. Return the
+    content of that file.
 
-    ``initial``: frames by table, another checkpoint, or None for static tables alone. ``emits``:
-    whether the sinks get the results of the initial rows. Those of static tables alone always reach
-    the sinks if they give rows. ``more``: further entries of the binding; a separate query has
-    none.
+    ``initial``: frames by the table's name, another checkpoint, or None for static tables alone.
+    ``emits``: True if the sinks get the results of the initial rows. It is ignored if ``initial``
+    is None: sinks then get them if static tables alone may give results. ``more``: further entries
+    of the file; a separate query has none.
+
+    Frames and static tables whose results no sink gets are processed here, by a *separate query*
+    without sinks and with a checkpoint of its own. It is not used if a sink is to get dead letters
+    of these rows. In all other cases ``finish_first_batch`` processes the rows.
 
     Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
     on from that cannot be used. Both are raised before anything is written.
@@ -173,8 +186,9 @@ def prepare_checkpoint(
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
-    """Return the way in which each stage would begin with the state of another query, which may be
-    running. Nothing is written.
+    """Return a ``Step`` for each stage, in order: how it would begin with the state of another
+    query, which may be running. It has the stage's index from 1, its name, the beginning in words,
+    the rows to read and the estimated seconds. Nothing is written.
 
     ``checkpoint``: that of the other query. ``emits``: True if the sinks would get the results of
     the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used,
@@ -192,7 +206,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 
 def _may_emit_alone(node: Node) -> bool:
-    """Say whether static tables may give results or dead letters of ``node`` without any row of
+    """Return True if static tables may give results or dead letters of ``node`` without any row of
     another input.
     """
     return node.may_start_with_rows or any(
@@ -201,10 +215,10 @@ def _may_emit_alone(node: Node) -> bool:
 
 
 def _may_have_letters(run: StartRequest) -> bool:
-    """Say whether the initial rows may give dead letters.
+    """Return True if the initial rows may give dead letters and the run has a sink for these.
 
     Dead letters go to their sink even if the results are not emitted. On Spark Connect they do not,
-    because it cannot begin with such a micro-batch.
+    because it cannot begin with such a micro-batch, so return False there.
     """
     asked = any(isinstance(outcome.node, DeadLetters) for outcome in run.outcomes)
     fail = any(True for node in run.nodes for _ in nodes_with_dead_letters(node))
@@ -212,12 +226,12 @@ def _may_have_letters(run: StartRequest) -> bool:
 
 
 def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the first micro-batch if it is not done, and remove the initial rows. Write the binding
-    that holds from then on, and return it.
+    """Run the first micro-batch if it is not committed, set the offsets and remove the initial
+    rows. Write ``dovetail.json`` without the entry ``BEGINNING``, and return its content.
 
-    ``bound``: the binding that ``prepare_checkpoint`` wrote, with the entry ``BEGINNING``. Raises
-    ``CheckpointError`` if the query is not that of the binding, and the failure of the micro-batch
-    (``run_to_end``).
+    ``bound``: the content that ``prepare_checkpoint`` wrote, with the entry ``BEGINNING``. A call
+    that was killed can be repeated. Raises ``CheckpointError`` if the query is not that of
+    ``bound``, and the failure of the micro-batch (``run_to_end``).
     """
     asked = {"buckets": run.buckets, "partitions": run.partitions}
     refuse_other_query(bound, run.nodes, run.title, asked)
@@ -238,9 +252,9 @@ def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str,
 
 
 def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
-    """Return (number from 1, name of its node, beginning in words) for each stage, in the order in
-    which they run. ``bound``: a binding that ``prepare_checkpoint`` wrote for the state of another
-    query. The words are those of ``Step.begins``.
+    """Return (index from 1, name of its node, beginning in words) for each stage, in the order in
+    which they run. ``bound``: the content of ``dovetail.json`` that ``prepare_checkpoint`` wrote
+    for the state of another query. The words are those of ``Step.begins``.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -251,11 +265,12 @@ def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[
 
 
 def blobs_taken_over(run: StartRequest) -> dict[str, DataFrame]:
-    """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage.
+    """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage: frames
+    of ``bucket``, ``name`` and ``blob``.
 
-    Once that micro-batch is done, return none and remove the files. The binding must have the entry
-    ``SEEDED``. Raises ``CheckpointError`` if the files are gone, and ``ConfigurationError`` if
-    Spark cannot read them.
+    Once that micro-batch is committed, return an empty dict and remove the files. ``dovetail.json``
+    must have the entry ``SEEDED``. Raises ``CheckpointError`` if the files are gone, and
+    ``ConfigurationError`` if Spark cannot read them.
     """
     if not run.file.has_committed():
         return row_files.blobs_of(run.operator, run.session, run.checkpoint)
@@ -266,12 +281,12 @@ def blobs_taken_over(run: StartRequest) -> dict[str, DataFrame]:
 def _open_initial(
     run: StartRequest, initial: Mapping[str, DataFrame] | str | PathLike[str], *, separate: bool
 ) -> tuple[RowFrames, CheckpointStores | None]:
-    """Return the rows of frames and None, or no rows and the stored state of another checkpoint, as
-    ``initial=`` names them.
+    """Return two values for ``initial=``. For frames by table they are their rows and None, for
+    another checkpoint no rows and its stored state.
 
-    ``separate``: a separate query reads the rows. Raises ``ConfigurationError`` on Spark Connect
-    without a separate query, and with one for a path that Spark's reader of state does not find.
-    Raises ``PlanError`` for frames that do not fit. For a checkpoint, errors are those of
+    ``separate``: True if a separate query reads the rows. Raises ``ConfigurationError`` on Spark
+    Connect without a separate query, and with one for a path that Spark's reader of state does not
+    find. Raises ``PlanError`` for frames that do not fit. For a checkpoint, errors are those of
     ``_state_at_rest``.
     """
     if is_remote(run.session) and not separate:
@@ -290,12 +305,13 @@ def _open_initial(
 
 
 def _state_at_rest(run: StartRequest, checkpoint: str) -> CheckpointStores:
-    """Return the stored state of a query that has stopped.
+    """Return the stored state, after its last micro-batch, of the stopped query of ``checkpoint``.
 
-    Raises ``CheckpointError`` for a folder without a query, for a query that runs, and as
-    ``_state_after_last_batch`` does. Raises ``ConfigurationError`` if the folder cannot be read.
+    Raises ``CheckpointError`` for a folder without a query, for a query that runs, and for one
+    whose state cannot be taken over (``_state_after_last_batch``). Raises ``ConfigurationError`` if
+    the folder cannot be read.
     """
-    with reaching(run.operator, "initial=", checkpoint):
+    with convert_folder_errors(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).binding_at_rest(run.operator)
     return _state_after_last_batch(run, checkpoint, bound)
 
@@ -303,7 +319,9 @@ def _state_at_rest(run: StartRequest, checkpoint: str) -> CheckpointStores:
 def _state_after_last_batch(
     run: StartRequest, checkpoint: str, bound: Mapping[str, Any]
 ) -> CheckpointStores:
-    """Return the stored state of a query, whose binding is ``bound``, after its last micro-batch.
+    """Return the stored state of the query of ``checkpoint`` after its last micro-batch. ``bound``:
+    the content of its ``dovetail.json``. A query without state gives stores without rows, with the
+    id of that micro-batch.
 
     Raises ``CheckpointError`` for one that has not completed a micro-batch, has ended by
     ``close_at_end`` or is partly repartitioned. Also for one that follows another query, or whose
@@ -319,7 +337,7 @@ def _state_after_last_batch(
             f"the query of {checkpoint} has not completed a micro-batch yet",
             "Start that query, and stop it when it has",
         )
-    stored = CheckpointStores.of(run.operator, run.session, checkpoint, None)
+    stored = CheckpointStores.read_with_spark(run.operator, run.session, checkpoint, None)
     if stored.batch is not None:
         return stored
     # There is no state, so only the offsets carry over.
@@ -330,36 +348,36 @@ def _state_after_last_batch(
 def _write_initial_rows(
     run: StartRequest, plan: Plan, frames: RowFrames, *, separate: bool
 ) -> InitialRows:
-    """Write the initial rows in ``frames`` to files of the checkpoint. Return which of these files
-    belong to which input or result.
+    """Write the initial rows in ``frames`` to files of the checkpoint. Return which rows each of
+    these files has: by their order, the inputs of ``plan`` and then the results of carried stages.
 
-    ``separate``: True if the rows come from the frames of ``initial=``, False if from a checkpoint;
-    it only changes errors. Raises ``ConfigurationError`` if the rows cannot be stored.
+    ``separate``: True if a separate query is to read the files; it only changes the words of an
+    error. Raises ``ConfigurationError`` if the rows cannot be stored.
     """
     what = "the frames of initial=" if separate else "what initial= names"
-    with refused(run.title, f"{what} cannot be stored", _REMEDY):
+    with convert_spark_errors(run.title, f"{what} cannot be stored", _REMEDY):
         return initial_rows.write_rows(run.session, run.checkpoint, plan, frames)
 
 
 def _write_binding(
     run: StartRequest, plan: Plan, partitions: int, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the binding of a new checkpoint and return it. ``partitions``: the number of tasks of
-    each stage; ``more``: further entries of the binding. Raises ``ConfigurationError`` if the file
+    """Write ``dovetail.json`` of a new checkpoint and return its content. ``partitions``: the count
+    of tasks of each stage. ``more``: further entries. Raises ``ConfigurationError`` if the file
     cannot be written.
     """
     timed = {} if run.idle is None else {TIMED: True}
     bound = binding_of(run.nodes, plan, partitions=partitions, **timed, **more)
-    with reaching(run.operator, "checkpoint=", run.checkpoint):
+    with convert_folder_errors(run.operator, "checkpoint=", run.checkpoint):
         run.file.write(bound)
     return bound
 
 
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
-    """Run the first micro-batch to its end as a query without sinks. Its checkpoint is the folder
-    of initial rows, from which the real query takes the state.
+    """Run the first micro-batch to its end as a query without sinks. Its checkpoint is a folder
+    within that of initial rows, from which the real query takes the state.
 
-    ``plan``: without dead letters. ``partitions``: the number of tasks of each stage. Raises the
+    ``plan``: without dead letters. ``partitions``: the count of tasks of each stage. Raises the
     failure of the query (``run_to_end``).
     """
     folder = row_files.folder_of_separate_query(run.checkpoint)
@@ -373,8 +391,8 @@ def _streaming_stages(
     run: StartRequest, plan: Plan, partitions: int, first: FirstBatch, *, timed: bool
 ) -> FirstStages:
     """Return the stages of the first micro-batch, which read the files of initial rows.
-    ``partitions``: the number of tasks of each. ``timed``: True if all stages have timers, not only
-    those that wait.
+    ``partitions``: the count of tasks of each. ``timed``: True if all stages have timers, not only
+    those that wait for an input. No job runs.
     """
     session, inputs = run.session, first.rows.inputs_of(plan)
     results = enumerate(first.rows.results_of(plan), start=len(inputs))
@@ -401,7 +419,7 @@ def run_to_end(
     trigger: Mapping[str, Any] = TRIGGER_ALL,
     doing: str = "initial rows are joined",
 ) -> None:
-    """Run a query of ``stages`` until it ends by itself, with a progress bar.
+    """Run a query of ``stages`` until it ends by itself, with a progress bar, and wait for it.
 
     ``used``: Spark settings beside those of all queries. ``trigger``: arguments of
     ``DataStreamWriter.trigger``, by default all input that there is. ``doing``: the text of the
@@ -412,9 +430,9 @@ def run_to_end(
     """
     used = {**settings(stages.partitions), **run.file.settings(), **used}
     used |= SETTINGS_TO_END if has_timers(plan, timed=stages.timed) else {}
-    with START_LOCK, delta_tables.setting(run.session, used):
+    with START_LOCK, delta_tables.temporary_settings(run.session, used):
         writer = writer_of(run.outcomes, plan, stages, run.checkpoint)
-        with refused(run.title, "Spark does not start its query", _REMEDY):
+        with convert_spark_errors(run.title, "Spark does not start its query", _REMEDY):
             query = start_with_sources(writer.trigger(**trigger))
     parts = parts_of(plan, stages, run.nodes, run.outcomes, run.title)
     with progress_bar(run.session, f"{run.title}: {doing}"):
@@ -423,11 +441,11 @@ def run_to_end(
 
 def _rewrite_offsets(session: SparkSession, checkpoint: str, carried: CarriedOver) -> None:
     """Set the last planned offsets of ``checkpoint`` to those in ``carried``, up to which the query
-    has then read its sources. Replace what is noted of sources there by what the other checkpoint
-    has noted.
+    has then read its sources. Replace the folder ``sources`` there by the notes on the sources that
+    both queries have. They are copied from the other checkpoint (``carried.checkpoint``).
 
-    A micro-batch must be planned in ``checkpoint``. Sources without an offset in ``carried`` begin
-    anew.
+    A micro-batch must be planned in ``checkpoint``. Sources without an offset in ``carried`` are
+    read from their start.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"))

@@ -24,7 +24,7 @@ from dovetail.plan.nodes import Node
 from dovetail.plan.spark_sources import spark_sources_of_inputs
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
-from dovetail.platform.spark_errors import reaching
+from dovetail.platform.spark_errors import convert_folder_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +44,9 @@ _PATTERN = re.compile(r"[*?\[{]")
 
 
 def refuse_overlaps(run: StartRequest) -> None:
-    """Raise ``PlanError`` if a sink's folder or the checkpoint is, or lies in, a folder of another
-    kind: a source, a sink or the checkpoint. Folders of the same kind are not compared.
+    """Raise ``PlanError`` if a folder that ``run`` writes overlaps (``is_overlap``) another one. A
+    sink's folder is compared with those of sources and the checkpoint, the checkpoint with those of
+    sources. Sinks' folders are not compared with each other.
 
     A query would read what it writes, or a table's clean-up would delete its checkpoint. Raises
     ``ConfigurationError`` for a sink's folder that cannot be reached.
@@ -66,7 +67,7 @@ def refuse_overlaps(run: StartRequest) -> None:
                 "Choose a checkpoint beside what the query reads",
             )
     for sink, sink_path in _sinks_with_folders(run):
-        with reaching(sink.title, "path=", sink_path):
+        with convert_folder_errors(sink.title, "path=", sink_path):
             folder = files.qualified(sink_path)
         others = [(f"the source of {title}", path) for title, path in sources]
         for what, path in (*others, ("the query's checkpoint", checkpoint)):
@@ -79,11 +80,13 @@ def refuse_overlaps(run: StartRequest) -> None:
 
 
 def is_overlap(folder: str, other: str) -> bool:
-    """Return True if one of two folders, which may be patterns, lies in the other, or is the same.
+    """Return True if one of two folders, which may be glob patterns, lies in the other, or both
+    are the same. Both must be full paths with equal schemes, or both without one. Slashes at their
+    ends do not count.
 
     Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
-    pattern reads no files above its own depth. So a folder that matches only the pattern's first
-    names is not read.
+    pattern reads no files above its own depth. So a folder with fewer names than the pattern, which
+    match its first ones, does not overlap it.
 
     >>> is_overlap("/data/orders", "/data/orders/out"), is_overlap("/data/orders", "/data/orders2")
     (True, False)
@@ -102,15 +105,17 @@ def is_overlap(folder: str, other: str) -> bool:
 
 
 def _is_match(pattern: str, name: str) -> bool:
-    """Say whether the folder name ``name`` equals ``pattern`` or matches it. Braces ``{a,b}`` in
-    the pattern count as ``*``.
+    """Return True if the folder name ``name`` (no path) equals ``pattern`` or matches it. Braces
+    ``{a,b}`` in the pattern count as ``*``.
     """
     simplified = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(simplified) and fnmatchcase(name, simplified))
 
 
 def _sinks_with_folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
-    """Yield the sinks of a request that have a folder, in ``path``, each with its path."""
+    """Yield (sink, path) for each sink of a request that has a folder: a text in its attribute
+    ``path``.
+    """
     for _, sink in _results_with_sinks(run):
         folder = getattr(sink, "path", None)
         if isinstance(folder, str):
@@ -118,7 +123,9 @@ def _sinks_with_folders(run: StartRequest) -> Iterator[tuple[Any, str]]:
 
 
 def _results_with_sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
-    """Yield all sinks of a request, each after its result: (result, sink)."""
+    """Yield (result, sink) for all sinks of a request, in order. A result without sinks yields
+    nothing.
+    """
     for outcome in run.outcomes:
         for sink in outcome.sinks:
             yield outcome.node, sink
@@ -127,13 +134,14 @@ def _results_with_sinks(run: StartRequest) -> Iterator[tuple[Node, Any]]:
 def written_targets(
     run: StartRequest, bound: Mapping[str, Any] | None, *, alone: bool
 ) -> dict[str, int]:
-    """Return the targets for the entry ``WRITTEN`` of a binding, by their identity
-    (``_identity_of_target``). Each has the number of the last micro-batch before it became a
-    target, -1 for none.
+    """Return the targets for the entry ``WRITTEN`` of ``dovetail.json``, by their identity
+    (``_identity_of_target``). Each has the id of the last micro-batch before it became a target, -1
+    for none. Targets of former sinks are dropped.
 
-    ``bound``: the binding before, None for a new checkpoint. ``alone``: True if the query has one
-    result and one sink. Sinks without ``is_gone`` are left out. Raises ``TargetError`` for a target
-    that was written and is gone.
+    ``bound``: the file's content before, None for a new checkpoint. ``alone``: True if the query
+    has one result and one sink, so that Spark itself writes it; sinks are asked with it
+    (``is_gone``). Sinks without the method ``is_gone`` are left out. Raises ``TargetError`` for a
+    target that was written and is gone.
     """
     earlier: Mapping[str, int] = (bound or {}).get(WRITTEN, {})
     last = _last_batch(run) if bound is not None else -1
@@ -163,8 +171,8 @@ def _identity_of_target(run: StartRequest, sink: Any) -> str:
 
 
 def _last_batch(run: StartRequest) -> int:
-    """Return the number of the last complete micro-batch, -1 before the first. On Spark Connect, 0
-    stands for any number.
+    """Return the id of the last complete micro-batch, -1 before the first. On Spark Connect, 0
+    stands for any id.
     """
     if is_remote(run.session):
         return 0 if run.file.has_committed() else -1
@@ -176,8 +184,9 @@ def folders_read(run: StartRequest, bound: Mapping[str, Any] | None) -> list[str
     """Return the full paths of the folders whose files the query reads, in the order of first use.
     There are none if it reads no files.
 
-    ``bound``: the binding with the folders read before, None for a new checkpoint. Raises
-    ``CheckpointError`` if one of these is gone and a new one is read: Spark cannot go on there.
+    ``bound``: the content of ``dovetail.json`` with the folders read before, None for a new
+    checkpoint. Raises ``CheckpointError`` if the query no longer reads one of these and reads a new
+    one: Spark cannot go on there.
     """
     files = files_of(run.session)
     folders = {
@@ -225,8 +234,9 @@ def warn_of_old_files(run: StartRequest) -> None:
 
 
 def _span_of_files(session: SparkSession, folder: str) -> timedelta:
-    """Return the time between the oldest and the newest file of a folder or pattern, at any depth;
-    0 if it has no files or cannot be read.
+    """Return the time between the oldest and the newest file of a folder or pattern, at any depth.
+    It is 0 if there are no files, or if they cannot be read. A Spark job lists a folder that is not
+    local.
     """
     full = files_of(session).qualified(folder)
     if full.startswith("file:"):

@@ -138,11 +138,13 @@ def with_defaults(options: QueryOptions) -> dict[str, Any]:
 
 
 def trigger_arguments(operator: str, trigger: TriggerOptions | None) -> Mapping[str, Any]:
-    """Return the arguments of Spark's ``DataStreamWriter.trigger`` for ``trigger``; None means as
-    fast as data comes. An interval is cut to whole milliseconds.
+    """Return the arguments of Spark's ``DataStreamWriter.trigger`` for ``trigger``:
+    ``{"availableNow": True}``, or ``{"processingTime": "<n> milliseconds"}``. None means as fast as
+    data comes, 0 milliseconds. An interval is cut to whole milliseconds.
 
-    ``operator``: the call, for errors. Raises ``PlanError`` for another trigger than one of the two
-    that queries may have, and for an interval that is no span.
+    ``trigger``: a mapping with one of these two keys; the interval is a text such as ``"10
+    seconds"`` or a timedelta. ``operator``: the call, for errors. Raises ``PlanError`` for another
+    trigger than these two, and for an interval that is no span.
     """
     given = {"processingTime": "0 s"} if trigger is None else dict(trigger)
     for name, remedy in _NO_TRIGGERS.items():

@@ -32,9 +32,9 @@ def is_planned(session: SparkSession, checkpoint: str) -> bool:
 def plan_batch(
     session: SparkSession, checkpoint: str, *marks: str, until: Sequence[str | None] | None = None
 ) -> bool:
-    """Plan the next micro-batch of ``checkpoint`` and return True. Return False and do nothing if
-    no micro-batch was begun, or if the last one is not complete, or if it ends at ``until``. The
-    query must not run.
+    """Write the plan of the next micro-batch into ``checkpoint`` and return True. The query must
+    not run. Return False and do nothing if no micro-batch was begun, or if the last one is not
+    complete. Also if the last one ended at just the offsets ``until``, compared as text.
 
     ``marks``: names of settings that the micro-batch gets with the value ``true``. ``until``: the
     offset of each of Spark's sources, in their order, up to which the micro-batch reads; None for a
@@ -59,11 +59,11 @@ def plan_batch(
 
 
 def plan_wake_up(run: StartRequest) -> None:
-    """Plan a micro-batch so that a query that goes on checks the rows that wait.
+    """Plan a micro-batch without rows, so that a query that goes on checks the rows that wait.
 
     Spark runs micro-batches for timers only after one with rows, which may not come. On Spark
     Connect nothing is planned, and the rows wait for input. Nothing is planned, too, while the
-    query runs, or if a micro-batch is planned already.
+    query runs, before the first micro-batch, or if a micro-batch is planned already.
     """
     if not is_remote(run.session) and not run.file.is_running():
         plan_batch(run.session, run.checkpoint)

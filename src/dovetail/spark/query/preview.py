@@ -35,7 +35,7 @@ from dovetail.errors import ConfigurationError
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.spark_sources import spark_sources_of
 from dovetail.platform.sessions import is_remote
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.execution import static_frames
 from dovetail.spark.execution.frames import session_of
 from dovetail.spark.execution.wire import rows_of_input
@@ -58,9 +58,10 @@ _REMEDY: Final = "See that its source can be reached, or give more time by timeo
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The number of rows that were read of a streaming input."""
+    """The count of rows that were read of a streaming input."""
 
     name: str
+    """The input's name."""
     rows: int
     cut: bool
     """True if the input has, or may have, more rows."""
@@ -75,18 +76,20 @@ class FirstRows:
     more: bool
     """True if there are more rows than these."""
     read: Sequence[ReadRows]
-    """The numbers of rows that were read of streaming inputs."""
+    """The rows that were read of each streaming input; empty over static inputs."""
 
 
 def first_rows(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> FirstRows:
-    """Return at most ``limit`` rows of a node. Also return whether there are more, and how many
-    rows were read of each streaming input.
+    """Return at most ``limit`` rows of a node as an Arrow table (``rows``), and True if there are
+    more (``more``). Rows are sorted before they are limited: a table's by key, others in their own
+    order. ``read`` has three things for each streaming input, in the order of ``node.origins``.
+    They are its name, the count of rows read, and True if it may have more.
 
     ``changes``: True for a table's changes in place of its current rows. ``input_rows``: the most
     rows that are read of each streaming input. ``timeout_s``: the limit for reading, and again for
-    computing.
+    computing. Queries with temporary checkpoints read, and are stopped.
 
     Raises ``ConfigurationError`` if an input cannot be read or the rows cannot be computed in time,
     and for a streaming input on Spark Connect. A job that fails raises its own error.
@@ -112,12 +115,13 @@ def first_rows(
 
 
 def _rows_of_node(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
-    """Return the rows of a node over these ``sources``, which stand in for its inputs. A table's
-    current rows are in the order of the key, records and changes in their own order.
+    """Return the rows of a node over these static ``sources``, each by the streaming source for
+    which it stands in. A table's current rows are in the order of the key, records and changes in
+    their own order.
 
-    ``changes``: True for the changes of a table. Rows of a table have neither ``_change`` nor
-    ``_position``, and records of an input have no ``_position``. A table that corrects the past is
-    always shown by its changes.
+    ``changes``: True for the changes of a table. Current rows of a table have neither ``_change``
+    nor ``_position``, and records of an input have no ``_position``. A table that corrects the past
+    is always shown by its changes.
     """
     if isinstance(node, Entry) and isinstance(node.base, Source) and node.stream:
         return _records_of_stream(node, sources)
@@ -131,8 +135,9 @@ def _rows_of_node(node: Node, sources: Mapping[Entry, Source], *, changes: bool)
 
 
 def _records_of_stream(entry: Entry, sources: Mapping[Entry, Source]) -> DataFrame:
-    """Return the records of the stream ``entry``, a source or a view of one: its columns, then
-    ``_change`` and ``_timestamp``. ``sources``: the static sources in place of streaming ones.
+    """Return the records of the stream ``entry``, a source or a view of one. Its columns are
+    followed by ``_change`` (``delete`` for a record without a value) and ``_timestamp``.
+    ``sources``: the static sources in place of streaming ones.
     """
     read = rows_of_input(static_frames.Static([0], 1, sources=sources).source_in_place(entry), None)
     deleted = F.lit(False) if read.deleted is None else read.deleted
@@ -164,7 +169,7 @@ class _PreviewInput:
 
     @property
     def count(self) -> int:
-        """The number of rows that were read, at most ``limit``."""
+        """The count of rows that were read, at most ``limit``."""
         return min(self.limit, sum(int(batch.num_rows) for batch in self.batches))
 
     @property
@@ -190,8 +195,8 @@ class _PreviewInput:
 
     def start(self, folder: str) -> None:
         """Start the query that reads the source, with a checkpoint of its own below ``folder``. A
-        source without an end is read until ``stop``. Raises ``ConfigurationError`` if it cannot be
-        read.
+        source without an end is read until ``stop``, any other until all its rows are read. Sets
+        ``query`` and ``endless``. Raises ``ConfigurationError`` if it cannot be read.
         """
         frame = self.columns
         self.endless = any(leaf.format in _ENDLESS for leaf in spark_sources_of(frame))
@@ -200,13 +205,14 @@ class _PreviewInput:
         )
         writer = frame.writeStream.foreachBatch(self._keep_rows).trigger(**trigger)
         place = Path(folder, uuid4().hex).as_uri()
-        with refused("preview", f"{self.source.title} cannot be read", _REMEDY):
+        with convert_spark_errors("preview", f"{self.source.title} cannot be read", _REMEDY):
             self.query = writer.option("checkpointLocation", place).start()
 
     def _keep_rows(self, batch: DataFrame, _: int) -> None:
-        """Keep the rows of a micro-batch that are still wanted, and one more, which shows that
-        there are more. Set ``ended`` once there are enough; for a source without an end, once there
-        are any.
+        """Append the rows of a micro-batch that are still wanted to ``batches``, and one more,
+        which shows that there are more. Set ``ended`` once there are more than ``limit``. A source
+        without an end is not waited for so long: any row is enough. Once ``ended`` is set, append
+        nothing.
         """
         if not self.ended.is_set():
             wanted = self.limit + 1 - sum(rows.num_rows for rows in self.batches)
@@ -217,7 +223,7 @@ class _PreviewInput:
 
     def wait(self, until: float, timeout_s: float) -> None:
         """Wait until enough rows are there, all are read or the time is over. Set ``cut`` to True
-        if there may be more rows.
+        if there may be more rows, else to False.
 
         ``until``: the end in seconds of ``time.monotonic``; ``timeout_s``: the whole limit, for
         errors. The query must be started. Raises ``ConfigurationError`` if the query fails, or if
@@ -236,8 +242,8 @@ class _PreviewInput:
             raise _timeout_error(f"{self.source.title} gave no row", timeout_s)
 
     def stop(self) -> None:
-        """Stop the query, if it was started. Wait at most ``_STOP_S`` seconds for its end: a source
-        that does not answer may take long to stop.
+        """Stop the query, if it was started. Wait at most ``_STOP_S`` (5) seconds for its end. A
+        source that does not answer may take long to stop, and goes on stopping in a thread.
         """
         if self.query is not None:
             stopping = Thread(target=self.query.stop, name="dovetail-preview-stop", daemon=True)
@@ -245,8 +251,8 @@ class _PreviewInput:
             stopping.join(_STOP_S)
 
     def as_static_source(self, session: SparkSession) -> Source:
-        """Return the source over a static frame of the rows that were read, at most ``limit``;
-        without rows the frame is empty.
+        """Return the source over a static frame of the first rows that were read, at most
+        ``limit``; without rows the frame is empty.
         """
         schema, source = self.columns.schema, self.source
         rows = pa.concat_tables(self.batches).slice(0, self.limit) if self.batches else []
@@ -292,13 +298,14 @@ def _read_first_rows(
 
 
 def _collect_rows(session: SparkSession, frame: DataFrame, name: str, timeout_s: float) -> pa.Table:
-    """Return the rows of a static frame. Raises ``ConfigurationError`` that names ``name`` after
-    ``timeout_s`` seconds, and the job's own error if it fails.
+    """Return the rows of a static frame as an Arrow table. Raises ``ConfigurationError`` that names
+    ``name`` after ``timeout_s`` seconds, and cancels the job. A job that fails raises its own
+    error.
     """
     tag, outcome = f"dovetail-preview-{uuid4().hex}", list[Any]()
 
     def collect() -> None:
-        """Put the rows in ``outcome``, or the error with which the job failed."""
+        """Append the rows to ``outcome``, or the error with which the job failed."""
         session.addTag(tag)
         try:
             outcome.append(frame.toArrow())
@@ -324,7 +331,7 @@ def _collect_rows(session: SparkSession, frame: DataFrame, name: str, timeout_s:
 
 
 def _timeout_error(problem: str, timeout_s: float) -> ConfigurationError:
-    """Return the error of a preview that takes longer than ``timeout_s`` seconds. ``problem``: what
-    did not come in time, without the time.
+    """Return, without raising it, the error of a preview that takes longer than ``timeout_s``
+    seconds. ``problem``: the part that did not come in time, without the time.
     """
     return ConfigurationError("preview", f"{problem} within {timeout_s:g} s", _REMEDY)

@@ -52,7 +52,7 @@ _EVERY_S: Final = 60.0
 
 @dataclass
 class _LoggedQuery:
-    """A running query, and what has been logged of it."""
+    """A running query, and the facts that were logged of it."""
 
     title: str
     warned: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class _LoggedQuery:
     has_paused: bool = False
     """True once a pause has been reported."""
     batches: int = 0
-    """The number of micro-batches since the last line that sums them up."""
+    """The count of micro-batches since the last line that sums them up."""
     rows: int = 0
     """The rows that they read."""
     longest_s: float = 0.0
@@ -72,7 +72,8 @@ class _LoggedQuery:
 
     def sum_up(self, rows: int, duration_s: float) -> None:
         """Count a micro-batch that has read ``rows`` rows and took ``duration_s`` seconds. If the
-        interval of such lines is over, log the sums since the last line and reset them.
+        interval of such lines (``_every_s``) is over, log the sums since the last line at INFO and
+        reset them.
         """
         self.has_read = True
         self.batches, self.rows = self.batches + 1, self.rows + rows
@@ -90,7 +91,8 @@ class _LoggedQuery:
 
 def _every_s() -> float:
     """Return the seconds between two lines that sum up micro-batches, from the environment variable
-    ``EVERY``; 0 for no lines. The default, 60, stands for no value and for one that is no number.
+    ``DOVETAIL_LOG_EVERY``; 0 for no lines. The default, 60, stands for no value and for a text that
+    is no number.
     """
     try:
         return float(os.environ[EVERY])
@@ -99,13 +101,15 @@ def _every_s() -> float:
 
 
 _RUNNING: dict[str, _LoggedQuery] = {}
-"""The running queries, by Spark's id of the query."""
+"""The running queries, by Spark's id of the query as text."""
 _LISTENING: WeakSet[SparkSession] = WeakSet()
+"""The sessions whose progress is listened to."""
 
 
 def describe_beginning(bound: Mapping[str, Any] | None) -> str:
-    """Return what a query begins with, in words. ``bound``: the binding of its checkpoint before
-    its first micro-batch is run, None for a new one.
+    """Return in words the state and rows with which a query begins, such as ``it begins anew``.
+    ``bound``: the content of its checkpoint's ``dovetail.json`` before its first micro-batch is
+    run, None for a new one.
     """
     if bound is None:
         return "it begins anew"
@@ -122,9 +126,9 @@ def describe_beginning(bound: Mapping[str, Any] | None) -> str:
 
 
 def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
-    """Log the start of a query, and have its progress logged from now on. On Spark Connect only the
-    start is logged. ``begins``: what the query begins with, in words, such as those of
-    ``describe_beginning``.
+    """Log the start of ``query`` at INFO, and have its progress logged from now on. On Spark
+    Connect only the start is logged. ``begins``: the beginning of the query in words, such as those
+    of ``describe_beginning``.
     """
     sinks = [sink for outcome in run.outcomes for sink in outcome.sinks]
     LOG.info(
@@ -151,7 +155,7 @@ def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
 def _log_progress(text: str) -> None:
     """Log a micro-batch of a query of this library, and warn of each counter of lost rows the first
     time that it counts any. ``text``: Spark's progress report as JSON. Reports of other queries are
-    ignored.
+    ignored. The sums of the query's ``_LoggedQuery`` advance.
     """
     progress = json.loads(text)
     query = _RUNNING.get(progress["id"])
@@ -172,7 +176,9 @@ def _log_progress(text: str) -> None:
 
 
 def _log_pause(query_id: str) -> None:
-    """Log that the query with this id has nothing to do, the first time only."""
+    """Log that the query with this id has nothing to do, the first time only. Do nothing for an
+    unknown query.
+    """
     query = _RUNNING.get(query_id)
     if query is not None and not query.has_paused:
         query.has_paused = True

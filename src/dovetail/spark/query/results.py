@@ -230,8 +230,8 @@ class JointSink(BatchSink, Protocol):
         self, session: SparkSession, sinks: Sequence[tuple[JointSink, Node]], checkpoint: str
     ) -> WriteBatches:
         """Return the function that writes a micro-batch to several sinks of one database, each with
-        its result, in one transaction. That function takes the sinks' frames in the order of
-        ``sinks``.
+        its result, in one transaction. That function takes the sinks' frames, in the order of
+        ``sinks``, and the id of the micro-batch.
 
         This method is called once, before the query starts. ``sinks``: this sink and the others
         with its ``database``, at least two, each with the node of its result. ``checkpoint``: the
@@ -247,8 +247,9 @@ class Outcome:
     sinks: tuple[Any, ...]
 
     def across_runs(self) -> Outcome:
-        """Return the outcome with sinks that go on in a second Spark query as in the first. A table
-        in memory, for example, keeps its rows. Sinks without ``across_runs`` stay as they are.
+        """Return a copy with sinks that go on in a second Spark query as in the first. A table in
+        memory, for example, keeps its rows. Sinks without the method ``across_runs`` stay as they
+        are.
         """
         sinks = (s.across_runs() if hasattr(s, "across_runs") else s for s in self.sinks)
         return replace(self, sinks=tuple(sinks))
@@ -257,11 +258,12 @@ class Outcome:
 def outcomes_for_both_runs(
     outcomes: Sequence[Outcome], name: str | None, *, closes: bool
 ) -> Sequence[Outcome]:
-    """Return the outcomes with sinks that serve two Spark queries in turn (``across_runs``) if the
-    query ``closes``, or has a ``name``. Else return them unchanged.
+    """Return the outcomes with sinks that serve two Spark queries in turn (``Outcome.across_runs``)
+    if the query ``closes``, or has a ``name``. Else return them unchanged.
 
     ``closes``: True if a second query closes the end of the input. ``name``: the query's, None for
-    none. Spark would give a name also to a sink's table in memory.
+    none. Spark's own memory sink calls its table by the query's name, so a name would rename the
+    table. Sinks by ``across_runs`` write the table themselves.
     """
     if closes or name is not None:
         return [outcome.across_runs() for outcome in outcomes]
@@ -270,8 +272,8 @@ def outcomes_for_both_runs(
 
 @dataclass(frozen=True)
 class _Result:
-    """One result of a query with several results. Its rows are those of the union with its
-    address.
+    """One result of a query with several results. Its rows are those of the query's packed rows
+    (``PACKED``) that have its address as ``reader``.
     """
 
     number: int
@@ -286,10 +288,12 @@ class _Result:
     """The views that are applied last, the innermost first."""
 
     def rows(self, batch_rows: DataFrame, batch_id: int) -> DataFrame:
-        """Return the result's changelog of micro-batch ``batch_id``, with a key's changes in order.
-        Its columns are those of ``changelog_schema``. Without changes of the result it has no rows.
+        """Return the result's changelog of the micro-batch with the id ``batch_id``, with a key's
+        changes in order. Its columns are those of ``changelog_schema``. Without changes of the
+        result it has no rows.
 
-        ``batch_rows``: the packed rows of all results.
+        ``batch_rows``: the packed rows of all results, with ``reader``, ``partition``, ``number``
+        and ``payload``. A dead letter without an event time gets the present time.
         """
         result_rows = batch_rows.where(F.col("reader") == self.number)
         rows = unpack_rows(result_rows.sortWithinPartitions("partition", "number"), self.output)
@@ -310,8 +314,9 @@ class _Result:
 
 
 def _results_of(plan: Plan, nodes: Sequence[Node]) -> list[_Result]:
-    """Return the results of a plan in their order. ``nodes``: the nodes of its results in the same
-    order, the dead letters last if wanted.
+    """Return the results of a plan in their order. The n-th has the n-th of ``plan.addresses`` as
+    its address, the value of ``reader`` in its packed rows. ``nodes``: the nodes of its results in
+    the same order, and then the dead letters if they are a result.
     """
     raw = {step.result for step in walk_steps(plan.last_steps) if not step.is_read}
     results = []
@@ -333,11 +338,13 @@ def _results_of(plan: Plan, nodes: Sequence[Node]) -> list[_Result]:
 def writer_of_results(
     rows: DataFrame, plan: Plan, outcomes: Sequence[Outcome], checkpoint: str
 ) -> DataStreamWriter:
-    """Return the writer of a query that emits ``rows``, the union of all results of ``plan``. The
-    query computes each micro-batch fully before any sink writes.
+    """Return the writer of a query that emits ``rows`` (of ``PACKED``), the union of all results of
+    ``plan``. The query computes each micro-batch fully, and keeps it, before any sink writes. All
+    sinks then write at the same time.
 
-    ``outcomes``: each result with its sinks, all ``BatchSink``, in the plan's order;
-    ``checkpoint``: the query's folder. Errors are those of ``batches`` of the sinks.
+    ``outcomes``: each result with its sinks, all ``BatchSink``, in the plan's order.
+    ``checkpoint``: the query's folder. Errors are those of ``batches`` of the sinks, which is
+    called here.
     """
     session = rows.sparkSession
     results = _results_of(plan, [outcome.node for outcome in outcomes])
@@ -345,7 +352,9 @@ def writer_of_results(
     writes = [_sink_group(session, group, checkpoint) for group in _group_by_database(pairs)]
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        """Compute micro-batch ``batch_id`` and write it to all sinks. It is kept until then."""
+        """Compute the micro-batch with the id ``batch_id`` and write it to all sinks. Its rows are
+        cached until then.
+        """
         result_rows = batch.where(F.col("payload").isNotNull())
         batch_rows = keep(result_rows.select("reader", "partition", "number", "payload"))
         try:
@@ -359,8 +368,9 @@ def writer_of_results(
 
 
 def _group_by_database(pairs: Sequence[tuple[_Result, Any]]) -> list[list[tuple[_Result, Any]]]:
-    """Return ``pairs`` of a result and a sink in groups that are written together: sinks of one
-    database share a group, every other sink has its own. Groups keep the order of their first pair.
+    """Return ``pairs`` of a result and a sink in groups that are written together. Sinks with the
+    method ``joint`` and an equal ``database`` share a group, every other sink has its own. Groups
+    keep the order of their first pair.
     """
     joint = [hasattr(sink, "joint") for _, sink in pairs]
     if sum(joint) < 2:
@@ -374,8 +384,9 @@ def _group_by_database(pairs: Sequence[tuple[_Result, Any]]) -> list[list[tuple[
 def _sink_group(
     session: SparkSession, pairs: Sequence[tuple[_Result, Any]], checkpoint: str
 ) -> _SinkGroup:
-    """Return the writer of ``pairs`` of a result and a sink: one pair, or several of one database,
-    which it writes in one call. ``checkpoint``: the query's folder.
+    """Return the group that writes ``pairs`` of a result and a sink: one pair, or several of one
+    database, which it writes in one transaction. ``checkpoint``: the query's folder. The sinks'
+    ``joint`` or ``batches`` is called, and its errors pass.
     """
     results, sinks = [result for result, _ in pairs], [sink for _, sink in pairs]
     title = ", ".join(sink.title for sink in sinks)
@@ -393,12 +404,14 @@ class _SinkGroup:
     results: Sequence[_Result]
     """The results of the sinks."""
     title: str
+    """The sinks' titles in errors, separated by commas."""
     write: WriteBatches
+    """Writes a frame for each of ``results``, in order."""
 
     def __call__(self, batch_rows: DataFrame, batch_id: int) -> None:
-        """Write the results of micro-batch ``batch_id`` to all sinks. ``batch_rows``: the packed
-        rows of all results. Raises the library's errors as they are, and any other as a
-        ``TargetError`` that names the results.
+        """Write the results of the micro-batch with the id ``batch_id`` to all sinks.
+        ``batch_rows``: the packed rows of all results. Raises the library's errors as they are, and
+        any other as a ``TargetError`` that names the results.
         """
         try:
             self.write([result.rows(batch_rows, batch_id) for result in self.results], batch_id)
@@ -414,8 +427,9 @@ class _SinkGroup:
 
 
 def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: int) -> None:
-    """Run all ``writes`` on a micro-batch at the same time. There is at least one. When all are
-    done, raise the first failure, if any: a ``DovetailError``.
+    """Run all ``writes`` on a micro-batch at the same time, each but the first in a thread of its
+    own. There is at least one. When all are done, raise the first failure, if any: a
+    ``DovetailError``.
     """
     failed: list[Exception] = []
 
@@ -440,5 +454,5 @@ def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: in
 
 
 def _nullable(columns: StructType) -> StructType:
-    """Return the columns as Arrow blobs have them: all nullable, also within nested types."""
+    """Return the columns with the types of Arrow blobs: all nullable, also within nested types."""
     return spark_schema(Output(columns, {}).schema)

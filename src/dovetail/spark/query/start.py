@@ -5,6 +5,9 @@ A table above ``start_query`` has the steps. Its words mean:
 - prepare: ``prepare_checkpoint``; finish: ``finish_first_batch``;
 - store: ``store_running_state``; catch up: ``catch_up``; columns: ``_with_former_columns``;
 - to end: ``TRIGGER_ALL``; once: ``TRIGGER_ONCE``.
+
+The *binding* of a checkpoint is the content of its file ``dovetail.json``, a dict by the keys in
+``checkpoints.checkpoint``.
 """
 
 from __future__ import annotations
@@ -31,8 +34,7 @@ from dovetail.plan.fingerprint import in_checkpoint_order, refuse_alike, sources
 from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Node
 from dovetail.plan.types.spans import Span
-from dovetail.platform import delta_tables
-from dovetail.platform.spark_errors import reaching, refuse_stopped, refused
+from dovetail.platform import delta_tables, spark_errors
 from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
@@ -93,12 +95,13 @@ ASink: TypeAlias = Annotated[Sink, Rule(A_SINK)]
 
 
 def changelog(node: Node, *, emit: Emit, buckets: int | None) -> DataFrame:
-    """Return the changelog of ``node`` as a frame. It streams, under the session's own settings,
-    unless all inputs are static; then it is one batch.
+    """Return the changelog of ``node`` as a frame of key, values, ``_change``, ``_timestamp`` and
+    ``_position``. It streams, under the session's own settings, unless all inputs are static; then
+    it is one batch. Nothing is started.
 
     ``emit``: ``"change"`` for each change, ``"batch"`` for the last change of each key in a
-    micro-batch. ``buckets``: the number of buckets. None stands for ``BUCKETS_DEFAULT``, over
-    static inputs for the session's number of shuffle partitions.
+    micro-batch. ``buckets``: the count of buckets. None stands for ``BUCKETS_DEFAULT``, over static
+    inputs for the session's count of shuffle partitions.
 
     Raises ``ConfigurationError`` if the session was stopped and, if the frame streams, if the
     session's state store is not RocksDB. Raises ``PlanError`` for a streaming node with
@@ -200,7 +203,7 @@ def start_query(
         given["partitions"],
         idle,
     )
-    with reaching(operator, "checkpoint=", run.checkpoint):
+    with spark_errors.convert_folder_errors(operator, "checkpoint=", run.checkpoint):
         bound = run.file.read(run.title)
     if bound is not None:
         run.file.refuse_succeeded(bound, run.title)
@@ -212,7 +215,7 @@ def start_query(
     if former is not None:
         succession.refuse_taken_over(run, bound, former, emits=emit_initial)
     if bound is None:
-        bound = succession.prepare_checkpoint(run, former, initial, emits=emit_initial)
+        bound = succession.prepare_initial_rows(run, former, initial, emits=emit_initial)
     begins = query_log.describe_beginning(bound)
     if bound is not None:
         run, bound = _run_first_batch(run, bound, former)
@@ -240,15 +243,17 @@ def start_query(
 def _run_first_batch(
     run: StartRequest, bound: dict[str, Any], former: TopologyQuery | None
 ) -> tuple[StartRequest, dict[str, Any]]:
-    """Do what the binding ``bound`` says is left before the query can start. Return the run and the
-    new binding with which it starts.
+    """Do the steps that are left before the query can start, as ``bound`` lists them. Return the
+    run and the new content of ``dovetail.json`` with which it starts.
 
-    With the entry ``BEGINNING``, run the first micro-batch. With ``FOLLOWS``, catch up with the
-    query that this one follows. Without both, return the arguments. ``former``: the running query
-    given as ``initial=``; None if there is none.
+    ``bound``: the present content of that file. With the entry ``BEGINNING``, run the first
+    micro-batch. The returned run then has sinks that go on after another Spark query
+    (``Outcome.across_runs``). With ``FOLLOWS``, catch up with the query that this one follows, and
+    stop that one. Without both, return the arguments. ``former``: the running query given as
+    ``initial=``; None if there is none.
 
     Errors are those of ``first_batch.finish_first_batch`` and ``succession.catch_up``. Raises
-    ``CheckpointError`` if the binding follows another query than ``former``.
+    ``CheckpointError`` if this query follows another one than ``former``.
     """
     follows = FOLLOWS in bound
     if BEGINNING in bound:
@@ -270,15 +275,16 @@ class _CallOptions(NamedTuple):
 
     def closing_queries(self, run: StartRequest) -> list[StartNext]:
         """Return a list with the function that starts the query that closes the end of the input.
-        Without ``close_at_end`` the list is empty.
+        Without ``close_at_end`` the list is empty. Nothing is started here. ``run``: the request of
+        the query that has read all input.
 
-        That function returns None if no end can be planned (``plan_end``), and raises what
-        ``_start_query`` raises.
+        That function plans the end, starts the query and returns it. It returns None if no end can
+        be planned (``plan_end``), and raises the errors of ``_start_query``.
         """
 
         def close() -> StreamingQuery | None:
-            """Plan the end of the input, start its micro-batch and return the query; None without
-            an end.
+            """Plan the end of the input, start its micro-batch and return the query. Return None if
+            no end can be planned.
             """
             if not end_of_input.plan_end(run):
                 return None
@@ -291,10 +297,11 @@ class _CallOptions(NamedTuple):
 
     def completing_query(self, run: StartRequest) -> StartNext:
         """Return a function that starts a query of the one micro-batch that is planned and not
-        complete.
+        complete. Nothing is started here. ``run``: the request of a query that must have been
+        stopped when the function is called.
 
-        That function returns None if all planned micro-batches are complete, and raises what
-        ``_start_query`` raises.
+        That function returns the query, or None if all planned micro-batches are complete. It
+        raises the errors of ``_start_query``.
         """
 
         def complete() -> StreamingQuery | None:
@@ -310,18 +317,20 @@ class _CallOptions(NamedTuple):
 def _start_with_load(
     run: StartRequest, bound: Mapping[str, Any] | None, asked: _CallOptions, begins: str
 ) -> StreamingQuery:
-    """Start the query that reads tables to their end. Return a query of which the real one is the
-    next part, and with ``close_at_end`` the one that closes the input the last. Streams that wait
-    for these tables are held back until the real query starts.
+    """Start the query that reads tables to their end, and return it as a ``TopologyQuery``. The
+    real query follows it, and with ``close_at_end`` the one that closes the input. Streams that
+    wait for these tables are held back until the real query starts.
 
-    ``bound``: the present binding, None for a new checkpoint. ``asked``: the user's options for the
-    real query. ``begins``: what the query begins with, in words for the log. Errors are those of
-    ``_start_query``.
+    ``bound``: the content of ``dovetail.json``, None for a new checkpoint. ``asked``: the user's
+    options for the real query. ``begins``: the beginning of the query in words, for the log. Errors
+    are those of ``_start_query``.
     """
     run = replace(run, outcomes=[outcome.across_runs() for outcome in run.outcomes])
 
     def begin() -> StreamingQuery:
-        """Note that the tables are loaded, start the real query and return it."""
+        """Write to ``dovetail.json`` that the tables are loaded, start the real query and return
+        it.
+        """
         real, _ = _start_query(run, first_load.note_loaded(run), asked.trigger, asked.name)
         query_log.log_start(run, real, "its tables are loaded")
         return real
@@ -342,7 +351,7 @@ def _start_with_load(
 
 def _with_former_columns(run: StartRequest, bound: Mapping[str, Any]) -> StartRequest:
     """Return the run with the columns that its checkpoint began with; the run itself if there are
-    no new ones. ``bound``: the binding.
+    no new ones. ``bound``: the content of the checkpoint's ``dovetail.json``.
 
     Columns that have come since, as from a registry, are left out with a ``DovetailWarning``.
     """
@@ -366,7 +375,8 @@ def _refuse_options_of_end(
     operator: str, trigger: Mapping[str, Any], close_at_end: bool, idle: Span | None
 ) -> None:
     """Raise ``PlanError`` if ``close_at_end`` is True and ``trigger`` is not ``TRIGGER_ALL``, or if
-    ``idle`` is given and ``trigger`` is ``TRIGGER_ALL``. ``operator``: the call, for errors.
+    ``idle`` is given and ``trigger`` is ``TRIGGER_ALL``. ``operator``: the user's call, to begin
+    errors. ``trigger``: arguments of ``DataStreamWriter.trigger``.
     """
     if close_at_end and trigger != TRIGGER_ALL:
         raise PlanError(
@@ -392,15 +402,17 @@ def _start_query(
     loads: bool = False,
 ) -> tuple[StreamingQuery, QueryParts]:
     """Start the query and return it as Spark does, with its parts for progress figures. Before
-    that, write the binding of a new checkpoint or the changed entries of a begun one. With the
-    entry ``FOLLOWS``, take over from the other query, with which this one must have caught up.
+    that, write ``dovetail.json`` of a new checkpoint, or its changed entries of a begun one. With
+    the entry ``FOLLOWS``, take over from the other query, with which this one must have caught up.
 
-    ``bound``: the binding of a checkpoint that has begun, None for a new one. ``trigger``:
-    arguments of ``DataStreamWriter.trigger``. ``name``: the query's name in Spark, None for none.
-    ``closes``: True to run the planned micro-batch that ends all inputs. ``loads``: True to hold
-    back the streams that wait for tables.
+    ``bound``: the content of ``dovetail.json``, None for a new checkpoint. ``trigger``: arguments
+    of ``DataStreamWriter.trigger``. ``name``: the query's name in Spark, None for none. ``closes``:
+    True to run the planned micro-batch that ends all inputs. ``loads``: True to hold back the
+    streams that wait for tables.
 
-    Raises ``CheckpointError`` if the binding does not fit, and ``PlanError`` for the name of a
+    While it starts, the session has the query's settings, and other starts wait.
+
+    Raises ``CheckpointError`` if ``bound`` does not fit, and ``PlanError`` for the name of a
     running query. Raises ``ConfigurationError`` if Spark refuses or a lookup store cannot be
     reached, and ``TargetError`` for a target that is gone. Sinks raise their own errors.
     """
@@ -424,7 +436,7 @@ def _start_query(
     used = settings(partitions) | (SETTINGS_TO_END if ends and timers else {})
     used |= time_zone.time_zone_setting(run.session, entries[TIMEZONE])
     # Queries that start at the same time take turns, so that each sees the session unchanged.
-    with START_LOCK, delta_tables.setting(run.session, used | run.file.settings()):
+    with START_LOCK, delta_tables.temporary_settings(run.session, used | run.file.settings()):
         _refuse_used_name(run.operator, run.session, name)
         if idle is not None:
             entries[RUNS] = idle.runs
@@ -455,23 +467,31 @@ def _start_query(
             succession.take_over(run, {**bound, **entries})
         if bound is None:
             # Before Spark writes anything there, so that no state is ever unbound.
-            with reaching(run.operator, "checkpoint=", run.checkpoint):
+            with spark_errors.convert_folder_errors(run.operator, "checkpoint=", run.checkpoint):
                 more = entries if idle is None else {**entries, TIMED: True}
                 more |= {LOADING: True} if loads else {}
                 run.file.write(binding_of(run.nodes, plan, partitions=partitions, **more))
-        with refused(run.title, "Spark does not start its query", "Mend what it names"):
+        with spark_errors.convert_spark_errors(
+            run.title, "Spark does not start its query", "Mend what it names"
+        ):
             return start_with_sources(writer), parts_of(
                 plan, streaming, run.nodes, run.outcomes, run.title
             )
 
 
 def _binding_entries(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the entries of a binding that say where a query runs: the checkpoint's full path, the
-    time zone, and the folders that the query reads and writes. ``bound``: the binding before, None
-    for a new checkpoint.
+    """Return the entries of ``dovetail.json`` on the surroundings of a query. Nothing is written.
 
-    Raises ``TargetError`` for a target that is gone. Raises ``CheckpointError`` for files read from
-    another folder, and for expressions that are bound to another time zone.
+    - The checkpoint's present full path.
+    - The time zone that the checkpoint began in; that of the session for a new one.
+    - The full paths of the folders whose files the query reads.
+    - The targets that it writes, by identity: the full path of a folder, else the sink's title.
+      Each has the id of the last micro-batch before it became a target, -1 for none. Former targets
+      are dropped.
+
+    ``bound``: the file's content before, None for a new checkpoint. Raises ``TargetError`` for a
+    target that was written and is gone. Raises ``CheckpointError`` for files read from another
+    folder, and for expressions that are bound to another time zone.
     """
     zone = time_zone.zone_of(run, bound)
     return {
@@ -488,11 +508,12 @@ def _idle_rules(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> IdleRules | None:
     """Return the rules by which stages let stream time go on when no input comes; None if not
-    ``timed``. They list at most ``_RUNS_KEPT`` starts of the query, this one last, each with its
-    ``idle=``.
+    ``timed``. They list at most ``_RUNS_KEPT`` starts of the query, this one last. Each start is a
+    pair of its wall-clock time and its ``idle=``, both in microseconds; the latter is None without
+    it.
 
-    ``bound``: the binding, None for a new checkpoint. ``timed``: True if all stages have timers, as
-    a query that began with ``idle=`` has.
+    ``bound``: the content of ``dovetail.json``, None for a new checkpoint. ``timed``: True if all
+    stages have timers, as in a query that began with ``idle=``.
 
     Raises ``CheckpointError`` for ``idle=`` if the query has begun without it. Raises ``PlanError``
     for ``idle=`` that is no span, or if nothing waits for stream time.
@@ -511,8 +532,8 @@ def _idle_rules(
 
 
 def _in_checkpoint_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes in the order of their results in a checkpoint, the dead letters last. No
-    two outcomes may have the same result.
+    """Return the outcomes sorted by the fingerprints of their results, as a checkpoint lists them,
+    the dead letters last. No two outcomes may have the same result.
     """
     letters = [outcome for outcome in outcomes if isinstance(outcome.node, DeadLetters)]
     by_node = {outcome.node: outcome for outcome in outcomes if outcome not in letters}
@@ -547,13 +568,14 @@ def streaming_session(*nodes: Node) -> SparkSession:
     """Return the Spark session of ``nodes``, one or more, and turn off log lines of Spark that
     mislead (``quieten``).
 
-    Raises ``PlanError`` unless all inputs stream, apart from static ones beside them, and for
-    inputs that cannot be told apart. Raises ``ConfigurationError`` for a stopped session.
+    Raises ``PlanError`` for an input without a streaming frame, apart from static ones beside
+    streaming ones, and for inputs that cannot be told apart. Raises ``ConfigurationError`` for a
+    stopped session.
     """
     sources = sources_of(nodes)
     for source in sources:
         if source.frame is not None:
-            refuse_stopped(source.title, source.frame.sparkSession)
+            spark_errors.refuse_stopped(source.title, source.frame.sparkSession)
     changing = [source for source in sources if not source.static] or sources
     for source in changing:
         if source.frame is None or not source.frame.isStreaming:

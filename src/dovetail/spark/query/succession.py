@@ -45,7 +45,7 @@ from dovetail.plan.spark_sources import spark_sources_of_inputs
 from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
 from dovetail.platform.sessions import is_remote
-from dovetail.platform.spark_errors import reaching
+from dovetail.platform.spark_errors import convert_folder_errors
 from dovetail.spark import time_zone
 from dovetail.spark.checkpoints.checkpoint import (
     BEGINNING,
@@ -74,16 +74,16 @@ if TYPE_CHECKING:
     from dovetail.spark.query.writer import StartRequest
 
 ROUNDS: Final = 10
-"""The number of times at most that a query follows another one that runs."""
+"""The largest count of rounds in which a query follows another one that runs."""
 _STOP: Final = "Stop it first, and upgrade as it stands still"
 
 
 def running_query(operator: str, initial: Any) -> tuple[TopologyQuery | None, Any]:
-    """Return (the running query, None) if ``initial`` is a running query, else (None, ``initial``).
-    A query that has ended becomes the path of its checkpoint.
+    """Return a pair. It is (the running query, None) if ``initial`` is a running query, else (None,
+    ``initial``). A query that has ended becomes the path of its checkpoint.
 
-    ``operator``: the call, for errors. Raises ``PlanError`` for a Spark query that dovetail has not
-    started.
+    ``operator``: the user's call, to begin errors. Raises ``PlanError`` for a Spark query that
+    dovetail has not started.
     """
     if not isinstance(initial, StreamingQuery):
         return None, initial
@@ -99,11 +99,13 @@ def running_query(operator: str, initial: Any) -> tuple[TopologyQuery | None, An
 def refuse_taken_over(
     run: StartRequest, bound: Mapping[str, Any] | None, former: TopologyQuery, *, emits: bool
 ) -> None:
-    """Raise ``CheckpointError`` if ``run`` has begun and does not follow ``former``, a running
-    query, which means that it has taken over. Both would write the same changes.
+    """Raise ``CheckpointError`` if ``run`` has begun, is no longer to take over from ``former`` and
+    ``former`` still runs: both would write the same changes to the sinks of ``run``. A begun run
+    without the entry ``FOLLOWS`` has taken over, or has never followed another query.
 
-    ``bound``: the binding of ``run``, None before it has begun. ``emits``: True if its sinks also
-    get the initial rows. Then it never takes over, and nothing is raised.
+    ``former``: the running query given as ``initial=``. ``bound``: the content of ``dovetail.json``
+    of ``run``, None before it has begun. ``emits``: True if its sinks also get the initial rows.
+    Then it never takes over, and nothing is raised.
     """
     if bound is not None and FOLLOWS not in bound and not emits:
         raise CheckpointError(
@@ -114,18 +116,20 @@ def refuse_taken_over(
         )
 
 
-def prepare_checkpoint(
+def prepare_initial_rows(
     run: StartRequest, former: TopologyQuery | None, initial: Any, *, emits: bool
 ) -> dict[str, Any] | None:
-    """Return the binding of a new checkpoint with all initial rows stored; None if there are none.
+    """Write all initial rows and ``dovetail.json`` of a new checkpoint, and return the content of
+    that file. Write nothing and return None if there are no initial rows: no ``former``, no
+    ``initial`` and no static source.
 
     ``former``: the running query that the checkpoint begins with, None for none. ``initial``: the
     value of ``initial=`` if ``former`` is None. ``emits``: True if the sinks get the results of the
     initial rows.
 
     Errors are those of ``first_batch.prepare_checkpoint``, with a running query those of
-    ``store_running_state``. Raises ``TargetError`` if a sink cannot go on with what that query has
-    written.
+    ``store_running_state``. Raises ``TargetError`` if a sink cannot go on with the rows that the
+    running query has written.
     """
     if former is not None:
         if not emits:
@@ -137,8 +141,9 @@ def prepare_checkpoint(
 
 
 def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> list[Step]:
-    """Return the way in which each stage would begin with the state of a running query, which this
-    query would then follow. Nothing is written.
+    """Return a ``Step`` for each stage, in order: how it would begin with the state of a running
+    query, from which this query would take over. It has the stage's index from 1, its name, the
+    beginning in words, the rows to read and the estimated seconds. Nothing is written.
 
     ``checkpoint``: that of the running query. ``emits``: True if the sinks would get the results of
     the initial rows; then rows that wait are allowed. Raises ``ConfigurationError`` on Spark
@@ -148,7 +153,7 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     or removes the files that it has read. Further errors are those of ``first_batch.forecast_of``.
     """
     _refuse_remote(run)
-    with reaching(run.operator, "initial=", checkpoint):
+    with convert_folder_errors(run.operator, "initial=", checkpoint):
         bound = CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
     if BEGINNING in bound or not files_of(run.session).numbers(f"{checkpoint.rstrip('/')}/commits"):
         raise CheckpointError(
@@ -163,11 +168,12 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
 
 def store_running_state(run: StartRequest, checkpoint: str, *, emits: bool) -> dict[str, Any]:
-    """Store the state of a running query as the initial rows of a new checkpoint, and return its
-    binding. ``checkpoint``: that of the running query.
+    """Copy the state of a running query, and store it as the initial rows of a new checkpoint.
+    Write ``dovetail.json`` there, and return its content. ``checkpoint``: that of the running
+    query.
 
     ``emits``: True if the sinks get the results of the initial rows. They are then another target,
-    so this query does not wait for the other one to stop.
+    so this query does not wait for the other one to stop, and the entry ``FOLLOWS`` is missing.
 
     Raises the errors of ``forecast_of`` before anything is written, and later those of
     ``first_batch.prepare_checkpoint``.
@@ -193,8 +199,8 @@ def store_running_state(run: StartRequest, checkpoint: str, *, emits: bool) -> d
 
 
 def refuse_targets(run: StartRequest) -> None:
-    """Raise ``TargetError`` for a sink of ``run`` that cannot go on with what another query has
-    written to its target. Sinks without ``refuse_others`` pass.
+    """Raise ``TargetError`` for a sink of ``run`` that cannot go on with the rows that another
+    query has written to its target. Sinks without the method ``refuse_others`` pass.
     """
     for outcome in run.outcomes:
         for sink in outcome.sinks:
@@ -203,8 +209,9 @@ def refuse_targets(run: StartRequest) -> None:
 
 
 def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str) -> None:
-    """Raise ``CheckpointError`` unless the checkpoint with the binding ``bound`` follows the query
-    of ``checkpoint``.
+    """Raise ``CheckpointError`` unless the query ``run`` is to take over from that of
+    ``checkpoint``, by the full path of its folder. ``bound``: the content of ``dovetail.json`` of
+    ``run``, with the entry ``FOLLOWS``, which has that path.
     """
     root = bound[FOLLOWS]["from"]
     if files_of(run.session).qualified(checkpoint).rstrip("/") != root:
@@ -216,10 +223,10 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
 
 
 def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Process, without sinks, what a running query has processed, round by round
-    (``_follow_once``). Stop after a round that took more than half as long as the one before, at
-    the latest after ``ROUNDS`` rounds. ``bound``: the binding of ``run``. Errors are those of
-    ``_follow_once``.
+    """Process, without sinks, all that a running query has processed, round by round
+    (``_follow_once``). Stop after a round that took more than half as long as the one before. So
+    there are at least two rounds, and at most ``ROUNDS``. ``bound``: the content of
+    ``dovetail.json`` of ``run``. Errors are those of ``_follow_once``.
     """
     before_s = inf
     for _ in range(ROUNDS):
@@ -232,14 +239,16 @@ def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
 
 
 def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery | None) -> None:
-    """Follow the other query to its end, so that this one may take over.
+    """Process, without sinks, all that the other query has processed until its end, so that this
+    one may take over. If it runs, stop it first, after some rounds; the micro-batch that it is
+    stopped within is completed.
 
-    ``bound``: the binding of ``run``. ``query``: the other query. If it runs, it is followed for
-    some rounds, then stopped. None if no query of this application is the other one.
+    ``bound``: the content of ``dovetail.json`` of ``run``, with the entry ``FOLLOWS``. ``query``:
+    the other query, or None if no query of this application is the other one.
 
     Raises ``CheckpointError`` if the other query runs elsewhere, or was stopped within a
-    micro-batch, and as ``_follow_once`` does. Raises ``TargetError`` as ``refuse_targets`` does,
-    and the failure of a micro-batch of either query.
+    micro-batch. Further errors are those of ``_follow_once`` and ``refuse_targets``, and the
+    failure of a micro-batch of either query.
     """
     refuse_targets(run)
     root = bound[FOLLOWS]["from"]
@@ -269,11 +278,12 @@ def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery |
 
 
 def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
-    """Make a query that has caught up the true one: note it as ``SUCCESSOR`` in the binding of the
-    query that it follows, then remove ``FOLLOWS`` from its own.
+    """Let a query that has caught up replace the one that it follows: that one does not start any
+    more. Write the entry ``SUCCESSOR`` to ``dovetail.json`` of the other query, then remove
+    ``FOLLOWS`` from its own.
 
-    ``bound``: the binding of ``run``, with ``FOLLOWS``. Raises ``CheckpointError`` if the
-    checkpoint of the other query is gone.
+    ``bound``: the content of that file of ``run``, with ``FOLLOWS``. Raises ``CheckpointError`` if
+    the checkpoint of the other query is gone.
     """
     other = CheckpointFile(run.session, bound[FOLLOWS]["from"])
     other.write({**other.binding_of_begun(run.title), SUCCESSOR: run.file.full_path()})
@@ -281,12 +291,15 @@ def take_over(run: StartRequest, bound: Mapping[str, Any]) -> None:
 
 
 def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
-    """Process, without sinks, what the other query has processed since the last call. Return the
-    number of the other query's last committed micro-batch. ``bound``: the binding of ``run``.
+    """Process, without sinks, all that the other query, from which ``run`` is to take over, has
+    processed since the last call. Wait for that. Return the id of the other query's last committed
+    micro-batch.
 
-    The other query must have committed a micro-batch. Raises ``CheckpointError`` if the plan of
-    ``run`` has changed, or if the other query is gone, has begun anew or has ended. Raises the
-    failure of a micro-batch (``first_batch.run_to_end``).
+    ``bound``: the content of ``dovetail.json`` of ``run``, with the entry ``FOLLOWS``. The other
+    query must have committed a micro-batch. Raises ``CheckpointError`` if the plan or the time zone
+    of ``run`` has changed. So it does if the other query is gone, has begun anew or has ended.
+    Raises ``ConfigurationError`` if Spark does not start a query, and ``StreamingQueryException``
+    if a micro-batch fails.
     """
     run = replace(run, outcomes=())
     session, root = run.session, bound[FOLLOWS]["from"]
@@ -313,9 +326,13 @@ def _follow_once(run: StartRequest, bound: Mapping[str, Any]) -> int:
 
 
 def _run_planned(run: StartRequest, bound: Mapping[str, Any], plan: Plan) -> None:
-    """Run the micro-batch of ``run`` that is planned, without sinks, and wait for its end. ``run``
-    must have no outcomes. ``bound``: its binding; ``plan``: its plan. Raises the failure of the
-    micro-batch, and ``CheckpointError`` as ``time_zone.zone_of`` does.
+    """Run the micro-batch of ``run`` that is planned, without sinks, and wait for its end. A
+    progress bar shows it. ``run`` must have no outcomes, and follow another query. ``bound``: the
+    content of its ``dovetail.json``, with the entry ``FOLLOWS``; ``plan``: its plan.
+
+    The empty file that is read in place of static tables is written if it is missing. Raises
+    ``ConfigurationError`` if Spark does not start the query, and ``StreamingQueryException`` if the
+    micro-batch fails. Raises ``CheckpointError`` for another time zone (``time_zone.zone_of``).
     """
     session, sources = run.session, sources_of(run.nodes)
     stages = Streaming(
@@ -355,9 +372,9 @@ def _refuse_remote(run: StartRequest) -> None:
 
 
 def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]) -> None:
-    """Raise ``CheckpointError`` if the topology of ``run``, or that of ``checkpoint`` with the
-    binding ``bound``, holds rows back by the clock. Only the running query knows which of them have
-    come out.
+    """Raise ``CheckpointError`` if the topology of ``run`` or of ``checkpoint`` holds rows back by
+    the clock (``align=``, ``idle=``). Only the running query knows which of them have come out.
+    ``bound``: the content of ``dovetail.json`` of ``checkpoint``.
     """
     here = run.idle is not None or any(node.longest_align_us is not None for node in run.nodes)
     there = TIMED in bound or '"align": true' in json.dumps(bound["plan"])

@@ -41,10 +41,11 @@ StartNext: TypeAlias = "Callable[[], StreamingQuery | None]"
 
 
 class TopologyQuery(_SparkQuery):
-    """The query of a topology: one of Spark's queries, or several of them that look like one.
+    """The query of a topology: one of Spark's queries, or several of them in turn that look like
+    one.
 
-    Call ``of`` to make one. What is not written here is what Spark's class does for the last
-    started query.
+    Call ``of`` to make one. Attributes and methods that are not here are those of Spark's class,
+    for the query that was started last.
     """
 
     parts: QueryParts
@@ -86,12 +87,12 @@ class TopologyQuery(_SparkQuery):
         which further queries may follow.
 
         ``title``: the names of the results, for failures that do not name an operator. ``parts``:
-        what its progress has figures for. ``checkpoint``: its folder.
+        the inputs and stages that its progress has figures for. ``checkpoint``: its folder.
 
-        ``follow``: functions, called in order at the regular end of the query before. Each starts
-        another query, or returns None to end here. A query that fails or is stopped is not
-        followed. ``closes``: True if the last query only closes the end of the input. ``loads``:
-        True if ``query`` only loads tables, which a progress bar shows.
+        ``follow``: functions, called in order at the regular end of the query before, in a thread
+        of their own. Each starts another query, or returns None to end here. A query that fails or
+        is stopped is not followed. ``closes``: True if the last query only closes the end of the
+        input. ``loads``: True if ``query`` only loads tables, which a progress bar shows.
 
         ``rest``: starts a query of the micro-batch that a stopped query has not completed, and
         returns None without one.
@@ -114,6 +115,9 @@ class TopologyQuery(_SparkQuery):
         loads: bool,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
+        """Take over the state of ``query``, and start the thread that starts its followers, if
+        there are any. The arguments are those of ``of``, which calls this.
+        """
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
         self.parts, self.checkpoint = parts, checkpoint
         self._closes, self._loads, self._last_begun = closes, loads, Event()
@@ -132,8 +136,11 @@ class TopologyQuery(_SparkQuery):
 
     def _start_followers(self, follow: Sequence[StartNext]) -> None:
         """Wait for each query's end, and start the next by the next function in ``follow`` if the
-        query has read all its input. Stop if the user has stopped the query, or if the function
-        returns None. Put any error in ``_failure``.
+        query has read all its input. Then wait for the end of the last one. Stop early if the user
+        has stopped the query, or if a function returns None.
+
+        Set ``_last_begun`` once no further query will start. Put any error in ``_failure`` instead
+        of raising it.
         """
         try:
             for start in follow:
@@ -155,7 +162,9 @@ class TopologyQuery(_SparkQuery):
 
     @contextmanager
     def _loading_bar(self) -> Iterator[None]:
-        """Show a progress bar in the block if the query waited for there only loads tables."""
+        """Return a context that shows a progress bar while the first query loads tables. It shows
+        nothing if the first query loads none, or if another one has started.
+        """
         if not self._loads or len(self._queries) > 1:
             yield
             return
@@ -165,16 +174,16 @@ class TopologyQuery(_SparkQuery):
 
     def _await_last(self, timeout: int | None = None) -> bool | None:
         """Wait for the end of the query started last. With ``timeout``, wait so many seconds at
-        most, and return whether it has ended; else return None. Raises its failure with the cause
-        in front.
+        most, and return True if it has ended, else False. Without it, return None. Raises its
+        failure, a ``StreamingQueryException``, with the cause in front.
         """
         with self._raise_with_cause():
             return super().awaitTermination(timeout)
 
     @contextmanager
     def _raise_with_cause(self) -> Iterator[None]:
-        """Raise a failure of the query within the block again, with its cause as the first line.
-        Other errors pass.
+        """Return a context that raises a ``StreamingQueryException`` of its block again, with the
+        cause as the first line. Other errors pass.
         """
         try:
             yield
@@ -182,7 +191,9 @@ class TopologyQuery(_SparkQuery):
             raise self._with_cause(error)  # noqa: B904 -- the same error
 
     def _with_cause(self, error: StreamingQueryException) -> StreamingQueryException:
-        """Return the same error, with its cause in front of its message (``failures``)."""
+        """Return the same error, changed: its cause is in front of its message
+        (``failures.with_cause``).
+        """
         sinks = [title for titles in self.parts.sinks.values() for title in titles]
         return with_cause(error, self._title, sinks)
 
@@ -191,11 +202,14 @@ class TopologyQuery(_SparkQuery):
     ) -> RowExplanation:
         """Explain a row of the query's result: the rows of inputs that make it, or why there is no
         such row. Equivalent to ``dt.checkpoints.explain_row`` with the query's checkpoint and
-        topology, which has the errors.
+        topology. The state after the last committed micro-batch is read.
 
         ``key``: a value or, of several columns, a tuple or a mapping. ``result``: the name of a
-        result or of a join within; needed with several results. ``members``: the most rows of a
-        group that are named.
+        result, or of a join, aggregate or view within; needed with several results. ``members``:
+        the most rows of a group that are named.
+
+        Raises ``PlanError`` for a key of other columns or types, and for a null unless keys of the
+        result may have nulls. Raises ``ConfigurationError`` for an unknown ``result``.
         """
         session = session_of(self.parts.results[0])
         arguments = key, result, members
@@ -205,14 +219,15 @@ class TopologyQuery(_SparkQuery):
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """The state as Spark has it: True until the last query has ended."""
+        """True until the last of the queries has ended. Between two of them it stays True."""
         return super().isActive if self._thread is None else self._thread.is_alive()
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait for the end as Spark does, for all queries if others follow. Return True if they
-        ended within ``timeout`` seconds, False if not, None without one.
+        """Wait for the end of all queries. Return True if they ended within ``timeout`` seconds,
+        False if not, None without a ``timeout``.
 
-        Raises the failure of any of them. A ``timeout`` must be above 0.
+        Raises the failure of any of them. A ``timeout`` must be above 0, else Spark's error is
+        raised.
         """
         if self._thread is None or (timeout is not None and timeout <= 0):
             return self._await_last(timeout)  # raises Spark's error for such a timeout
@@ -222,8 +237,9 @@ class TopologyQuery(_SparkQuery):
         return None if timeout is None else not self._thread.is_alive()
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait as Spark does until the last query has processed all available data. If that query
-        closes the end of the input, wait for its end. Raises the failure of any of the queries.
+        """Wait until the last query has processed all available data, also for its start. If that
+        query closes the end of the input, wait for its end. Raises the failure of any of the
+        queries.
         """
         if self._closes:
             self.awaitTermination()
@@ -246,9 +262,11 @@ class TopologyQuery(_SparkQuery):
         self._thread.join()
 
     def stop_after_batch(self) -> None:
-        """Stop the query, and complete the micro-batch that it was stopped within; do nothing more
-        if all are complete. Raises the failure of that micro-batch, and ``ConfigurationError`` if
-        its query does not start.
+        """Stop the query, and complete the micro-batch that it was stopped within, by a query of
+        its own. Do nothing more if all are complete, or without ``rest`` (argument of ``of``).
+
+        Raises the failure of that micro-batch, and ``ConfigurationError`` if its query does not
+        start.
         """
         self.stop()
         rest = None if self._rest is None else self._rest()
@@ -304,8 +322,9 @@ class TopologyQuery(_SparkQuery):
 
     def progress_since(self, timestamp: str) -> list[StreamingQueryProgress]:
         """Return the progress reports of all started queries after the report with this
-        ``timestamp``, the oldest first. If none has that timestamp, as for an empty text, return
-        all that Spark still has.
+        ``timestamp`` (Spark's text), the oldest first. Reports that Spark has dropped are missing.
+        If none has that timestamp, as for an empty text, return all that Spark still has. Of
+        reports with an equal timestamp, the newest counts.
         """
         return [*self._newest_until(timestamp)][::-1]
 
@@ -338,7 +357,7 @@ class TopologyQuery(_SparkQuery):
 @cache
 def _class_for(spark_class: type) -> Any:
     """Return a subclass of ``TopologyQuery`` and of ``spark_class``, the class of queries in one
-    kind of session. Each kind has one such class.
+    kind of session. Each kind has one such class, which is cached.
 
     So ``isinstance(query, StreamingQuery)`` holds with the class that a user of the session knows.
     That of Spark Connect needs packages that others lack, so it is not imported here.

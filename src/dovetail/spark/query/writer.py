@@ -110,7 +110,7 @@ def settings(partitions: Positive) -> dict[str, str]:
 
 def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
     """Start the query of ``writer``, and return it once its sources exist, once it has ended, or
-    after ``_SOURCES_WITHIN_S`` seconds.
+    after ``_SOURCES_WITHIN_S`` (5) seconds. Spark's error passes if it does not start.
 
     A query copies the session's settings as it starts. A source of files does not use the copy: it
     reads the session's own settings when it is made, shortly after.
@@ -127,8 +127,8 @@ def start_with_sources(writer: DataStreamWriter) -> StreamingQuery:
 
 
 def has_timers(plan: Plan, *, timed: bool) -> bool:
-    """Return True if any stage of ``plan`` has timers. All have them if ``timed``, else those whose
-    rows may wait for a source.
+    """Return True if any stage of ``plan`` has timers. With ``timed`` all have them, else only
+    those whose rows may wait for a source (``align=``).
     """
     return timed or any(stage.fragment.align_us is not None for stage in plan.stages)
 
@@ -174,11 +174,11 @@ class StartRequest:
         return CheckpointFile(self.session, self.checkpoint)
 
     def bucket_and_partition_counts(self, buckets: int | None = None) -> tuple[int, int]:
-        """Return the numbers of buckets and of partitions for a new checkpoint: those asked for,
+        """Return the counts of buckets and of partitions for a new checkpoint: those asked for,
         else the defaults.
 
-        ``buckets``: the number in the checkpoint that the query goes on from, None for none; it
-        goes before the default. Raises ``PlanError`` for more partitions than buckets. Gives a
+        ``buckets``: the count in the checkpoint that the query goes on from, None for none; it goes
+        before the default. Raises ``PlanError`` for more partitions than buckets. Gives a
         ``DovetailWarning`` for the default of partitions, if that is below the buckets, on
         ``CORES_MANY`` cores or more.
         """
@@ -193,8 +193,8 @@ class StartRequest:
         return count, partitions
 
     def _warn_of_cores(self, partitions: int) -> None:
-        """Warn if the session has ``CORES_MANY`` cores or more, of which most would be idle with
-        ``partitions`` tasks a stage.
+        """Give a ``DovetailWarning`` if the session has ``CORES_MANY`` cores or more, of which most
+        would be idle with ``partitions`` tasks a stage.
         """
         there = cores(self.session)
         if there >= CORES_MANY:
@@ -206,16 +206,17 @@ class StartRequest:
             )
 
     def plan(self, buckets: int) -> Plan:
-        """Return the physical plan of all results with ``buckets`` buckets, with dead letters if
-        they are a result. Raises ``PlanError`` for a node that cannot be computed or emitted so.
+        """Return the physical plan of all results with ``buckets`` buckets for each stage. Dead
+        letters are a result of it if they are among ``outcomes``. Raises ``PlanError`` for a node
+        that cannot be computed or emitted so.
         """
         letters = any(isinstance(outcome.node, DeadLetters) for outcome in self.outcomes)
         return plan_of(self.nodes, buckets=buckets, emit=self.emit, dead_letters=letters)
 
 
 def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
-    """Raise ``PlanError`` if ``partitions`` is larger than ``buckets``, so some partitions would
-    have no bucket.
+    """Raise ``PlanError`` if there are more ``partitions`` than ``buckets``, so some partitions
+    would have no bucket. ``operator``: the user's call, to begin the error.
     """
     if partitions > buckets:
         raise PlanError(
@@ -229,11 +230,11 @@ def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
     """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
-    nothing. The writer has no trigger and no name yet.
+    nothing. The writer has the checkpoint ``folder``, and no trigger and no name yet.
 
-    ``streaming``: the stages as Spark runs them. ``folder``: that of the checkpoint. Sinks raise
-    their errors: ``PlanError`` if a result does not suit the target, ``TargetError`` if the target
-    cannot take it.
+    ``streaming``: the stages as Spark runs them, which are built here. Sinks raise their errors:
+    ``PlanError`` if a result does not suit the target, ``TargetError`` if the target cannot take
+    it.
     """
     session = session_of(plan.results[0].stage.node)
     packed = not outcomes or has_several_sinks(outcomes)
@@ -249,7 +250,7 @@ def writer_of(
 
 
 def has_several_sinks(outcomes: Sequence[Outcome]) -> bool:
-    """Return True if rows go to several sinks, over all ``outcomes``, of which there must be one.
+    """Return True if all ``outcomes`` together have several sinks. There must be an outcome.
     Spark's own way of writing has one sink.
     """
     return len(outcomes) > 1 or len(outcomes[0].sinks) > 1
@@ -259,10 +260,11 @@ def rows_of_plan(
     plan: Plan, session: SparkSession, streaming: Streaming, *, packed: bool
 ) -> DataFrame:
     """Return the changelog of a plan's single result or, if ``packed``, rows of ``PACKED`` for all
-    its results. Without ``packed``, the plan must have one result.
+    its results and dead letters. Without ``packed``, the plan must have one result.
 
-    ``streaming``: the stages as Spark runs them. If it is ``silent``, only dead letters come out,
-    and without ``packed`` nothing. Gives a warning, once, if the session's Spark leaks sockets.
+    ``streaming``: the stages as Spark runs them, which are built here; take a new one for each
+    call. If it is ``silent``, only dead letters come out, and without ``packed`` no rows, with the
+    same columns. Gives a ``DovetailWarning``, once a session, if its Spark leaks sockets.
     """
     if packed:
         rows = reduce(DataFrame.union, flow.run_results(plan, streaming))
@@ -284,20 +286,23 @@ def rows_of_plan(
 
 
 def spark_version(session: SparkSession) -> str:
-    """Return the version of the session's JVM; that of the installed package may differ."""
+    """Return the version of the session's JVM, such as ``"4.1.0"``; that of the installed package
+    may differ.
+    """
     return session.version
 
 
 def leaks_sockets(session: SparkSession) -> bool:
     """Return True if the session's Spark never closes a socket of each task with state
-    (SPARK-58932).
+    (SPARK-58932): its version is 4.2.0, or a text that begins so, such as ``4.2.0-rc1``. Later
+    versions do not.
     """
     return spark_version(session).startswith("4.2.0")
 
 
 def _warn_of_socket_leak(session: SparkSession, tasks: int) -> None:
-    """Warn once per session if its Spark leaks sockets. ``tasks``: the number of sockets that each
-    micro-batch leaves open; 0 warns of nothing.
+    """Give a ``DovetailWarning``, once per session, if its Spark leaks sockets. ``tasks``: the
+    count of sockets that each micro-batch leaves open; 0 warns of nothing.
     """
     if session in _WARNED_SESSIONS or tasks == 0 or not leaks_sockets(session):
         return

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
-from dovetail.io.sinks.delta.columns import without_empty_partitions
+from dovetail.io.sinks.delta.columns import fail_on_empty_partitions
 from dovetail.io.sinks.delta.conflicts import translate_conflicts
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Owner
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import apart, kept, moved
+from dovetail.platform.sessions import cloned_session, frame_in_session, stored_frame
 
 # The steps of a micro-batch, the commits that each makes, and what a restarted query finds after a
 # kill behind the step. Spark repeats a micro-batch, under its number, until it has committed it.
@@ -78,7 +78,7 @@ class DeltaMerger:
     corrects: bool
     """With ``history``, True if late changes correct the past; ``track`` is then empty."""
     compact_every: int | None
-    """The number of micro-batches between compactions; None for none."""
+    """The count of micro-batches from one compaction to the next; None for none."""
     rewriter: Rewriter | None = None
     """What merges few rows in place of Spark; None to leave all to it."""
     _session: SparkSession | None = field(default=None, init=False)
@@ -90,13 +90,18 @@ class DeltaMerger:
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Merge micro-batch ``batch_id`` into the table, in one commit. The first micro-batch of a
-        start may take over or replace a table that was there. Merging the same micro-batch again
+        start may take over or replace a table that was there. Merging the last micro-batch again
         changes nothing. ``batch``: its changes.
 
-        Micro-batches must come in order. Raises ``TargetError`` if another writer conflicts twice,
-        has become the table's owner, or if a rule of the table forbids a row. The first micro-batch
-        also raises it for a table with other columns, or with rows that it may not take over. Other
-        errors of Spark pass.
+        With ``compact_every`` = n, each n-th micro-batch also compacts small files and, unless
+        there is a ``rewriter``, removes old commits. Without a ``rewriter`` a thread then reads the
+        table's log ahead.
+
+        Micro-batches must come in order: this is not checked, and an older one would leave wrong
+        rows, or be skipped with ``history``. Raises ``TargetError`` if another writer conflicts
+        twice, has become the table's owner, or if a rule of the table forbids a row. The first
+        micro-batch also raises it for a table with other columns, or with rows that it may not take
+        over. Other errors of Spark pass.
         """
         target, table = self.target, self.target.table
         with translate_conflicts(target.title):
@@ -105,7 +110,9 @@ class DeltaMerger:
                 self._session = _merge_session(batch.sparkSession)
             session, details = self._session, None
             # Only merges of versions must not be done twice.
-            once = delta_tables.once(f"dovetail-{query}", batch_id) if self.history else {}
+            settings: dict[str, str] = {}
+            if self.history:
+                settings = delta_tables.commit_once_settings(f"dovetail-{query}", batch_id)
 
             if self._taken:
                 if self.rewriter is None:
@@ -117,7 +124,10 @@ class DeltaMerger:
                 if relation == "replaced":
                     self._partition_columns = target.partition_by
                     batch = self._refuse_empty_partitions(batch)
-                    with delta_upsert.for_many(session), delta_tables.setting(session, once):
+                    with (
+                        delta_upsert.settings_for_many_rows(session),
+                        delta_tables.temporary_settings(session, settings),
+                    ):
                         self._replace(session, batch, query)
                     self._taken = True
                     return
@@ -126,7 +136,7 @@ class DeltaMerger:
                 self._partition_columns = delta_tables.partition_columns(session, table)
             batch = self._refuse_empty_partitions(batch)
 
-            with delta_tables.setting(session, once):
+            with delta_tables.temporary_settings(session, settings):
                 self._merge(session, batch, details)
 
             compacts = self.compact_every and (batch_id + 1) % self.compact_every == 0
@@ -135,17 +145,18 @@ class DeltaMerger:
                     self.rewriter.compact()
                 return
             if compacts:
-                with delta_upsert.for_many(session):
+                with delta_upsert.settings_for_many_rows(session):
                     tables.compact(session, table)
                 details = details or delta_tables.details(session, table)
                 tables.clean_log(session, details["location"])
             tables.read_log_ahead(session, table)
 
     def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
-        """Return the changes of a micro-batch such that the query fails at a row with an empty text
-        in a partition column (``without_empty_partitions``).
+        """Return the changes of a micro-batch such that the query fails at an upsert with an empty
+        text in a partition column. Deletes pass, and rows and their order stay. Delta would store
+        null there.
         """
-        return without_empty_partitions(self.target.title, batch, self._partition_columns)
+        return fail_on_empty_partitions(self.target.title, batch, self._partition_columns)
 
     def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
         """Merge a micro-batch into the table in one commit; make none without changes. ``session``:
@@ -182,7 +193,7 @@ class DeltaMerger:
             self.target.replace(rows(batch, schema, keys), query)
             return
         # In the sink's own session, because the settings apply to all commits of a session.
-        with kept(batch) as stored_batch, moved(stored_batch, session) as source:
+        with stored_frame(batch) as stored_batch, frame_in_session(stored_batch, session) as source:
             if self.corrects:
                 new = corrections.corrected_versions(source, schema, keys)
             else:
@@ -191,10 +202,12 @@ class DeltaMerger:
 
 
 def _merge_session(session: SparkSession) -> SparkSession:
-    """Return a new session for merges, with settings for these, beside ``session``, which stays as
-    it is.
+    """Return a new session for merges, beside ``session``, which stays as it is. It begins with
+    copies of the settings, functions and temporary views of ``session``, and has the same catalogs.
+    It has Delta's settings for fast small merges, sizes for compaction, no compiled code for the
+    log, and Spark's own count of shuffle partitions.
     """
-    merging = apart(session)
+    merging = cloned_session(session)
     delta_tables.tune(merging)
     for name, value in _MERGE_SETTINGS.items():
         merging.conf.set(name, value)
@@ -218,20 +231,20 @@ class DeltaAppender:
     """The query that writes, by its checkpoint."""
 
     def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
-        """Return the changes such that the query fails at a row with an empty text in a partition
-        column (``without_empty_partitions``).
+        """Return the changes such that the query fails at an upsert with an empty text in a
+        partition column. Deletes pass, and rows and their order stay. Delta would store null there.
         """
-        return without_empty_partitions(self.title, changes, self.partition_columns)
+        return fail_on_empty_partitions(self.title, changes, self.partition_columns)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, with all their columns, in one commit.
 
-        Delta's log stores this number under the query's id, so appending the same micro-batch again
+        Delta's log stores this id under the query's id, so appending the same micro-batch again
         changes nothing. Raises ``TargetError`` for a conflict with another writer, and for a row
         that a rule of the table forbids. Other errors of Spark pass.
         """
         query = self.owner.query_id(batch.sparkSession)
-        once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
+        write_once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
         with translate_conflicts(self.title):
             rows = self.refuse_empty_partitions(batch)
-            rows.write.format("delta").mode("append").options(**once).save(self.location)
+            rows.write.format("delta").mode("append").options(**write_once).save(self.location)

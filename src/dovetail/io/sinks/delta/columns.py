@@ -38,9 +38,9 @@ _NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
 def refuse_unstorable(
     title: str, schema: StructType, partition_by: Sequence[str], *, mapped: bool
 ) -> None:
-    """Raise ``PlanError`` for a column that Delta cannot store, and for a name that occurs twice in
-    the table or in a struct. Also for columns in ``partition_by`` that are unknown, named twice, of
-    a nested type, or all columns.
+    """Raise ``PlanError`` for a column of ``schema`` that Delta cannot store. Also for two names in
+    the table or in one struct that are equal or differ in case alone. Also for columns in
+    ``partition_by`` that are unknown, named twice, of a nested type, or all columns.
 
     ``title``: the sink's name in errors. ``mapped``: True if the table has column mapping, which
     allows any name of a column.
@@ -64,14 +64,16 @@ def refuse_unstorable(
         raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
 
 
-def without_empty_partitions(
+def fail_on_empty_partitions(
     title: str, changes: DataFrame, partition_columns: Sequence[str]
 ) -> DataFrame:
     """Return the changes such that the query fails at an upsert with an empty text in a partition
-    column. Delta stores null in its place, so a row with such a key would never be found.
+    column. Delta stores null in its place, so a row with such a key would never be found. Deletes
+    with an empty text pass.
 
-    ``title``: the sink's name in errors. ``partition_columns``: the columns that partition the
-    table; their case does not count. All rows and their order stay.
+    ``changes``: a changelog, whose ``_change`` is ``upsert`` or ``delete``. ``title``: the sink's
+    name in errors. ``partition_columns``: the columns that partition the table; their case does not
+    count. All rows and their order stay.
     """
     partitions = {name.lower() for name in partition_columns}
     for field in changes.schema:
@@ -147,7 +149,9 @@ def _structs_within(path: str, type_: DataType) -> Iterator[tuple[str, StructTyp
 
 
 def _fields_within(schema: StructType) -> Iterator[tuple[str, StructField]]:
-    """Yield (dotted path, field) of all fields at any depth, those of outer structs first."""
+    """Yield (dotted path, field) of all fields of ``schema`` at any depth, those of outer structs
+    first. The fields of a struct in elements, keys or values have the path of that column in front.
+    """
     for path, struct in _structs_within("", schema):
         for field in struct:
             yield f"{path}.{field.name}" if path else field.name, field

@@ -41,7 +41,7 @@ from dovetail.io.sinks.delta.versions import (
     versions_under_names,
 )
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import kept, moved
+from dovetail.platform.sessions import frame_in_session, stored_frame
 
 _INSERT, _UPDATE, _DROP = "insert", "update", "drop"
 """The actions on a row of the table."""
@@ -52,10 +52,12 @@ _END, _BEGIN, _NEW = 0, 1, 2
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table of versions. A version lasts from its change's event time to
     that of the key's next change. Of changes of a key at one event time only the last by position
-    counts. A delete that ends no version is a row of no length with null values.
+    counts. A delete that ends no version is a row of no length with null values: its
+    ``_valid_from`` equals its ``_valid_to``.
 
-    ``changes``: a changelog. ``schema``: the columns of the table: key, values and those of
-    ``versions.VERSION_FIELDS``. ``keys``: the key columns.
+    ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
+    ``_position``. ``schema``: the columns of the table: key, values, ``_valid_from``, ``_valid_to``
+    and ``_current``. ``keys``: the key columns.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     rows = _row_actions(_new_points(changes, internal_names), internal_names, keys)
@@ -73,22 +75,27 @@ def merge_corrections(
     details: Row | None = None,
 ) -> None:
     """Bring a table of versions to the state after ``changes``, in one commit; make none without
-    changes. Merging the same changes again changes no row.
+    changes. A late change goes to its event time and cuts the version there. Merging the same
+    changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
-    name in SQL. ``schema``: its columns. ``nulls``: True if keys may have nulls in them.
+    ``session``: a session for this sink alone, whose settings are changed. ``changes``: a changelog
+    with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``. ``table``: the
+    table's name in SQL. ``schema``: its columns: key, values, ``_valid_from``, ``_valid_to`` and
+    ``_current``. ``keys``: its key columns. ``nulls``: True if keys may have nulls in them.
     ``details``: the table's details if they were just read, else None. Raises Spark's error if
     another writer conflicts twice (``commit_with_retry``).
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
-    with kept(changes) as stored_changes:
+    with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
         settings = (
-            delta_upsert.for_few(session, table, details) if few else delta_upsert.for_many(session)
+            delta_upsert.settings_for_few_rows(session, table, details)
+            if few
+            else delta_upsert.settings_for_many_rows(session)
         )
-        with moved(stored_changes, session) as source, settings:
+        with frame_in_session(stored_changes, session) as source, settings:
             commit_with_retry(
                 _merge,
                 _new_points(source, internal_names),
@@ -107,15 +114,18 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge new points into a table of versions by one MERGE. Spark's errors pass.
+    """Merge new changes into a table of versions by one MERGE, and correct the stored versions that
+    they touch. Spark's errors pass.
 
-    ``points``: the result of ``_new_points``, at least one row. ``table``: the table's name in SQL.
-    ``internal_names``: the internal name by column. ``nulls``: True if keys may have nulls in them.
+    ``points``: the changes as ``_new_points`` returns them, at least one row: key and values under
+    internal names, ``_change``, ``_timestamp``, ``_position`` and ``rank``. ``table``: the table's
+    name in SQL. ``internal_names``: the internal name by column of the table. ``keys``: the key
+    columns. ``nulls``: True if keys may have nulls in them.
     """
     key_names = {name: internal_names[name] for name in keys}
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = reduce(and_, [a.eqNullSafe(b) if nulls else a == b for a, b in pairs])
-    touched = [*delta_tables.near(points, key_names), _condition_since(points)]
+    touched = [*delta_tables.file_skipping_conditions(points, key_names), _condition_since(points)]
 
     stored = reduce(DataFrame.where, touched, points.sparkSession.table(table))
     stored = stored.join(points.select(*key_names.values()).distinct(), same, "left_semi")
@@ -123,7 +133,7 @@ def _merge(
         _stored_points(versions_under_names(stored, internal_names), internal_names, keys),
         allowMissingColumns=True,
     )
-    with kept(_row_actions(every, internal_names, keys)) as actions:
+    with stored_frame(_row_actions(every, internal_names, keys)) as actions:
         begun = F.col(VALID_FROM) == F.col(internal_names[VALID_FROM])
         (
             actions.mergeInto(table, reduce(and_, [same, begun, *touched]))
@@ -138,8 +148,9 @@ def _merge(
 
 
 def _condition_since(points: DataFrame) -> Column:
-    """Return the condition that a version in the table is current, or ends at the time of the first
-    of ``points`` or later. There must be a point. It runs a job.
+    """Return the condition that a row of the table of versions is current or ends late enough to be
+    touched: at the least ``_timestamp`` of ``points`` or later. There must be a point. It runs a
+    job.
     """
     row = points.agg(F.unix_micros(F.min(TIMESTAMP)).alias("first_us")).first()
     assert row is not None
@@ -148,8 +159,14 @@ def _condition_since(points: DataFrame) -> Column:
 
 
 def _new_points(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
-    """Return the rows of a changelog as points of the rank ``_NEW``, one for each change, under the
-    internal names ``internal_names``.
+    """Return the rows of ``changes``, a changelog, as points: changes of a key at a time, one for
+    each row. They have the columns of the table under internal names, ``_change`` (``upsert`` or
+    ``delete``), ``_timestamp``, ``_position``, and ``rank``. The rank is 2 (``_NEW``), so a new
+    point counts in place of stored ones of its time.
+
+    ``internal_names``: the internal name of each column of the table, by its name: ``_k0`` … of the
+    keys, ``_0_0`` … of the others. The columns ``_valid_from``, ``_valid_to`` and ``_current`` are
+    left out.
     """
     return changes_under_names(changes, internal_names).withColumn("rank", F.lit(_NEW))
 
@@ -157,11 +174,15 @@ def _new_points(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFr
 def _stored_points(
     stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
-    """Return the points that stored versions stand for: the begin of each row, and its end if that
-    is later. A row of no length is one point, a delete.
+    """Return the changes, called points, that stored versions stand for: the begin of each row, and
+    its end if that is later. A current row, whose end is null, is one point. A row whose end equals
+    its begin is one point, a delete.
 
-    The begin of a row has the row's end in ``until``, and true in ``has_row``. ``stored``: rows of
-    the table under internal names. ``internal_names``: these names by column.
+    A point has the key, ``_change`` (``upsert`` for a begin, ``delete`` for an end), its time in
+    ``_timestamp``, and ``rank``: 0 for an end, 1 for a begin. There is no ``_position``. The begin
+    of a row also has the row's values, its end in ``until``, and true in ``has_row``; these are
+    null for an end. ``stored``: rows of the table under internal names. ``internal_names``: these
+    names by column. ``keys``: the key columns.
     """
     begin, end = F.col(internal_names[VALID_FROM]), F.col(internal_names[VALID_TO])
     is_delete = F.coalesce(begin == end, F.lit(False))
@@ -186,12 +207,15 @@ def _stored_points(
 def _row_actions(
     every: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
-    """Return the actions on rows of the table: its columns under the internal names
-    ``internal_names``, and in ``_change`` one of ``_INSERT``, ``_UPDATE`` and ``_DROP``. A row that
-    stays as it is has no action.
+    """Return the actions on rows of the table, one for each row that is not to stay as it is. A row
+    is found by its key and ``_valid_from``. The result has in ``_change`` one of ``insert``,
+    ``update`` and ``drop``, and all columns of the table under the internal names
+    ``internal_names``. They have the row as it is to be; for ``drop`` only key and ``_valid_from``
+    count.
 
-    ``every``: the new points and the stored ones of their keys. The stored ones must be complete
-    from the time of the first new point on. ``keys``: the key columns.
+    ``every``: the new points and the stored ones of their keys, in the columns of ``_new_points``
+    and ``_stored_points``. The stored ones must be complete from the time of the first new point
+    on. ``keys``: the key columns.
     """
     for name, type_ in (("until", "timestamp"), ("has_row", "boolean")):
         if name not in every.columns:

@@ -16,13 +16,14 @@ from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, quoted
 from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.last_changes import last_rows
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import kept, moved
+from dovetail.platform.sessions import frame_in_session, stored_frame
 
 
 def current_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table of current rows after ``changes``: the last change of each
-    key, without deletes. ``schema``: the columns of the table, all of them columns of the
-    changelog. ``keys``: the key columns. Rows have no particular order.
+    key, without deletes. ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``) and
+    ``_position``, which orders a key's changes. ``schema``: the columns of the table, all of them
+    columns of the changelog. ``keys``: the key columns. Rows have no particular order.
     """
     names = delta_tables.internal_names(keys, schema.names)
     last = _last_changes(changes, names, keys).where(~F.col(DELETED))
@@ -42,15 +43,20 @@ def merge_changes(
     """Bring a table of current rows to the state after ``changes``, in one commit; make none
     without changes. Merging the same changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
-    name in SQL. ``nulls``: True if keys may have nulls in them. ``details``: the table's details if
-    they were just read, else None. ``rewrite``: merges few rows and returns True, or returns False
-    to leave them to Spark; None for Spark alone.
+    ``session``: a session for this sink alone, whose settings are changed. ``changes``: the columns
+    of the table, with ``_change`` (``upsert`` or ``delete``) and ``_position``, which orders a
+    key's changes. ``table``: the table's name in SQL. ``keys``: its key columns. ``nulls``: True if
+    keys may have nulls in them. ``details``: the table's details if they were just read, else None.
 
-    Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and what
-    ``rewrite`` raises.
+    ``rewrite``: merges few rows and returns True, or returns False to leave them to Spark; None for
+    Spark alone. Its argument has one row per key: the columns of ``changes`` without ``_change``
+    and ``_position``, then ``_deleted``. It is asked for at most 10,000 changes and 16 MiB of texts
+    and bytes. All columns are then of plain types, and no key column is a float.
+
+    Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and the errors
+    of ``rewrite``.
     """
-    with kept(changes) as stored_changes:
+    with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
@@ -66,40 +72,43 @@ def merge_changes(
                 upsert, session, table, rows, schema, keys, nulls=nulls, details=details
             )
             return
-        settings = delta_upsert.for_few(session, table, details)
-        with settings if few else delta_upsert.for_many(session):
+        settings = delta_upsert.settings_for_few_rows(session, table, details)
+        with settings if few else delta_upsert.settings_for_many_rows(session):
             commit_with_retry(_merge_many, session, stored_changes, table, keys, nulls=nulls)
 
 
 def _merge_many(
     session: SparkSession, changes: DataFrame, table: str, keys: Sequence[str], *, nulls: bool
 ) -> None:
-    """Merge many changes in one commit by Spark, without collecting them. ``table``: the table's
-    name in SQL. ``nulls``: True if keys may have nulls in them. Spark's errors pass.
+    """Merge many changes in one commit by Spark, without collecting them. ``changes``: the columns
+    of the table, ``_change`` (``upsert`` or ``delete``) and ``_position``, which orders a key's
+    changes. ``table``: the table's name in SQL. ``keys``: its key columns. ``nulls``: True if keys
+    may have nulls in them. Spark's errors pass.
     """
     columns = [name for name in changes.columns if name not in (CHANGE, POSITION)]
     names = delta_tables.internal_names(keys, columns)
     key_names = {name: names[name] for name in keys}
-    with kept(_last_changes(changes, names, keys)) as last_changes:
-        near = delta_tables.near(last_changes, key_names)
-        with moved(last_changes, session) as source:
+    with stored_frame(_last_changes(changes, names, keys)) as last_changes:
+        skipping = delta_tables.file_skipping_conditions(last_changes, key_names)
+        with frame_in_session(last_changes, session) as source:
             delta_tables.merge(
                 source,
                 table,
                 key={name: F.col(internal) for name, internal in key_names.items()},
                 values={n: F.col(internal) for n, internal in names.items() if n not in keys},
                 gone=F.col(DELETED),
-                where=near,
+                where=skipping,
                 nulls=nulls,
             )
 
 
 def _last_changes(changes: DataFrame, names: Mapping[str, str], keys: Sequence[str]) -> DataFrame:
-    """Return the last change of each key, one row per key: keys, values, then ``_deleted``. A null
-    in a key equals a null. Values of a delete are those of its change.
+    """Return the last change of each key in ``changes``, one row per key: keys, values, then
+    ``_deleted``. A null in a key equals a null. Values of a delete are those of its change.
 
-    ``names``: the internal name (``delta_tables.internal_names``) by column, under which keys and
-    values are returned.
+    ``changes``: the columns in ``names``, ``_change`` (``upsert`` or ``delete``) and ``_position``,
+    which orders a key's changes. ``names``: the internal name by column, under which keys and
+    values are returned: ``_k0`` … of the keys, ``_0_0`` … of the others. ``keys``: the key columns.
     """
     values = [name for name in names if name not in keys]
     grouped = changes.groupBy(*(F.col(quoted(name)).alias(names[name]) for name in keys))

@@ -204,8 +204,9 @@ def _unfit_times(files: pa.Table, times: Sequence[str]) -> str | None:
     """Return in words the first column of ``times`` whose values deltalake would wrap, or may wrap
     because they have no bounds; None if there is none.
 
-    ``files``: the statistics of the table's files, one row each; there may be none. ``times``: the
-    names of the columns of timestamps.
+    ``files``: the statistics of the table's files, one row each; there may be none. Its columns are
+    ``num_records`` and, per column ``c``, ``null_count.c``, ``min.c`` and ``max.c``, the bounds as
+    timestamps. ``times``: the names of the columns of timestamps.
     """
     for name in times:
         columns = [f"{part}.{name}" for part in ("null_count", "min", "max")]
@@ -255,8 +256,9 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
 
 
 def _in_utc(rows: pa.Table) -> pa.Table:
-    """Return rows with the zone UTC and microseconds as the type of all timestamps, as a Delta
-    table has them.
+    """Return rows with the zone UTC and microseconds as the type of all columns of timestamps, as a
+    Delta table has them. Timestamps without a zone count as UTC; those within structs and arrays
+    stay. Raises Arrow's error for a time that is finer than microseconds.
     """
     utc = pa.timestamp("us", "UTC")
     fields = [f.with_type(utc) if pa.types.is_timestamp(f.type) else f for f in rows.schema]

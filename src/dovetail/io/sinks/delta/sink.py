@@ -23,8 +23,8 @@ from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.plan.nodes import Node, changelog_schema
 from dovetail.plan.types.spans import Span, microseconds
 from dovetail.platform import delta_tables
-from dovetail.platform.sessions import apart, batch_writer
-from dovetail.platform.spark_errors import refused
+from dovetail.platform.sessions import batch_writer, cloned_session
+from dovetail.platform.spark_errors import convert_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -53,7 +53,7 @@ class DeltaSink:
     existing: Existing = "fail"
     """The treatment of a table with rows that is not this query's."""
     compact_every: int | None = None
-    """The number of micro-batches between compactions; None for none."""
+    """The count of micro-batches from one compaction to the next; None for none."""
     retention_us: int | None = None
     """The time of ``retention=`` in microseconds; None for Delta's own."""
     log_retention_us: int | None = None
@@ -90,8 +90,10 @@ class DeltaSink:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties of a table that the sink creates, by name: the retentions that are set, in
-        whole seconds, at least one. The mapping is empty if none is set.
+        """The properties of a table that the sink creates, by name: the retentions that are set, as
+        ``interval <n> seconds``. Parts of a second are cut off, but n is at least 1. The mapping is
+        empty if none is set. With ``retention=`` of more than 30 days alone, ``to_delta`` has set
+        both.
         """
         spans = {
             tables.RETENTION_PROPERTY: self.retention_us,
@@ -112,7 +114,7 @@ class DeltaSink:
         gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
         ``ConfigurationError`` without Delta Lake, and for a table that cannot be used.
         """
-        with refused(self.title, *_UNUSABLE_TABLE):
+        with convert_spark_errors(self.title, *_UNUSABLE_TABLE):
             target = self._prepare_writer(changes.sparkSession, changes.schema, node, checkpoint)
             if isinstance(target, DeltaAppender):
                 changes = target.refuse_empty_partitions(changes)
@@ -121,27 +123,32 @@ class DeltaSink:
             return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that merges or appends a micro-batch's changes, given its number.
-        Create the table if it is missing, or check that it fits.
+        """Return a function that merges or appends a micro-batch's changes, given the changes and
+        the micro-batch's id. Create the table if it is missing, or check that it fits. ``node``:
+        the result that changes. ``checkpoint``: the folder of the query.
 
-        Raises ``TargetError``, ``PlanError`` and ``ConfigurationError`` as ``writer`` does.
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for arguments, names and types that do not suit. Raises
+        ``ConfigurationError`` without Delta Lake, and for a table that cannot be used.
         """
-        with refused(self.title, *_UNUSABLE_TABLE):
+        with convert_spark_errors(self.title, *_UNUSABLE_TABLE):
             return self._prepare_writer(session, changelog_schema(node), node, checkpoint).write
 
     def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> DeltaMerger | DeltaAppender:
-        """Return the writer of the changelog of ``node``, its table created or checked. It merges
-        if the changelog is that of a table, else it appends. ``changes``: the columns of the
-        changelog. ``checkpoint``: the query's folder.
+        """Return the writer of the changelog of ``node``, its table created or checked. It appends
+        the changelog of a stream, and that of a join with ``late="history"``, else it merges.
+        ``changes``: the columns of the changelog. ``checkpoint``: the query's folder.
 
-        Raises what ``writer`` raises, and Spark's errors.
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for arguments, names and types that do not suit,
+        ``ConfigurationError`` without Delta Lake. Spark's errors pass.
         """
-        session = apart(session)
+        session = cloned_session(session)
         delta_tables.refuse_without_delta(session, self.title)
         delta_tables.tune(session)
-        table = delta_tables.called(session, self.title, "path=", self.path, self.table)
+        table = delta_tables.target_sql_name(session, self.title, "path=", self.path, self.table)
         schema = self._table_schema(changes, node)
         mapped = tables.has_column_mapping(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
@@ -179,12 +186,13 @@ class DeltaSink:
         )
 
     def _table_schema(self, changes: StructType, node: Node) -> StructType:
-        """Return the columns of the target table. For a stream or a history, they are all of
-        ``changes``. For a table, they are key, values and ``_timestamp``, then ``_deleted`` if rows
-        are marked. With ``history`` they are key, values and those of versions.
+        """Return the columns of the target table. For a table of current rows, they are key, values
+        and ``_timestamp``, then ``_deleted`` if rows are marked. With ``history`` they are key,
+        values, ``_valid_from``, ``_valid_to`` and ``_current``. For a stream, and for a table of
+        ``late="history"``, whose late changes emit corrections, they are all of ``changes``.
 
-        ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
-        do not suit them.
+        ``changes``: the columns of the changelog of ``node``, the query's result. Raises
+        ``PlanError`` for arguments and names that do not suit them.
         """
         if not node.current:
             refuse_existing(self.title, self.existing)
@@ -212,7 +220,7 @@ class DeltaSink:
         """
         if node.current:
             return False
-        table = delta_tables.called(session, self.title, "path=", self.path, self.table)
+        table = delta_tables.target_sql_name(session, self.title, "path=", self.path, self.table)
         return not delta_tables.exists(session, table)
 
 
@@ -296,11 +304,11 @@ def to_delta(
         If not exactly one of ``path`` and ``table`` is given, or ``track`` without
         ``history``, or ``deletes="mark"`` with it. If ``late="correct"`` is given without
         ``history``, or with ``track``. If a retention is no span of time, or
-        ``log_retention`` is shorter than ``retention``. The start of a query
-        raises it for names and types of columns that Delta does not store. With ``history``
-        it also refuses columns with the names of the three that are added. Tracked columns
-        must be values that can be compared. ``engine="deltalake"`` is refused with
-        ``history`` and with ``deletes="mark"``.
+        ``log_retention`` is shorter than ``retention``. If ``engine="deltalake"`` is given
+        with ``history`` or with ``deletes="mark"``. The start of a query raises it for names
+        and types of columns that Delta does not store. With ``history`` also for columns
+        with the names of the three that are added. Tracked columns must be values that can
+        be compared.
     TargetError
         At the start of a query, if the table has other columns than the query, or rows that
         ``existing`` refuses. In a query, if another writer conflicts twice with a commit,
@@ -361,8 +369,9 @@ def to_delta(
 
     *Streams.* A stream's records, and the points of a history (``late="history"``), have no
     current rows. They are appended with all columns of the changelog, exactly once.
-    ``existing``, ``compact_every`` and the two retentions do not apply to them, and
-    ``history`` is refused.
+    ``partition_by`` and ``evolve`` apply to them. ``compact_every``, ``engine`` and the two
+    retentions have no effect. The start of a query refuses ``history``, ``deletes="mark"``
+    and another ``existing`` than ``"fail"``.
 
     Examples
     --------

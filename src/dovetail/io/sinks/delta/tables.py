@@ -29,7 +29,7 @@ from dovetail.io.sinks.ownership import (
     refuse_taken,
     relation_to_table,
 )
-from dovetail.io.sinks.target_columns import refuse_columns
+from dovetail.io.sinks.target_columns import find_missing_columns
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
@@ -100,13 +100,18 @@ class DeltaTarget:
         delta_tables.create(empty, self.table, self.properties, replace=False, partition_by=parts)
 
     def relation(self, session: SparkSession, query: str | None, *, begun: bool) -> TableRelation:
-        """Return the relation of a query to the table: ``"kept"`` if the query owns it, else
-        ``"replaced"`` or ``"adopted"``, by ``existing``. Nothing is changed.
+        """Return the relation of a query to the table. Nothing is changed.
+
+        - ``"kept"``: the query owns the table.
+        - ``"replaced"``: it does not, and replaces the table, by ``existing="replace"``.
+        - ``"adopted"``: it does not, and goes on with the table as it is. With ``existing="fail"``
+          the table has no rows then.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
-        a micro-batch of it is complete. Raises ``TargetError`` for rows that may be neither
-        replaced nor adopted, and as ``ownership.relation_to_table`` does. Also for other columns,
-        unless the table is to be replaced.
+        a micro-batch of it is complete. Raises ``TargetError`` for other columns, unless the table
+        is to be replaced. Also for rows in a table that the query does not own, with
+        ``existing="fail"``. Also if a query that has begun does not own the table, unless
+        ``existing`` is ``"adopt"``. Spark's error passes for a missing table.
         """
         owner = delta_tables.property_of(session, self.table, QUERY_PROPERTY)
         relation = relation_to_table(
@@ -140,9 +145,9 @@ class DeltaTarget:
         delta_tables.create(rows, self.table, properties, replace=True, partition_by=parts)
 
     def details_if_owned(self, session: SparkSession, query: str) -> Row:
-        """Return Delta's details of the table, if the query with the id ``query`` owns it. Raise
-        ``TargetError`` if another query has become the owner. Spark's error passes for a table that
-        is gone.
+        """Return Delta's details of the table, a row with ``location``, ``properties`` and more, if
+        the query with the id ``query`` owns it. Raise ``TargetError`` if another query has become
+        the owner. Spark's error passes for a table that is gone.
         """
         details = delta_tables.details(session, self.table)
         if details["properties"].get(QUERY_PROPERTY) != query:
@@ -166,7 +171,7 @@ class DeltaTarget:
         the columns differ in another way; without ``evolve``, also if one is missing.
         """
         present = session.table(self.table).schema
-        return refuse_columns(self.title, present, self.schema, evolve=self.evolve)
+        return find_missing_columns(self.title, present, self.schema, evolve=self.evolve)
 
 
 def has_column_mapping(session: SparkSession, table: str) -> bool:
@@ -190,7 +195,7 @@ def compact(session: SparkSession, table: str) -> None:
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """
     try:
-        with delta_tables.setting(session, _COMPACT_SETTINGS):
+        with delta_tables.temporary_settings(session, _COMPACT_SETTINGS):
             session.sql(f"OPTIMIZE {table}").collect()
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):
@@ -199,7 +204,8 @@ def compact(session: SparkSession, table: str) -> None:
 
 def clean_log(session: SparkSession, location: str) -> None:
     """Remove commits of the table at the path ``location`` that are older than its property
-    ``LOG_RETENTION_PROPERTY`` allows, to the minute. On Spark Connect do nothing.
+    ``LOG_RETENTION_PROPERTY`` allows, to the minute. Without the property, that is Delta's default
+    of 30 days. On Spark Connect do nothing.
 
     Commits that cannot be removed stay, with a ``DovetailWarning``.
     """

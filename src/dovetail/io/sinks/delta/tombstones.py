@@ -24,7 +24,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, TIMESTAMP, UPSERT, quoted
 from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import kept, moved
+from dovetail.platform.sessions import frame_in_session, stored_frame
 
 MARK_FIELD = StructField(DELETED, BooleanType(), True)
 """The column that marks deleted rows."""
@@ -32,8 +32,9 @@ MARK_FIELD = StructField(DELETED, BooleanType(), True)
 
 def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table after ``changes``: one per key that was upserted, those that
-    are deleted by now included. ``schema``: the columns of the table, key, values, ``_timestamp``
-    and ``_deleted``. ``keys``: the key columns.
+    are deleted by now included. ``changes``: a changelog with ``_change`` (``upsert`` or
+    ``delete``), ``_timestamp`` and ``_position``, which orders a key's changes. ``schema``: the
+    columns of the table, key, values, ``_timestamp`` and ``_deleted``. ``keys``: the key columns.
     """
     internal_names = _internal_names(schema, keys)
     last = _last_changes(changes, internal_names, keys).where(F.col(ROW))
@@ -53,31 +54,34 @@ def mark_changes(
     nulls: bool,
     details: Row | None = None,
 ) -> None:
-    """Bring a table with marks to the state after ``changes``, in one commit; make none without
-    changes. Merging the same changes again changes no row.
+    """Bring a table that marks deleted rows to the state after ``changes``, in one commit; make
+    none without changes. Merging the same changes again changes no row.
 
-    ``session``: a session for this sink alone, whose settings are changed. ``table``: the table's
-    name in SQL. ``schema``: its columns. ``nulls``: True if keys may have nulls in them.
-    ``details``: the table's details if they were just read, else None. Raises Spark's error if
-    another writer conflicts twice (``commit_with_retry``).
+    ``session``: a session for this sink alone, whose settings are changed. ``changes``: a changelog
+    with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``, which orders a
+    key's changes. ``table``: the table's name in SQL. ``schema``: its columns, ``_timestamp`` and
+    ``_deleted`` among them. ``keys``: its key columns. ``nulls``: True if keys may have nulls in
+    them. ``details``: the table's details if they were just read, else None. Raises Spark's error
+    if another writer conflicts twice (``commit_with_retry``).
     """
     internal_names = _internal_names(schema, keys)
-    with kept(changes) as stored_changes:
+    with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
-        settings = delta_upsert.for_few(session, table, details)
+        settings = delta_upsert.settings_for_few_rows(session, table, details)
         with (
-            kept(_last_changes(stored_changes, internal_names, keys)) as last_changes,
-            moved(last_changes, session) as source,
-            settings if few else delta_upsert.for_many(session),
+            stored_frame(_last_changes(stored_changes, internal_names, keys)) as last_changes,
+            frame_in_session(last_changes, session) as source,
+            settings if few else delta_upsert.settings_for_many_rows(session),
         ):
             commit_with_retry(_merge, source, table, internal_names, keys, nulls=nulls)
 
 
 def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
-    """Return the internal name of each column of ``schema`` but ``_deleted``, by the column's name.
-    Internal names are plain and no user's (``delta_tables.internal_names``).
+    """Return the internal name of each column of ``schema`` but ``_deleted``, by the column's name:
+    ``_k0``, ``_k1`` … of the key columns ``keys``, then ``_0_0``, ``_0_1`` … of the others in
+    order, ``_timestamp`` among them. No column of a user has such a name.
     """
     return delta_tables.internal_names(keys, [name for name in schema.names if name != DELETED])
 
@@ -85,11 +89,14 @@ def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:
 def _last_changes(
     changes: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
-    """Return one row for each key: the values of its last upsert and the time of its last change,
-    under internal names.
+    """Return one row for each key of ``changes``: the values of its last upsert and the time of its
+    last change, under internal names. ``changes``: a changelog with ``_change`` (``upsert`` or
+    ``delete``), ``_timestamp`` and ``_position``, which orders a key's changes.
 
-    ``_change`` is true if the last change is a delete. ``_row`` is true if there is an upsert; if
-    not, the values are null. ``internal_names``: the result of ``_internal_names``.
+    Two columns are added. ``_change``, here a boolean, is true if the last change is a delete.
+    ``_row`` is true if there is an upsert; if not, the values are null. ``internal_names``: the
+    result of ``_internal_names``; the time has the internal name of ``_timestamp``. ``keys``: the
+    key columns.
     """
     values = [name for name in internal_names if name not in (*keys, TIMESTAMP)]
     upserted = F.when(
@@ -117,22 +124,25 @@ def _merge(
     *,
     nulls: bool,
 ) -> None:
-    """Merge the rows of ``source`` into a table by one MERGE. A delete marks the table's row and
-    keeps its values, unless an upsert came before it in the micro-batch. Spark's errors pass.
+    """Merge the rows of ``source`` into a table by one MERGE. Spark's errors pass.
 
-    ``source``: the result of ``_last_changes``. ``table``: the table's name in SQL.
-    ``internal_names``: the result of ``_internal_names``. ``nulls``: True if keys may have nulls in
-    them.
+    A delete marks the table's row and keeps its values. If an upsert came before it in the
+    micro-batch, the marked row has the values of that upsert, and is inserted if it is missing. A
+    delete alone of a key without a row does nothing.
+
+    ``source``: the result of ``_last_changes``, one row per key. ``table``: the table's name in
+    SQL. ``internal_names``: the internal name by column of the table, without ``_deleted``.
+    ``keys``: the key columns. ``nulls``: True if keys may have nulls in them.
     """
     key_names = {name: internal_names[name] for name in keys}
-    near = delta_tables.near(source, key_names)
+    skipping = delta_tables.file_skipping_conditions(source, key_names)
     pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
     same = [a.eqNullSafe(b) if nulls else a == b for a, b in pairs]
     changed = {DELETED: F.col(CHANGE), TIMESTAMP: F.col(internal_names[TIMESTAMP])}
     values = {quoted(name): F.col(p) for name, p in internal_names.items() if name != TIMESTAMP}
     row = values | changed
     (
-        source.mergeInto(table, reduce(and_, [*same, *near]))
+        source.mergeInto(table, reduce(and_, [*same, *skipping]))
         .whenMatched(~F.col(ROW))
         .update(changed)
         .whenMatched()

@@ -38,7 +38,7 @@ from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.plan.types.aggregate_types import has_no_equality
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.platform import delta_tables, delta_upsert
-from dovetail.platform.sessions import kept, moved
+from dovetail.platform.sessions import frame_in_session, stored_frame
 
 VALID_FROM, VALID_TO, CURRENT = "_valid_from", "_valid_to", "_current"
 VERSION_FIELDS = (
@@ -54,8 +54,8 @@ _INSERT, _CLOSE, _DROP = "insert", "close", "drop"
 
 
 def refuse_names(title: str, names: Sequence[str]) -> None:
-    """Raise ``PlanError`` if a column has one of ``VERSION_NAMES`` as its name, whatever the case.
-    ``title``: the sink's name in errors. ``names``: the columns of key and values.
+    """Raise ``PlanError`` if a column is named ``_valid_from``, ``_valid_to`` or ``_current``, in
+    any case. ``title``: the sink's name in errors. ``names``: the columns of key and values.
     """
     for name in names:
         if name.lower() in VERSION_NAMES:
@@ -86,10 +86,13 @@ def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None
 def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the rows of a new table of versions: all versions that the changes make, ended ones
-    included. ``schema``: the columns of the table: key, values and those of ``VERSION_FIELDS``.
-    ``keys``: the key columns. ``track``: the columns whose changes make versions, empty if every
-    upsert makes one.
+    """Return the rows of a new table of versions: all versions that ``changes`` make, ended ones
+    included. They have no particular order.
+
+    ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
+    ``_position``, which orders a key's changes. ``schema``: the columns of the table: key, values,
+    ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns. ``track``: the
+    columns whose changes make versions, empty if every upsert makes one.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     versions = _version_actions(
@@ -107,9 +110,10 @@ def renewed_versions(
     versions, with their end where a change ends them, and the new versions. Versions of no length
     are left out.
 
-    ``changes``: a changelog, in which every upsert makes a version. ``stored``: all versions that
-    the table has of these keys, none for new keys. ``schema``: the columns of the table. ``keys``:
-    the key columns.
+    ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
+    ``_position``, which orders a key's changes. Every upsert makes a version. ``stored``: all
+    versions that the table has of these keys, none for new keys. ``schema``: the columns of the
+    table: key, values, ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     ends = _history_ends(versions_under_names(stored, internal_names), internal_names, keys)
@@ -132,22 +136,24 @@ def merge_versions(
     details: Row | None = None,
 ) -> None:
     """Bring a table of versions to the state after ``changes``, in one commit; make none without
-    changes.
+    changes. A second merge of the same changes would be wrong, so the caller must run it under
+    ``delta_tables.commit_once_settings``.
 
-    A second merge of the same changes would be wrong, so the caller must run it under
-    ``delta_tables.once``. ``session``: a session for this sink alone, whose settings are changed.
-    ``table``: the table's name in SQL. ``schema``: its columns. ``nulls``: True if keys may have
-    nulls in them. ``track``: the columns whose changes make versions, empty if every upsert makes
-    one. ``details``: the table's details if they were just read, else None.
+    ``session``: a session for this sink alone, whose settings are changed. ``changes``: a changelog
+    with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``, which orders a
+    key's changes. ``table``: the table's name in SQL. ``schema``: its columns: key, values,
+    ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: its key columns. ``nulls``: True if
+    keys may have nulls in them. ``track``: the columns whose changes make versions, empty if every
+    upsert makes one. ``details``: the table's details if they were just read, else None.
 
     Raises Spark's error if another writer conflicts twice (``commit_with_retry``).
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
-    with kept(changes) as stored_changes:
+    with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
-        with moved(stored_changes, session) as source:
+        with frame_in_session(stored_changes, session) as source:
             merge = _VersionMerge(
                 changes_under_names(source, internal_names),
                 table,
@@ -157,10 +163,10 @@ def merge_versions(
                 track,
             )
             if not few:
-                with delta_upsert.for_many(session):
+                with delta_upsert.settings_for_many_rows(session):
                     commit_with_retry(merge.merge)
                 return
-            with delta_upsert.for_few(session, table, details) as properties:
+            with delta_upsert.settings_for_few_rows(session, table, details) as properties:
                 where = None if delta_upsert.has_floats(schema, keys) else merge.keys_condition()
                 if where is None or delta_tables.records_changes(properties):
                     commit_with_retry(merge.merge)
@@ -188,7 +194,7 @@ class _VersionMerge:
 
     def keys_condition(self) -> str | None:
         """Return the SQL condition that a row of the table has one of the changed keys; None if it
-        is longer than ``delta_upsert.CONDITION_CHARS_MAX``. It runs a job that collects the keys.
+        is too long (``delta_upsert.CONDITION_CHARS_MAX``). It runs a job that collects the keys.
         Keys must not be floats.
         """
         key_names = [self.internal_names[name] for name in self.keys]
@@ -200,15 +206,15 @@ class _VersionMerge:
 
     def replace(self, where: str) -> None:
         """Replace the current versions of the changed keys by their new versions, with one scan and
-        one commit. Ended versions are not touched. ``where``: the result of ``keys_condition``. The
-        table must have no change feed. Spark's errors pass.
+        one commit. Ended versions are not touched. ``where``: the SQL condition that a row of the
+        table has one of the changed keys. The table must have no change feed. Spark's errors pass.
         """
         internal_names = self.internal_names
         stored = self.changes.sparkSession.table(self.table).where(where)
         ends = _history_ends(
             versions_under_names(stored, internal_names), internal_names, self.keys
         )
-        with kept(
+        with stored_frame(
             _version_actions(self.changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
             rows = actions.where(F.col(CHANGE) != _DROP)
@@ -221,11 +227,11 @@ class _VersionMerge:
         """
         changes, internal_names = self.changes, self.internal_names
         key_names = {name: internal_names[name] for name in self.keys}
-        near = delta_tables.near(changes, key_names)
+        skipping = delta_tables.file_skipping_conditions(changes, key_names)
         pairs = [(F.col(quoted(name)), F.col(internal)) for name, internal in key_names.items()]
         same = reduce(and_, [a.eqNullSafe(b) if self.nulls else a == b for a, b in pairs])
 
-        stored = reduce(DataFrame.where, near, changes.sparkSession.table(self.table))
+        stored = reduce(DataFrame.where, skipping, changes.sparkSession.table(self.table))
         stored = stored.join(changes.select(*key_names.values()).distinct(), same)
         values = [
             F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n not in self.keys
@@ -236,12 +242,12 @@ class _VersionMerge:
             ended += [
                 n for n in internal_names if n not in (*self.keys, *self.track, *VERSION_NAMES)
             ]
-        with kept(
+        with stored_frame(
             _version_actions(changes, internal_names, self.keys, ends=ends, track=self.track)
         ) as actions:
             touched = F.col(CURRENT) & (F.col(CHANGE) != _INSERT)
             (
-                actions.mergeInto(self.table, reduce(and_, [same, touched, *near]))
+                actions.mergeInto(self.table, reduce(and_, [same, touched, *skipping]))
                 .whenMatched(F.col(CHANGE) == _DROP)
                 .delete()
                 .whenMatched()
@@ -255,12 +261,12 @@ class _VersionMerge:
 
 
 def changes_under_names(changes: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
-    """Return the rows of a changelog with the table's columns under internal names, and
-    ``_change``, ``_timestamp`` and ``_position``. Columns of the table that the changelog lacks,
-    those of versions, are left out.
+    """Return the rows of ``changes``, a changelog, with the table's columns under internal names,
+    and ``_change``, ``_timestamp`` and ``_position``. Columns of the table that the changelog
+    lacks, those of versions, are left out.
 
-    ``internal_names``: the internal name (``delta_tables.internal_names``) of each column of the
-    table, by its name.
+    ``internal_names``: the internal name of each column of the table, by its name: ``_k0`` … of the
+    keys, ``_0_0`` … of the others.
     """
     columns = [
         F.col(quoted(n)).alias(at) for n, at in internal_names.items() if n in changes.columns
@@ -269,8 +275,9 @@ def changes_under_names(changes: DataFrame, internal_names: Mapping[str, str]) -
 
 
 def versions_under_names(versions: DataFrame, internal_names: Mapping[str, str]) -> DataFrame:
-    """Return the rows of a table of versions with all columns under internal names.
-    ``internal_names``: as in ``changes_under_names``.
+    """Return the rows of a table of versions with all columns under internal names, in the order of
+    ``internal_names``: the internal name of each column of the table, by its name. These are
+    ``_k0`` … of the keys, ``_0_0`` … of the others.
     """
     return versions.select(*(F.col(quoted(name)).alias(at) for name, at in internal_names.items()))
 
@@ -279,11 +286,12 @@ def _history_ends(
     stored: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
     """Return the end of each key's stored history, as a change that goes before all new ones: one
-    row per key, with the columns of ``changes_under_names``, ``floor`` and a true ``stored``.
+    row per key, with ``_change``, ``_timestamp``, values under internal names, ``floor`` and a true
+    ``stored``. By ``stored`` it is sorted first; it has no ``_position``.
 
-    The change is an upsert with the current version's values and begin, or a delete if no version
-    is current. ``floor`` is the latest end of a version, null for none. ``stored``: all versions of
-    the keys, under the internal names ``internal_names``; keys without any get no row.
+    The change is an upsert with the current version's values and begin, or a delete with nulls if
+    no version is current. ``floor`` is the latest end of a version, null for none. ``stored``: all
+    versions of the keys, under the internal names ``internal_names``; keys without any get no row.
     """
     current, began = F.col(internal_names[CURRENT]), F.col(internal_names[VALID_FROM])
     since = F.when(current, began)
@@ -306,15 +314,18 @@ def _version_actions(
     track: Sequence[str] = (),
 ) -> DataFrame:
     """Return the actions on versions of the table: its columns under the internal names
-    ``internal_names``, and in ``_change`` one of ``_INSERT``, ``_CLOSE`` and ``_DROP``. A stored
-    current version that stays is closed with a null end.
+    ``internal_names``, and in ``_change`` one of ``insert``, ``close`` and ``drop``. The last two
+    are of the table's current version, found by its key. All columns are filled with the version as
+    it is to be. ``close`` sets its end and ``_current`` or, with ``track``, also its untracked
+    values. A current version that stays is closed with a null end, so it is the same.
 
-    ``changes``: in the columns of ``changes_under_names``. ``ends``: the result of
-    ``_history_ends``; None for a new table. ``track``: the columns whose changes make versions,
-    empty if every upsert makes one.
+    ``changes``: in the columns of ``changes_under_names``. ``keys``: the key columns. ``ends``: the
+    result of ``_history_ends``; None for a new table. ``track``: the columns whose changes make
+    versions, empty if every upsert makes one.
 
-    An *episode* is an upsert with all that follows, up to the key's delete. A closed episode has no
-    version if none of its changes is later than the first. It is then no part of the key's history.
+    An *episode* is an upsert with all that follows, up to the key's delete. If it has a delete and
+    none of its changes is later than its first, it makes no version: a stored one is dropped. It is
+    then no part of the key's history.
     """
     every = changes if ends is None else changes.unionByName(ends, allowMissingColumns=True)
     for name, type_ in (("floor", "timestamp"), ("stored", "boolean")):
@@ -364,13 +375,15 @@ def _with_tracked_changes(
     track: Sequence[str],
     ordered: WindowSpec,
 ) -> DataFrame:
-    """Return the rows of changes without the upserts that leave the columns ``track`` as they were.
-    Such upserts and the one before them are a *run*. The first row of a run stays, with the values
-    of its last row in the other columns.
+    """Return the rows of changes without the upserts that leave the columns ``track`` as they were;
+    null equals null, and NaN equals NaN. Such upserts and the one before them are a *run*. The
+    first row of a run stays, with its own ``_timestamp`` and ``_position``. Its untracked columns
+    get the values of the run's last row.
 
-    ``rows``: changes with ``opened``, true if the key has a row before the change.
-    ``internal_names``: the internal name by column. ``ordered``: a window over the changes of a
-    key, in order.
+    ``rows``: changes with ``opened``, true if the key has a row before the change, and ``stored``.
+    ``internal_names``: the internal name by column. ``keys``: the key columns. ``ordered``: a
+    window over the changes of a key, in order. Two columns are added: ``again``, false in all rows
+    that stay, and ``run``, the index of the run within its key, from 1.
     """
     tracked = F.struct(*(internal_names[name] for name in track))
     again = (

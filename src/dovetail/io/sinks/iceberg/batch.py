@@ -27,7 +27,7 @@ from dovetail.io.sinks.iceberg.tables import IcebergTarget
 from dovetail.io.sinks.last_changes import last_rows
 from dovetail.io.sinks.ownership import Owner
 from dovetail.plan.types.arrow import arrow_schema
-from dovetail.platform.sessions import kept
+from dovetail.platform.sessions import stored_frame
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -52,7 +52,8 @@ class IcebergAppender:
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, in one commit, unless the table has this
-        micro-batch. Rows go through the driver.
+        micro-batch. Columns that the table lacks are added first, if ``evolve`` is set. Rows go
+        through the driver. ``batch``: a changelog, all of whose columns are stored.
 
         Raises ``TargetError`` if another writer conflicts with it twice. Also if the table has
         other columns or a later micro-batch, or requires values where a row has nulls. Raises
@@ -62,7 +63,9 @@ class IcebergAppender:
         rows = batch.toArrow().cast(arrow_schema(self.target.schema))
 
         def append(table: Table, summary: Mapping[str, str]) -> None:
-            """Commit the rows with this summary."""
+            """Append the rows to ``table`` in one commit with ``summary``, after adding columns
+            that it lacks.
+            """
             from dovetail.iceberg.replacement import commit
 
             table = self.target.with_all_columns(table)
@@ -89,8 +92,10 @@ class IcebergMerger:
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Merge micro-batch ``batch_id``, in one commit, unless the table has this micro-batch. The
-        first one of a start may take over or replace a table that was there. Changes go through the
-        driver.
+        first one of a start may take over or replace a table that was there. Columns that the table
+        lacks are added first, if ``evolve`` is set. Changes go through the driver. ``batch``: a
+        changelog, the table's columns, ``_change`` (``upsert`` or ``delete``) and ``_position``,
+        which orders a key's changes.
 
         Raises ``TargetError`` if another writer conflicts with it twice, or if the table is another
         query's. Also if the table has other columns or a later micro-batch, or requires values
@@ -98,7 +103,7 @@ class IcebergMerger:
         ``DataError`` for delete files that cannot be.
         """
         query = self.owner.query_id(batch.sparkSession)
-        with kept(batch) as changes:
+        with stored_frame(batch) as changes:
             # Spark must compute a micro-batch even if the table has it, or its state is lost.
             if self.history:
                 keys = changes.select(*map(quoted, self.keys)).distinct().toArrow()
@@ -108,7 +113,7 @@ class IcebergMerger:
                 renew = partial(merged_rows, changes=last, schema=self._schema, keys=self.keys)
 
             def merge(table: Table, summary: Mapping[str, str]) -> None:
-                """Commit the merge with this summary."""
+                """Merge the micro-batch into ``table`` in one commit with ``summary``."""
                 self._merge(table, renew, query, summary, begun=batch_id > 0)
 
             _write_once(self.target, query, batch_id, merge)
@@ -126,10 +131,11 @@ class IcebergMerger:
         """Bring the table to the state after a micro-batch, in one commit, and name ``query`` as
         the owner.
 
-        ``renew``: returns the files to replace and the rows in their place, for the table or None
-        for one without rows. ``summary``: that of the new snapshot. ``begun``: True if an earlier
-        micro-batch is complete. Raises ``TargetError`` if the table is another query's, has other
-        columns or refuses a null. Raises one of ``CONFLICTS`` if another writer was faster.
+        ``renew``: given the table, returns the data files to remove and the rows in their place. It
+        is given None for a table to be replaced, and returns all rows as new. It is called once per
+        attempt. ``summary``: that of the new snapshot. ``begun``: True if an earlier micro-batch is
+        complete. Raises ``TargetError`` if the table is another query's, has other columns or
+        refuses a null. Raises one of ``CONFLICTS`` if another writer was faster.
         """
         from dovetail.iceberg.replacement import QUERY, all_files, commit
 
@@ -148,10 +154,12 @@ class IcebergMerger:
 
     def _versions(self, changes: DataFrame, keys: pa.Table, table: Table | None) -> Replacement:
         """Return the files with current versions of the changed keys, and the rows in their place.
-        These are the files' other rows, ended versions and new ones.
+        These are the files' other rows, the current versions with their new ends, and new versions.
+        Files that have only ended versions of these keys stay.
 
-        ``changes``: the micro-batch. ``keys``: the distinct keys of ``changes``. ``table``: None
-        for a table without rows. Raises ``DataError`` for delete files that cannot be read.
+        ``changes``: the micro-batch, a changelog. ``keys``: the distinct keys of ``changes``.
+        ``table``: None for a table without rows. Raises ``DataError`` for delete files that cannot
+        be read.
         """
         session, schema = changes.sparkSession, self.target.schema
         files = _files_with_keys(table, keys, self._schema, self.keys)
@@ -193,8 +201,10 @@ def merged_rows(
 def _files_with_keys(
     table: Table | None, rows: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> list[FileRows]:
-    """Return the data files of ``table`` in which a row has the key of one of ``rows``, each with
-    all its rows. The list is empty if there are none, and for None. Without rows no file is read.
+    """Return the data files of ``table`` in which a row has the key of one of ``rows``. Each comes
+    with all its rows, without those that delete files remove, and a mask of those with a key. A
+    null in a key equals a null. The list is empty if there are none, and for None. Without rows no
+    file is read.
 
     ``schema``: the columns of the table. ``keys``: the key columns. Raises ``DataError`` for delete
     files that cannot be read.
@@ -222,10 +232,10 @@ def _write_once(
     batch_id: int,
     write: Callable[[Table, Mapping[str, str]], None],
 ) -> None:
-    """Call ``write`` with the table and the summary of the new snapshot, unless the table has
-    micro-batch ``batch_id`` of this query. If another writer is faster, call it once more, with the
-    table read anew. Raises ``TargetError`` if that fails as well, and if the table has a later
-    micro-batch.
+    """Call ``write`` with the table of ``target`` and the summary of the new snapshot, unless the
+    table has micro-batch ``batch_id`` of this query. If another writer is faster, call it once
+    more, with the table read anew. Raises ``TargetError`` if that fails as well, and if the table
+    has a later micro-batch.
 
     ``query``: the query's id. ``write``: makes one commit with this summary, or raises one of
     ``CONFLICTS``; its other errors pass. Raises ``ConfigurationError`` if the table cannot be read.

@@ -50,7 +50,8 @@ def stored_schema(title: str, schema: StructType) -> StructType:
 
 
 def _stored_field(title: str, path: str, field: StructField) -> StructField:
-    """Return ``field`` as Iceberg stores it, nullable. ``path``: the dotted path of the field, for
+    """Return ``field`` as Iceberg stores it, nullable, with ``tinyint`` and ``smallint`` as int at
+    any depth. ``path``: the dotted path of the field. ``title``: the sink's name. Both are for
     errors.
 
     Raises ``PlanError`` for a type that Iceberg lacks.
@@ -85,8 +86,9 @@ def partition_fields(
     title: str, schema: StructType, partition_by: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the column and the transform of each partition field, in order, such as ``("id",
-    "bucket[16]")``. ``partition_by``: for each field a column's name, or a transform of one, such
-    as ``day(at)``; there may be none. ``title``: the sink's name in errors.
+    "bucket[16]")``; an empty list for no fields. ``schema``: the columns of the table.
+    ``partition_by``: for each field a column's name, or a transform of one, such as ``day(at)``.
+    ``title``: the sink's name in errors.
 
     Raises ``PlanError`` for a column that is unknown, nested or of floats, and for a field that is
     named twice. A transform that does not suit its column passes.
@@ -99,9 +101,10 @@ def _partition_field(title: str, schema: StructType, text: str) -> tuple[str, st
     """Return the column and the transform of one partition field, as pyiceberg names transforms:
     ``("at", "day")``, ``("id", "bucket[16]")``, ``("id", "identity")``.
 
-    ``text``: a column's name, or a transform of one, such as ``day(at)``. A column that has the
-    whole text as its name comes first. Raises ``PlanError`` for an unknown column, also for a
-    transform that is unknown, and for a column of structs, arrays, maps or floats.
+    ``schema``: the columns of the table. ``text``: a column's name, or a transform of one, such as
+    ``day(at)``. A column that has the whole text as its name comes first. ``title``: the sink's
+    name. Raises ``PlanError`` for an unknown column, also for a transform that is unknown, and for
+    a column of structs, arrays, maps or floats.
     """
     match = _TRANSFORM.fullmatch(text)
     if text in schema.names or match is None:

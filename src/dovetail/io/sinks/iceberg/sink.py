@@ -63,22 +63,28 @@ class IcebergSink:
         return batch_writer(changes, target.write)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that merges or appends a micro-batch's changes, given its number.
-        Create the table if it is missing, or check that it fits. ``node``: the result that changes.
-        ``checkpoint``: the query's folder.
+        """Return a function that merges or appends a micro-batch's changes, given the changes and
+        the micro-batch's id. Create the table if it is missing, or check that it fits. ``node``:
+        the result that changes. ``checkpoint``: the query's folder.
 
-        Raises what ``writer`` raises.
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for columns, keys, partitions and arguments that do not suit.
+        Raises ``ConfigurationError`` without pyiceberg, or if the catalog or the table cannot be
+        read.
         """
         return self._prepare_writer(session, changelog_schema(node), node, checkpoint).write
 
     def _prepare_writer(
         self, session: SparkSession, changes: StructType, node: Node, checkpoint: str
     ) -> IcebergMerger | IcebergAppender:
-        """Return the writer of the changelog of ``node``, its table created or checked. It merges
-        if the changelog is that of a table, else it appends. ``changes``: the columns of the
-        changelog. ``checkpoint``: the query's folder.
+        """Return the writer of the changelog of ``node``, its table created or checked. It appends
+        the changelog of a stream, and that of a join with ``late="history"``, else it merges.
+        ``changes``: the columns of the changelog. ``checkpoint``: the query's folder.
 
-        Raises what ``writer`` raises.
+        Raises ``TargetError`` if the table has other columns or other rows than this query's, or is
+        gone. Raises ``PlanError`` for columns, keys, partitions and arguments that do not suit.
+        Raises ``ConfigurationError`` without pyiceberg, or if the catalog or the table cannot be
+        read.
         """
         schema = stored_schema(self.title, self._table_schema(changes, node))
         parts = partition_fields(self.title, schema, self.partition_by)
@@ -93,12 +99,13 @@ class IcebergSink:
         return IcebergAppender(target, owner)
 
     def _table_schema(self, changes: StructType, node: Node) -> StructType:
-        """Return the columns of the target table. For a stream or a history, they are all of
-        ``changes``. For a table, they are key, values and ``_timestamp``, or with ``history`` the
-        columns of versions.
+        """Return the columns of the target table. For a table of current rows, they are key, values
+        and ``_timestamp``, or with ``history`` key, values, ``_valid_from``, ``_valid_to`` and
+        ``_current``. For a stream, and for a join with ``late="history"``, whose late changes emit
+        corrections, they are all of ``changes``.
 
-        ``changes``: the columns of the changelog. Raises ``PlanError`` for arguments and names that
-        do not suit.
+        ``changes``: the columns of the changelog of ``node``, the query's result. Raises
+        ``PlanError`` for arguments and names that do not suit.
         """
         if not node.current:
             refuse_existing(self.title, self.existing)
@@ -199,8 +206,8 @@ def to_iceberg(
     times) and ``_current`` in place of ``_timestamp``, by the rules of ``to_delta``.
 
     *Streams.* A stream's records, and the points of a history (``late="history"``), are
-    appended with all columns of the changelog, exactly once. ``existing`` does not apply to
-    them, and ``history`` is refused.
+    appended with all columns of the changelog, exactly once. The start of a
+    query refuses ``history`` and another ``existing`` than ``"fail"`` for them.
 
     Examples
     --------

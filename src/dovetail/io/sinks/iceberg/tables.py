@@ -24,7 +24,7 @@ from dovetail.io.sinks.ownership import (
     refuse_taken,
     relation_to_table,
 )
-from dovetail.io.sinks.target_columns import refuse_columns
+from dovetail.io.sinks.target_columns import find_missing_columns
 from dovetail.plan.types.arrow import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -106,13 +106,17 @@ class IcebergTarget:
                 ) from error
 
     def relation(self, table: Table, query: str | None, *, begun: bool) -> TableRelation:
-        """Return the relation of a query to ``table``: ``"kept"`` if the query owns it, else
-        ``"replaced"`` or ``"adopted"``, by ``existing``. Nothing is changed.
+        """Return the relation of a query to ``table``. Nothing is changed.
+
+        - ``"kept"``: the query owns the table.
+        - ``"replaced"``: it does not, and replaces the rows, by ``existing="replace"``.
+        - ``"adopted"``: it does not, and goes on with the table as it is. With ``existing="fail"``
+          the table has no data files then.
 
         ``query``: the id of the checkpoint's query, None before its first start. ``begun``: True if
-        a micro-batch of it is complete. Raises ``TargetError`` for rows that may be neither
-        replaced nor adopted, and as ``ownership.relation_to_table`` does. A data file counts as
-        rows, even if all of them are deleted.
+        a micro-batch of it is complete. Raises ``TargetError`` for data files in a table that the
+        query does not own, with ``existing="fail"``, even if all their rows are deleted. Also if a
+        query that has begun does not own the table, unless ``existing`` is ``"adopt"``.
         """
         from dovetail.iceberg.replacement import QUERY, all_files
 
@@ -190,7 +194,7 @@ class IcebergTarget:
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
         present = spark_schema(columns_in_arrow(self.title, table.schema().fields))
-        missing = refuse_columns(
+        missing = find_missing_columns(
             self.title, present, self.schema, evolve=self.evolve, case_counts=True
         )
         return StructType(missing)

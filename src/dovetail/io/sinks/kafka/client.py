@@ -87,7 +87,8 @@ def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dic
     errors.
 
     ``options``: further settings, each with the prefix ``kafka.``, as Spark's sink takes them.
-    Raises ``PlanError`` for names without the prefix, and for settings that the sink makes itself.
+    Raises ``PlanError`` for names without the prefix. Also for ``transactional.id``,
+    ``enable.idempotence`` and ``group.id``, which the sink sets itself.
     """
     for name in options:
         setting = name.removeprefix(_KAFKA)
@@ -111,8 +112,8 @@ def connection_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 def producer_of(client: Any, settings: Mapping[str, str], name: str) -> Any:
     """Return a producer of the package ``client`` with the transactional id ``name``. It connects
-    at its first call. ``settings``: as ``client_settings`` returns them. Raises the client's error
-    for settings that it does not know.
+    at its first call. ``settings``: those of a producer, by the names of librdkafka. Raises the
+    client's error for settings that it does not know.
     """
     return client.Producer({**settings, "transactional.id": name}, logger=SILENT_LOGGER)
 
@@ -134,9 +135,9 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
 
 
 def retry_request(client: Any, request: Callable[[], T]) -> T:
-    """Call ``request`` and return its result. After an error that may pass, call it again, until
-    ``ANSWER_SECONDS_MAX`` are over. ``client``: the package. Raises the client's error: a lasting
-    one at once, else the last one.
+    """Call ``request`` and return its result. After an error that may pass, call it again, until 60
+    s are over (``ANSWER_SECONDS_MAX``). ``client``: the package. Raises the client's error: a
+    lasting one at once, else the last one.
     """
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:

@@ -1,8 +1,8 @@
 """Producers of tasks: each writes its share of a micro-batch in one transaction.
 
-A transaction holds the records and a *marker*, the micro-batch's number. The marker is the offset
-that a consumer group has committed for partition 0 of the topic. The group and the transactional id
-share one name, made of the query's id and the task's number.
+A transaction holds the records and a *marker*, the micro-batch's id. The marker is the offset that
+a consumer group has committed for partition 0 of the topic. The group and the transactional id
+share one name, made of the query's id and the task's index.
 
 1. ``init_transactions`` fences every other producer of this name, and ends its transaction.
 2. Read the marker: the last micro-batch that this name has committed. If it is this one, stop.
@@ -48,11 +48,11 @@ REPORT_SCHEMA: Final = pa.schema(
     [
         ("task", pa.int32()),
         ("records", pa.int64()),
-        ("text", pa.binary()),
+        ("few_records", pa.binary()),
         *((name, pa.string()) for name in ("kind", "problem", "remedy")),
     ]
 )
-"""The result of a task: the number of records that it has committed, or its records themselves in
+"""The result of a task: the count of records that it has committed, or its records themselves in
 Arrow's IPC format; and a failure that another attempt would meet again."""
 ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 """The limits of rows and bytes below which a task's records go through the driver."""
@@ -75,7 +75,7 @@ class Marker:
     """The last micro-batch of a task that a topic has."""
 
     batch_id: int
-    """The number of the micro-batch."""
+    """The id of the micro-batch."""
     plan: str
     """The identity of the micro-batch's plan: a hash of the offsets that it reads, and its time."""
 
@@ -97,11 +97,11 @@ class BatchWrite:
     markers.
     """
     topics: Sequence[str]
-    """The topics, in the order of the numbers in the column ``TOPIC_COLUMN`` of records."""
+    """The topics, in the order of the indices in the column ``TOPIC_COLUMN`` of records."""
 
     def producer_name(self, task: int) -> str:
-        """Return the transactional id of the producer of the task number ``task``; its consumer
-        group has the same name.
+        """Return the transactional id of the producer of the task with the index ``task``; its
+        consumer group has the same name.
         """
         return f"{ID_PREFIX}{self.query}-{task}"
 
@@ -112,11 +112,12 @@ class BatchWrite:
 
     def topics_to_write(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
         """Return the topics that lack the micro-batch, in order; empty if all have it. ``markers``:
-        the last micro-batch of each topic that has one. ``name``: the producer's name, for errors.
+        the last micro-batch of each topic that has one, by the topic's name. ``name``: the
+        producer's name, for errors.
 
-        Raises ``TargetError`` if a topic has a later micro-batch, or one of this number by another
-        plan. Also if a topic has no marker and ``expired`` is true, so that nothing says whether it
-        has the micro-batch.
+        Raises ``TargetError`` if a topic has a later micro-batch, or one of this id by another
+        plan. Also if a topic has no marker and ``expired`` is true: the micro-batch was planned
+        longer ago than the brokers keep markers, so nothing says whether the topic has it.
         """
         for topic, marker in markers.items():
             if marker.batch_id > self.marker.batch_id or (
@@ -147,12 +148,14 @@ class BatchWrite:
 def write_task_records(
     order: BatchWrite, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``. If
-    the records are few, write nothing, and yield them in that row for the driver. A task without
-    records yields nothing.
+    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``:
+    task, count of records, few records, and failure. A task without records yields nothing. A task
+    with at most 2,000 records and 1 MiB writes nothing. It yields them in that row as
+    ``few_records``, bytes in Arrow's IPC format for the driver.
 
     ``order``: the micro-batch and its topics. ``batches``: the task's records (``key``, ``value``,
-    ``headers``, ``topic``), in the order to write.
+    ``headers``, and ``topic``, an index in ``order.topics``), in the order to write. The task is
+    the index of Spark's partition, 0 outside of a task.
 
     A failure that every attempt would meet is in the row. Raises ``TargetError`` for one that
     another attempt of the task may not meet, ``ConfigurationError`` without the client.
@@ -166,7 +169,7 @@ def write_task_records(
     if not first:
         return
     if not _is_many(first):
-        yield task_report(task, text=serialize_records(first))
+        yield task_report(task, few_records=serialize_records(first))
         return
     try:
         records = commit_records(order, task, chain(first, filled))
@@ -177,8 +180,8 @@ def write_task_records(
 
 
 def _is_many(batches: Sequence[pa.RecordBatch]) -> bool:
-    """Return True if record batches together have more than ``ROWS_MAX`` rows or more than
-    ``BYTES_MAX`` bytes. The task then writes them, not the driver.
+    """Return True if record batches together have more than 2,000 rows (``ROWS_MAX``) or more than
+    1 MiB (``BYTES_MAX``); False for none. The task then writes them, not the driver.
     """
     rows: int = sum(batch.num_rows for batch in batches)
     size: int = sum(batch.nbytes for batch in batches)
@@ -201,16 +204,17 @@ def task_report(
     task: int,
     *,
     records: int = 0,
-    text: bytes | None = None,
+    few_records: bytes | None = None,
     failure: DovetailError | None = None,
 ) -> pa.RecordBatch:
-    """Return a row of ``REPORT_SCHEMA`` for the task number ``task``. ``records``: the number of
-    records that it has written. ``text``: its few records as bytes for the driver, None for none.
-    ``failure``: the task's failure, None for none.
+    """Return a row of ``REPORT_SCHEMA`` for the task with the index ``task``: ``task``,
+    ``records``, ``few_records``, and the failure's class as ``kind``, ``problem`` and ``remedy``.
+    ``records``: how many records it has written. ``few_records``: its few records as bytes for the
+    driver, None for none. ``failure``: the task's failure, None for none.
     """
     kind = None if failure is None else type(failure).__name__
     problem, remedy = (None, None) if failure is None else (failure.problem, failure.remedy)
-    values = (task, records, text, kind, problem, remedy)
+    values = (task, records, few_records, kind, problem, remedy)
     return pa.RecordBatch.from_pylist(
         [dict(zip(REPORT_SCHEMA.names, values, strict=True))], REPORT_SCHEMA
     )
@@ -237,14 +241,15 @@ class PermanentError(Exception):
 
 
 def commit_records(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write the records of a task in one transaction, and return their number, 0 if all topics have
+    """Write the records of a task in one transaction, and return their count, 0 if all topics have
     the micro-batch. A topic that has it gets none of its records.
 
-    ``order``: the micro-batch and its topics. ``task``: the task's number, by which its producer is
-    named. ``batches``: the records, in the order to write.
+    ``order``: the micro-batch and its topics. ``task``: the task's index, by which its producer is
+    named. ``batches``: the records (``key``, ``value``, ``headers``, and ``topic``, an index in
+    ``order.topics``), in the order to write.
 
     Raises ``PermanentError`` for a failure that every attempt would meet, else ``TargetError``.
-    Raises ``ConfigurationError`` without the client.
+    Raises ``ConfigurationError`` without the client. This process keeps the producer for later.
     """
     client = client_for(order.title)
     try:
@@ -259,11 +264,13 @@ def commit_records(order: BatchWrite, task: int, batches: Iterable[pa.RecordBatc
 def _commit_by_client(
     client: Any, order: BatchWrite, task: int, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Do what ``commit_records`` does, and let the errors of the client pass. ``client``: the
-    package.
+    """Write the records of a task in one transaction, and return their count, 0 if all topics have
+    the micro-batch. ``client``: the package ``confluent_kafka``. ``order``: the micro-batch and its
+    topics. ``task``: the task's index. ``batches``: its records, in the order to write.
 
     It uses this process's producer for the task, or makes one if there is none or the old one
-    cannot begin a transaction. Raises ``PermanentError``, ``TargetError`` and the client's errors.
+    cannot begin a transaction. Of the producers it keeps 16, and closes those used least recently.
+    Raises ``PermanentError``, ``TargetError`` and the client's errors.
     """
     name = order.producer_name(task)
     producer_key = (name, tuple(sorted(order.settings.items())))
@@ -287,8 +294,9 @@ class _Producer:
     """
 
     def __init__(self, order: BatchWrite, name: str) -> None:
-        """Connect to the brokers of ``order``, fence the other producers of this ``name``, and read
-        the markers of the topics. Raises the client's error if the brokers do not answer.
+        """Connect to the brokers of ``order``, and fence the other producers of this ``name``, the
+        transactional id. Then read the markers of the topics. Raises the client's error if the
+        brokers do not answer.
         """
         self._client: Any = client_for(order.title)
         self._name = name
@@ -300,8 +308,9 @@ class _Producer:
 
     def _read_markers(self, order: BatchWrite) -> None:
         """Read the markers of the topics of ``order``, as committed, and the metadata of the
-        consumer group that keeps them. For a topic without a marker, a marker that is known stays.
-        Raises the client's error.
+        consumer group that keeps them. A marker is the last micro-batch that a topic has of this
+        producer's name. If the brokers have none for a topic, this producer keeps the one that it
+        knows of an earlier call or of its own commit. Raises the client's error.
         """
         group = {"group.id": self._name, "isolation.level": "read_committed"}
         settings = {**connection_settings(order.settings), **group}
@@ -325,9 +334,9 @@ class _Producer:
         ``order``, and return these topics. If no topic lacks it, begin none and return an empty
         list.
 
-        The producer must not be in a transaction. Raises ``PermanentError`` around the errors of
-        ``BatchWrite.topics_to_write``. Raises the client's error, for instance if the producer was
-        fenced.
+        The producer must not be in a transaction. Raises ``PermanentError`` if a topic has a later
+        micro-batch or another plan's, or has no marker although the micro-batch is ``expired``.
+        Raises the client's error, for instance if the producer was fenced.
         """
         if {*order.topics} - {*self._markers}:
             self._read_markers(order)
@@ -356,7 +365,7 @@ class _Producer:
         self, order: BatchWrite, topics: Sequence[str], batches: Iterable[pa.RecordBatch]
     ) -> int:
         """Send the records in ``batches`` that belong to ``topics``, commit, and return their
-        number. After a failure the transaction is aborted, so that readers need not wait for its
+        count. After a failure the transaction is aborted, so that readers need not wait for its
         end.
 
         ``topics``: the result of ``begin_transaction``, not empty. Raises ``TargetError`` if the
@@ -380,14 +389,14 @@ class _Producer:
         return records
 
     def _send(self, order: BatchWrite, topics: Sequence[str], batch: pa.RecordBatch) -> int:
-        """Send the records of ``batch`` that belong to ``topics``, and return their number. Records
+        """Send the records of ``batch`` that belong to ``topics``, and return their count. Records
         of other topics of ``order`` are left out, because these topics have them. Raises the
         client's error.
         """
-        numbers = batch.column(TOPIC_COLUMN).to_numpy()
+        topic_index = batch.column(TOPIC_COLUMN).to_numpy()
         sent = 0
         for topic in topics:
-            rows = np.flatnonzero(numbers == order.topics.index(topic))
+            rows = np.flatnonzero(topic_index == order.topics.index(topic))
             part = batch if len(rows) == len(batch) else batch.take(pa.array(rows))
             self._produce(topic, part)
             sent += len(rows)

@@ -43,9 +43,11 @@ def to_topic(
     key : {"json", "string", "bytes"} or format, default "json"
         The format of the key's columns. ``"json"`` writes an object of all of them.
         ``"string"`` and ``"bytes"`` write the only one. ``dt.formats.avro(...)`` and
-        ``dt.formats.protobuf(...)`` are formats, too.
+        ``dt.formats.protobuf(...)`` are formats, too. Streams and histories have key
+        columns, too.
     value : {"json", "string", "bytes"} or format, default "json"
-        The format of the value columns, in the same forms.
+        The format of the value columns, in the same forms. Without value columns
+        ``"json"`` writes ``{}``.
     headers : mapping of str to str or Column, optional
         Further headers by their names, each a column of the changelog or a Spark expression
         over it: ``{"tenant": "tenant", "source": F.lit("shop")}``. A null header is left

@@ -67,9 +67,9 @@ class TopicSink:
         return write_topic(changes, **self._write_arguments(node))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch's records, given its changes and its
-        number. A repeated micro-batch is written again. ``node``: the result that changes.
-        ``checkpoint`` is not used.
+        """Return the function that writes a micro-batch's records, given its changes and its id. A
+        repeated micro-batch is written again. ``node``: the result that changes. ``checkpoint`` is
+        not used.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
         that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
@@ -81,12 +81,16 @@ class TopicSink:
 
     def _write_arguments(self, node: Node) -> dict[str, Any]:
         """Return the arguments of ``write_topic`` and ``save_to_topic`` for the changelog of
-        ``node``, by name.
+        ``node``, by name: those of ``_record_arguments``, and the sink's ``servers`` and
+        ``options``.
         """
         return {**self._record_arguments(node), "servers": self.servers, "options": self.options}
 
     def _record_arguments(self, node: Node) -> dict[str, Any]:
-        """Return the arguments of ``to_records`` for the changelog of ``node``, by name."""
+        """Return the arguments of ``to_records`` for the changelog of ``node``, by name. They are
+        always the names of its key and value columns, and the sink's topic, formats and headers.
+        ``further_columns`` is not among them.
+        """
         return {
             "key_columns": node.key.names,
             "value_columns": node.values.names,
@@ -99,10 +103,12 @@ class TopicSink:
     def records(
         self, changes: DataFrame, node: Node, further_columns: Sequence[str] = ()
     ) -> DataFrame:
-        """Return the records of a changelog of ``node``, one per change in order: ``key``,
-        ``value`` and ``headers`` as Spark's sink takes them. The columns ``further_columns`` of the
-        changelog follow. Raises ``PlanError`` for columns that do not suit their formats,
-        ``ConfigurationError`` for a registry that does not answer.
+        """Return the records of ``changes``, a changelog of ``node``, one per change in order:
+        ``key``, ``value`` and ``headers`` as Spark's sink takes them. The columns
+        ``further_columns`` of the changelog follow. ``changes`` has the key and value columns of
+        ``node``, ``_change`` (``upsert`` or ``delete``) and ``_timestamp``. Raises ``PlanError``
+        for columns that do not suit their formats, ``ConfigurationError`` for a registry that does
+        not answer.
         """
         return to_records(changes, **self._record_arguments(node), further_columns=further_columns)
 
@@ -129,7 +135,7 @@ class TopicSink:
 
     def _refuse_without_connector(self, session: SparkSession, node: Node) -> None:
         """Raise ``ConfigurationError`` if the session lacks Spark's connector to Kafka. Before
-        that, raise ``PlanError`` for a join of streams with ``unmatched="retract"``.
+        that, raise ``PlanError`` if ``node`` is a join of streams with ``unmatched="retract"``.
         """
         self._refuse_withdrawals(node)
         if not has_source(session, "kafka"):

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FILE_NAME: Final = "dovetail_transactions.json"
-"""The file of a checkpoint with the number of transactions of its micro-batches."""
+"""The file of a checkpoint with the count of transactions of its micro-batches."""
 _RETENTION_SETTING: Final = "offsets.retention.minutes"
 """The brokers' setting for the time for which they keep the offsets of a group."""
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -69,7 +69,7 @@ class TransactionalSink(TopicSink):
     """A topic that gets each micro-batch once, in transactions."""
 
     transactions: int = 1
-    """The number of transactions of a micro-batch, at least 1, each in a task of its own."""
+    """The count of transactions of a micro-batch, at least 1, each in a task of its own."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -94,14 +94,23 @@ class TransactionalSink(TopicSink):
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
-        started. ``node``: the result that changes. ``checkpoint``: the query's folder. Raises what
-        ``joint`` raises.
+        started. ``node``: the result that changes. ``checkpoint``: the query's folder, into which
+        the count of transactions is written.
+
+        Raises ``PlanError`` for columns or options that do not suit. Raises ``ConfigurationError``
+        for brokers that cannot be reached or lack the topic. Raises ``CheckpointError`` for another
+        count of transactions than the checkpoint's.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return a function that writes a micro-batch's changes, given its number; a repeated
-        micro-batch is written once. Raises what ``joint`` raises.
+        """Return a function that writes a micro-batch's changes, given the changes and the
+        micro-batch's id; a repeated micro-batch is written once. ``node``: the result that changes.
+        ``checkpoint``: the query's folder, into which the count of transactions is written.
+
+        Raises ``PlanError`` for columns or options that do not suit. Raises ``ConfigurationError``
+        for brokers that cannot be reached or lack the topic. Raises ``CheckpointError`` for another
+        count of transactions than the checkpoint's.
         """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
@@ -112,13 +121,14 @@ class TransactionalSink(TopicSink):
     ) -> WriteBatches:
         """Return the function that writes a micro-batch to the topics of several sinks, all of one
         cluster. Each transaction has its share of the records of all topics. ``checkpoint``: the
-        query's folder.
+        query's folder, in which the count of transactions is recorded.
 
         ``sinks``: at least one, each with its result. Raises ``PlanError`` for sinks that differ in
-        their options or transactions, and as ``refuse_unfit`` does. Raises ``ConfigurationError``
-        for settings that the client does not know, and for brokers that cannot be reached or lack a
-        topic. On Spark Connect brokers need not be reached. Raises ``CheckpointError`` for another
-        number of transactions than the checkpoint's.
+        their options or transactions, and for columns that do not suit their formats. Also for a
+        join of streams with ``unmatched="retract"``. Raises ``ConfigurationError`` for settings
+        that the client does not know, and for brokers that cannot be reached or lack a topic. On
+        Spark Connect brokers need not be reached. Raises ``CheckpointError`` for another count of
+        transactions than the checkpoint's.
         """
         first = sinks[0][0]
         title = ", ".join(sink.title for sink, _ in sinks)
@@ -191,16 +201,17 @@ class TransactionalBatches:
                 error_type: type[DovetailError] = getattr(errors, report["kind"])
                 raise error_type(self.title, report["problem"], report["remedy"])
         for report in reports:
-            if report["text"] is not None:
+            if report["few_records"] is not None:
                 try:
-                    commit_records(order, report["task"], pa.ipc.open_stream(report["text"]))
+                    commit_records(order, report["task"], pa.ipc.open_stream(report["few_records"]))
                 except PermanentError as error:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics in one frame, with the index of their topic in
-        ``TOPIC_COLUMN``. The records of a key are in one task, in order. ``batches``: the changes
-        of each sink, in the order of ``sinks``.
+        """Return the records of all topics in one frame: ``key``, ``value``, ``headers``, and
+        ``topic``, the index of the record's sink. There are as many tasks as transactions. The
+        records of a key are in one task, in order. ``batches``: the changes of each sink, in the
+        order of ``sinks``.
         """
         frames = [
             # By position, then as they come.
@@ -269,9 +280,10 @@ class _Cluster:
 
 
 def _record_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
-    """Write the number of transactions, ``count``, into the file ``FILE_NAME`` of a checkpoint, and
-    overwrite a former number. If a micro-batch has been planned with a number, leave the file;
-    raise ``CheckpointError`` if that number is another. ``title``: the sinks' names in errors.
+    """Write ``count``, how many transactions a micro-batch has, into the file
+    ``dovetail_transactions.json`` of a checkpoint, and overwrite a former count. If a micro-batch
+    has been planned with a count, leave the file; raise ``CheckpointError`` if that count is
+    another. ``title``: the sinks' names in errors.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{FILE_NAME}"
     text = files.text(path)
@@ -289,9 +301,9 @@ def _record_transactions(session: SparkSession, title: str, checkpoint: str, cou
 
 
 def _planned_batch(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
-    """Return the identity of a micro-batch's plan and the time at which it was planned, in
-    milliseconds since 1970. The identity is 16 hexadecimal digits, a hash of the plan's file in the
-    checkpoint. The micro-batch must have been planned.
+    """Return the identity of the plan of micro-batch ``batch_id`` and the time at which it was
+    planned, in milliseconds since 1970. The identity is 16 hexadecimal digits, a hash of the plan's
+    file in the folder ``checkpoint``. The micro-batch must have been planned.
     """
     text = files_of(session).text(f"{checkpoint.rstrip('/')}/offsets/{batch_id}")
     assert text is not None, batch_id

@@ -50,8 +50,7 @@ _WAIT_S = 0.1
 _FAILURE_COLUMNS = [(name, pa.string()) for name in ("kind", "problem", "remedy")]
 _TEXT_REPORT = pa.schema([("text", pa.binary()), *_FAILURE_COLUMNS])
 _COPY_REPORT = pa.schema([("task", pa.int64()), ("rows", pa.int64()), *_FAILURE_COLUMNS])
-"""The results of tasks: their rows as text, or the number of rows that they copied; and a
-failure."""
+"""The results of tasks: their rows as text, or how many rows they copied; and a failure."""
 _RETRY_KIND = "OSError"
 ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 """The limits of rows and bytes up to which a task's rows go through the driver."""
@@ -59,14 +58,14 @@ ROWS_MAX, BYTES_MAX = 2_000, 1 << 20
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """The settings of a sink: the connection, the number of retries, and the choice for existing
+    """The settings of a sink: the connection, the count of retries, and the choice for existing
     rows.
     """
 
     server: ServerConnection
     """The connection to the server."""
     retries: int
-    """The number of further attempts after a failure; 0 for none."""
+    """The most further attempts after a failure; 0 for none."""
     existing: Existing = "fail"
     """The treatment of a table with rows that is not this query's, as ``to_postgres`` has it."""
 
@@ -82,8 +81,8 @@ class SinkSettings:
 
     def run_with_retries(self, action: Callable[[], T]) -> T:
         """Run ``action`` and return its result; after an ``OSError`` run it again, up to
-        ``retries`` times. Raises ``ConfigurationError`` if the last attempt fails so; other errors
-        pass at once.
+        ``retries`` times. Waits double from 0.1 s up to 5 s. Raises ``ConfigurationError`` if the
+        last attempt fails so; other errors pass at once.
         """
         return call_with_retries(self, action)
 
@@ -123,12 +122,14 @@ class PostgresTables:
         """Write micro-batch ``batch_id`` to all tables, in one transaction, which is retried.
         Tables that have this micro-batch already stay as they are.
 
-        ``batches``: the changes of each table, in the order of ``members``. Micro-batches must come
-        in order.
+        ``batches``: the changes of each table as changelogs, in the order of ``members``. Spark
+        stores them until the call ends. Micro-batches must come in order. A call that succeeds sets
+        ``taken`` of all members. Later calls then fail if another query has become the owner.
 
         Raises ``ConfigurationError`` if no attempt succeeds, ``DataError`` for a value that
-        PostgreSQL lacks. Raises ``TargetError`` for a table of another query or of another time,
-        and for rows or rights that PostgreSQL refuses.
+        PostgreSQL lacks. Raises ``TargetError`` for a table of another query, and for rows or
+        rights that PostgreSQL refuses. Also if a table's last micro-batch is not the one before:
+        the table or the checkpoint is then an older copy.
         """
         query = self.owner.query_id(batches[0].sparkSession)
         all_settings = [member.sink_settings for member in self.members]
@@ -217,7 +218,7 @@ class _TableRows:
     tasks copy them into an unlogged staging table.
     """
     _rows: dict[int, int] = field(default_factory=dict)
-    """The number of rows that each task has copied in the last attempt, by the task's id."""
+    """How many rows each task has copied in the last attempt, by the task's id."""
 
     @property
     def _staging(self) -> str:
@@ -250,8 +251,9 @@ class _TableRows:
         emptied. Few rows are first copied into a temporary one; many must have been copied by
         ``copy_by_tasks``.
 
-        ``table_index``: the table's index in the transaction. ``clears``: True if the table's
-        former rows are to be deleted. Raises ``OSError`` if the server has lost staged rows.
+        ``table_index``: the table's index among those that the transaction writes. ``clears``: True
+        if the table's former rows are to be deleted. Raises ``OSError`` if the server has lost
+        staged rows.
         """
         target = self.table.target
         if self.texts is not None:
@@ -276,7 +278,7 @@ class PostgresTable:
     """One table that a query writes. It travels to tasks."""
 
     sink_settings: SinkSettings
-    """The connection, the number of retries, and the choice for existing rows."""
+    """The connection, the count of retries, and the choice for existing rows."""
     target: TargetTable
     """The table in the database."""
     schema: StructType
@@ -295,11 +297,11 @@ class PostgresTable:
         return batch.select(*outgoing_columns(self.schema), *change_columns)
 
     def collect_texts(self, stored_rows: DataFrame) -> list[bytes] | None:
-        """Return the rows as ``COPY`` reads them, a text for each task with rows. Return None if a
-        task has more than ``ROWS_MAX`` rows or ``BYTES_MAX`` bytes. Raises ``DataError`` for a
-        value that PostgreSQL lacks.
+        """Return the rows as CSV that ``COPY`` reads, a text for each task with rows; no texts for
+        no rows. Return None if a task has more than 2,000 rows or 1 MiB (``ROWS_MAX``,
+        ``BYTES_MAX``). Raises ``DataError`` for a value that PostgreSQL lacks.
 
-        ``stored_rows``: the result of ``outgoing_rows``, stored by Spark.
+        ``stored_rows``: the result of ``outgoing_rows``, stored by Spark, of which this runs a job.
         """
         rows = self._collect_reports(
             stored_rows, partial(_offer_texts, self, ROWS_MAX), _TEXT_REPORT
@@ -308,8 +310,8 @@ class PostgresTable:
         return None if None in texts else [bytes(text) for text in texts]
 
     def run_copy_tasks(self, stored_rows: DataFrame, staging: str) -> dict[int, int]:
-        """Let each task copy its rows into the table ``staging``, a name in SQL, and return the
-        number of rows by the task's id. Tasks without rows are absent.
+        """Let each task copy its rows into the staging table ``staging``, a name in SQL. Return how
+        many rows it copied, by an id that the task has drawn. Tasks without rows are absent.
 
         ``stored_rows``: the result of ``outgoing_rows``, stored by Spark. Raises the first failure
         that a task reports: ``OSError`` if another attempt may help, else a ``DovetailError``.
@@ -321,8 +323,11 @@ class PostgresTable:
 
     def _collect_reports(self, stored_rows: DataFrame, task: Task, columns: pa.Schema) -> list[Row]:
         """Run ``task`` on ``stored_rows`` by ``mapInArrow``, and return the rows that it yields;
-        none for no rows. Raises the first failure that a task reports, as ``_failure`` returns it.
-        ``columns``: the schema of what the task yields, with ``_FAILURE_COLUMNS``.
+        none for no rows. ``columns``: the schema of the yielded rows. It ends with ``kind``,
+        ``problem`` and ``remedy`` of a failure, null for none.
+
+        Raises the first failure that a task reports: ``OSError`` if another attempt may help, else
+        a ``DovetailError``.
         """
         # Plain names, because mapInArrow does not quote backticks in a user's names.
         plain = stored_rows.toDF(*(f"_c{n}" for n in range(len(stored_rows.columns))))
@@ -335,8 +340,8 @@ class PostgresTable:
 
     def _failure(self, kind: str, problem: str, remedy: str) -> Exception:
         """Return, not raise, the exception for a task's failure: ``OSError`` for one that another
-        attempt may mend, else a ``DovetailError``. ``kind``: the name of its class, as
-        ``_task_report`` writes it.
+        attempt may mend, else a ``DovetailError``. ``kind``: the name of its class. ``problem``,
+        ``remedy``: its text; ``OSError`` has no ``remedy``.
         """
         if kind == _RETRY_KIND:
             return OSError(problem)
@@ -344,13 +349,14 @@ class PostgresTable:
         return error_type(self.sink_settings.title, problem, remedy)
 
     def open_for_batch(self, cursor: Cursor, query: str, batch_id: int) -> bool | None:
-        """Lock the table for micro-batch ``batch_id``. Return True if its former rows are to be
-        deleted, False if they stay, and None if the table has the micro-batch already.
+        """Lock the table for micro-batch ``batch_id``, until the transaction ends. Return True if
+        its former rows are to be deleted, False if they stay, and None if the table has the
+        micro-batch already.
 
-        A table with a key belongs to ``query`` alone from then on. Raises ``TargetError`` if the
-        table's last micro-batch is not the one before, so that table and checkpoint are not of one
-        time. Also if another query has taken the table, or if the table has rows that the query may
-        not take over.
+        A table with a key belongs to ``query``, the query's id, alone from then on. Raises
+        ``TargetError`` if the table's last micro-batch is not the one before, because table or
+        checkpoint is an older copy. Also if another query has taken the table, or if the table has
+        rows that the query may not take over.
         """
         self.target.lock(cursor, query)
         last = self.target.last_batches(cursor).get(query)
@@ -387,9 +393,9 @@ class PostgresTable:
             )
 
     def csv_text(self, rows: pa.Table, task: int | None = None) -> bytes:
-        """Return rows as ``COPY`` reads them. ``rows``: in the columns of ``outgoing_rows``.
-        ``task``: the id of the task for a last column, None for no such column. Raises
-        ``DataError`` for values that PostgreSQL lacks.
+        """Return ``rows`` as CSV that ``COPY`` reads, without a header; an empty text for no rows.
+        ``rows``: in the columns of ``outgoing_rows``. ``task``: the id of the task for a last
+        column, None for no such column. Raises ``DataError`` for values that PostgreSQL lacks.
         """
         target = self.target
         refuse_values(self.sink_settings.title, rows, target.columns, target.layout.keys)
@@ -412,12 +418,12 @@ def _run_with_names(
 def _offer_texts(
     table: PostgresTable, rows_max: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one row for a task (``_TEXT_REPORT``): its rows as ``COPY`` reads them. The text is
-    null if the rows are more than ``rows_max`` or larger than ``BYTES_MAX``. A task without rows
-    yields nothing.
+    """Yield one row for a task (``_TEXT_REPORT``): ``text``, its rows as one CSV that ``COPY``
+    reads, and a failure or nulls. The text is null if the rows are more than ``rows_max`` or larger
+    than 1 MiB (``BYTES_MAX``). A task without rows yields nothing.
 
-    ``batches``: the rows of the task. A value that PostgreSQL lacks makes the result a failure.
-    Once there are too many rows, values are no longer examined.
+    ``table``: writes the CSV. ``batches``: the rows of the task. A value that PostgreSQL lacks
+    makes the result a failure. Once there are too many rows, values are no longer examined.
     """
     texts: list[bytes] | None = []
     count = size = 0
@@ -439,9 +445,9 @@ def _offer_texts(
 def _copy_rows(
     table: PostgresTable, staging: str, columns: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Copy the rows ``batches`` of one task into the table ``staging``, in a transaction of their
-    own. Yield one row (``_COPY_REPORT``): a new id of the task and the number of rows, or a
-    failure. A task without rows yields nothing.
+    """Copy the rows ``batches`` of one task into the table ``staging``, a name in SQL, in a
+    transaction of their own. Yield one row (``_COPY_REPORT``): ``task``, a new random id, ``rows``,
+    their count, and a failure or nulls. A task without rows yields nothing and does not connect.
 
     ``columns``: the names of the columns of ``batches``, to which the task's id is added.
     """
@@ -469,9 +475,11 @@ def _copy_rows(
 
 
 def _task_report(columns: pa.Schema, failure: Exception | None, **values: Any) -> pa.RecordBatch:
-    """Return one row of ``columns``: the ``values`` of a task that has ended by name, and its
-    failure, None for none. A failure is reported, not raised, because Spark would run the task
-    again.
+    """Return one row of ``columns``: ``values`` by name, and a failure as ``kind``, ``problem`` and
+    ``remedy``, all null for None. ``kind`` is the class of a ``DovetailError``, ``OSError`` for
+    others.
+
+    A failure is reported, not raised, because Spark would run the task again.
     """
     kind = problem = remedy = None
     if isinstance(failure, DovetailError):

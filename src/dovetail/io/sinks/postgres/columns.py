@@ -128,9 +128,9 @@ def column_differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, 
 
 
 def outgoing_columns(schema: StructType) -> list[Column]:
-    """Return a column for each field of ``schema``, in order, in the form in which it leaves the
-    JVM. Values that PostgreSQL stores as ``jsonb`` (maps, structs, nested arrays, variants) are
-    JSON texts.
+    """Return a column for each field of ``schema``, in order and under its name, in the form in
+    which it leaves the JVM. Values that PostgreSQL stores as ``jsonb`` (maps, structs, nested
+    arrays, variants) are JSON texts; others are unchanged.
     """
     return [
         F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
@@ -192,8 +192,8 @@ def csv_of(rows: pa.Table) -> bytes:
 
 
 def _plain_type(type_: DataType) -> str | None:
-    """Return PostgreSQL's type for one of Spark's, an array or ``jsonb`` for nested ones; None if
-    it has none.
+    """Return PostgreSQL's name of the type for ``type_``, one of Spark's: an array or ``jsonb`` for
+    nested ones. None if it has none.
     """
     if isinstance(type_, DecimalType):
         return f"numeric({type_.precision},{type_.scale})"
@@ -205,8 +205,8 @@ def _plain_type(type_: DataType) -> str | None:
 
 
 def _nested_type(type_: DataType) -> str | None:
-    """Return PostgreSQL's type for an array, map, struct or variant; None if it has none for a
-    part. An array of a plain type is an array; all others are ``jsonb``.
+    """Return PostgreSQL's type for ``type_``, an array, map, struct or variant; None if it has none
+    for a part. An array of a plain type is an array; all others are ``jsonb``.
     """
     if isinstance(type_, ArrayType):
         element = _plain_type(type_.elementType)
@@ -277,6 +277,9 @@ def _storable_values(column: StoreColumn, values: pa.Array) -> Any:
 def _csv_column(column: pa.Array) -> pa.Array:
     """Return the values of a column in a type that Arrow's CSV writes as PostgreSQL reads them;
     nulls stay null.
+
+    Lists, bytes and decimals become texts. So do all dates or timestamps of a column in which one
+    stands for infinity. Other timestamps lose their zone, and become those of UTC.
     """
     type_ = column.type
     if pa.types.is_list(type_):
@@ -294,10 +297,10 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: int) -> pa.Array:
     """Return the dates or timestamps ``column`` as they are or, if some of them stand for infinity
-    (``base.infinity``), all as text.
+    (``base.infinity``), all as text: ``infinity``, ``-infinity`` or the time. Nulls stay null.
 
-    ``since_epoch``: the same values as numbers. ``last``, ``first``: the numbers that stand for
-    infinity and for minus infinity.
+    ``since_epoch``: the same values as integers, days or microseconds. ``last``, ``first``: the
+    integers that stand for infinity and for minus infinity.
     """
     ends = [pc.equal(since_epoch, pa.scalar(end, since_epoch.type)) for end in (last, first)]
     if not any(pc.any(end).as_py() for end in ends):
@@ -309,8 +312,8 @@ def _with_infinity(column: pa.Array, since_epoch: pa.Array, last: int, first: in
 
 
 def _array_texts(column: pa.Array) -> pa.Array:
-    """Return lists as the text of PostgreSQL's array constants, such as ``{"a",NULL}``; null for a
-    null list.
+    """Return each list of ``column`` as the text of a PostgreSQL array constant, such as
+    ``{"a",NULL}``; ``{}`` for an empty list, null for a null one. Elements are plain values.
     """
     flat = column.flatten()
     texts = _csv_column(flat).cast(pa.string())
@@ -325,7 +328,9 @@ def _array_texts(column: pa.Array) -> pa.Array:
 
 
 def _hex_texts(column: pa.Array) -> pa.Array:
-    r"""Return bytes as PostgreSQL writes them: ``\x`` and hexadecimal digits; null stays null."""
+    r"""Return binary values of ``column`` as PostgreSQL writes them: ``\x`` and hexadecimal digits,
+    two a byte; null stays null.
+    """
     filled = pc.fill_null(column, b"").cast(pa.large_binary())
     _, ends, data = filled.buffers()
     offsets = np.frombuffer(ends, np.int64)[filled.offset : filled.offset + len(filled) + 1]

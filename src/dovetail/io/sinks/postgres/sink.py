@@ -68,7 +68,7 @@ class PostgresSink:
     timeout_s: float = 600.0
     """The limit of a transaction in seconds."""
     retries: int = 10
-    """The number of further attempts if the server cannot be reached."""
+    """The most further attempts if the server cannot be reached."""
 
     @property
     def title(self) -> str:
@@ -99,16 +99,21 @@ class PostgresSink:
         started. Create the table if it is missing, or check that it fits. ``node``: the result that
         changes. ``checkpoint``: the query's folder.
 
-        Raises what ``prepare_table`` raises.
+        Raises ``PlanError`` for unsuitable columns and arguments. Raises ``TargetError`` for a
+        table that does not fit or that the query may not take. Raises ``ConfigurationError`` if no
+        attempt reaches the server.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
-        """Return the function that writes a micro-batch's changes, given its number, in one
-        transaction. Writing the same micro-batch again changes nothing. Create the table if it is
-        missing, or check that it fits.
+        """Return the function that writes a micro-batch's changes, given the changes and the
+        micro-batch's id, in one transaction. Writing the same micro-batch again changes nothing.
+        Create the table if it is missing, or check that it fits. ``node``: the result that changes.
+        ``checkpoint``: the query's folder.
 
-        Raises ``PlanError``, ``ConfigurationError`` and ``TargetError`` as ``prepare_table`` does.
+        Raises ``PlanError`` for unsuitable columns and arguments. Raises ``TargetError`` for a
+        table that does not fit or that the query may not take. Raises ``ConfigurationError`` if no
+        attempt reaches the server.
         """
         tables = PostgresTables([self.prepare_table(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, batch_id: tables.write([batch], batch_id)
@@ -130,8 +135,9 @@ class PostgresSink:
         written in one transaction.
 
         ``sinks``: each with its result. ``checkpoint``: the query's folder. Raises ``PlanError``
-        for a table that is given twice. Raises ``TargetError`` for a foreign key between tables of
-        two users. Raises what ``prepare_table`` raises.
+        for a table that is given twice, and for unsuitable columns. Raises ``TargetError`` for a
+        table that does not fit or that the query may not take. Also for a foreign key between
+        tables of two users. Raises ``ConfigurationError`` if no attempt reaches the server.
         """
         members = [sink.prepare_table(session, node, checkpoint) for sink, node in sinks]
         names = [member.target.qualified_name for member in members]
@@ -159,6 +165,10 @@ class PostgresSink:
         def write(batches: Sequence[DataFrame], batch_id: int) -> None:
             """Write micro-batch ``batch_id``, in one transaction for each user of the database, one
             after the other. ``batches``: a frame for each sink, in their order.
+
+            If the transaction of a later user fails, those before stay committed; a repetition of
+            the micro-batch leaves their tables out. Raises the errors of ``PostgresTables.write``:
+            ``ConfigurationError``, ``TargetError`` and ``DataError``.
             """
             for user, group in groups.items():
                 user_batches = [b for b, its in zip(batches, users, strict=True) if its == user]
@@ -167,7 +177,8 @@ class PostgresSink:
         return write
 
     def query_one_row(self, question: str) -> tuple[Any, ...]:
-        """Run the SQL query ``question`` on the sink's server and return its first row. Raises
+        """Run the SQL query ``question`` on the sink's server, in a transaction, and return its
+        first row. The query must have one: without a row the result would be None. Raises
         ``OSError`` if another attempt may help, else ``TargetError``.
         """
         with self.sink_settings.server.transaction() as cursor:
@@ -197,7 +208,7 @@ class PostgresSink:
 
     @property
     def sink_settings(self) -> SinkSettings:
-        """The connection, the number of retries, and the choice for existing rows, made of the
+        """The connection, the count of retries, and the choice for existing rows, made of the
         sink's fields.
         """
         server = ServerConnection(self.title, self.dsn, self.timeout_s)
@@ -228,8 +239,9 @@ class PostgresSink:
 
 
 def _refuse_reference(table: PostgresTable, other: PostgresTable) -> None:
-    """Raise ``TargetError`` if a foreign key connects two tables that two users write. It asks the
-    database in a transaction. Raises ``OSError`` if another attempt may help.
+    """Raise ``TargetError`` if a foreign key connects ``table`` and ``other``, in either direction,
+    which two users write. It asks the database in a transaction. Raises ``OSError`` if another
+    attempt may help.
     """
     with table.sink_settings.server.transaction() as cursor:
         table.refuse_reference(cursor, other)
@@ -256,17 +268,19 @@ def to_postgres(
         A connection string or URL, as psycopg takes it. No error and no plan shows it.
     table : str
         The table's name. It includes the schema if the schema is not on the search path:
-        ``"sales.orders"``.
+        ``"sales.orders"``. Its case counts. A name that itself has a dot cannot be given.
     existing : {"fail", "replace", "adopt"}, default "fail"
         The treatment of a table with rows that is not this checkpoint's. ``"fail"``
         raises ``TargetError`` before the query starts. ``"replace"`` deletes the rows in
         the first micro-batch's transaction. ``"adopt"`` goes on with the rows. Rows whose
         keys do not come stay.
     timeout_s : float, default 600.0
-        The limit of a transaction, in seconds.
+        The limit of a transaction and of each statement in it, in seconds. Connecting may
+        take as long, but at most 10 s. Reaching the limit counts as a server that cannot be
+        reached.
     retries : int, default 10
-        The number of further attempts if the server cannot be reached. Waits double, up to
-        5 s.
+        The number of further attempts if the server cannot be reached. Waits double from
+        0.1 s up to 5 s.
 
     Returns
     -------

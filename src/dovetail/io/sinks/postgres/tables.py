@@ -1,7 +1,7 @@
 """A PostgreSQL table that a query writes, and the micro-batches that it has, in SQL.
 
-``dovetail_queries``, in the table's schema, has a row for each table and query with the number of
-the last micro-batch. It is written in the transaction of the micro-batch's rows.
+``dovetail_queries``, in the table's schema, has a row for each table and query with the id of the
+last micro-batch. It is written in the transaction of the micro-batch's rows.
 """
 # ruff: noqa: S608 -- names are quoted, values are parameters
 
@@ -118,7 +118,7 @@ class TargetTable:
 
     def lock(self, cursor: Cursor, query: str) -> None:
         """Take a lock that other writers of this library respect, and hold it until the end of the
-        transaction. Wait for one that holds it.
+        transaction. Wait as long as another transaction holds it.
 
         For a table with a key, the lock keeps out all queries. For an appended table, it only keeps
         out another run of the query with the id ``query``.
@@ -127,16 +127,16 @@ class TargetTable:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name])
 
     def last_batches(self, cursor: Cursor) -> dict[str, int]:
-        """Return the number of the last micro-batch of each query that writes the table, by the
-        query's id. The result is empty before the first one. The table ``dovetail_queries`` must
-        exist.
+        """Return the id of the last micro-batch of each query that has written the table, by the
+        query's id. The result is empty before the first one. It is read from ``dovetail_queries``,
+        which must exist.
         """
         query = f"SELECT query_id, batch_id FROM {_queries_name(self.schema)} WHERE table_name = %s"
         return dict(cursor.execute(query, [self.name]).fetchall())
 
     def remove_other_queries(self, cursor: Cursor, query: str) -> None:
-        """Delete the numbers of all queries but the one with the id ``query`` from
-        ``dovetail_queries``. That query then owns the table alone.
+        """Delete this table's rows in ``dovetail_queries``, but not that of the query with the id
+        ``query``. That query then owns the table alone.
         """
         others = (
             f"DELETE FROM {_queries_name(self.schema)} WHERE table_name = %s AND query_id <> %s"
@@ -144,8 +144,8 @@ class TargetTable:
         cursor.execute(others, [self.name, query])
 
     def record_batch(self, cursor: Cursor, query: str, batch: int) -> None:
-        """Write to ``dovetail_queries`` that ``batch`` is the last micro-batch of the query with
-        the id ``query``, in place of a former number.
+        """Write to ``dovetail_queries`` that the micro-batch with the id ``batch`` is the table's
+        last one of the query with the id ``query``. A former id is overwritten.
         """
         cursor.execute(
             f"INSERT INTO {_queries_name(self.schema)} (table_name, query_id, batch_id) "
@@ -160,23 +160,31 @@ class TargetTable:
 
     def staging_name(self, query: str) -> str:
         """Return the name, in SQL, of the unlogged staging table that the tasks of the query with
-        the id ``query`` fill. The same table and query have the same name.
+        the id ``query`` fill. It is ``dovetail_changes_<digest>`` in the table's schema, which is
+        quoted.
+
+        The digest, 16 hexadecimal digits, is that of the table's name and ``query``. So the name is
+        short enough for PostgreSQL, is the same for the same table and query, and differs for
+        others.
         """
         digest = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
         return f"{quoted(self.schema)}.dovetail_changes_{digest}"
 
     def create_staging(self, cursor: Cursor, staging: str) -> None:
-        """Create the unlogged staging table named ``staging``, in SQL, which tasks fill from
-        connections of their own. Drop one that a former attempt has left.
+        """Create the unlogged staging table named ``staging``, in SQL, without rows. Tasks fill it
+        from connections of their own. Drop one that a former attempt has left.
+
+        Its columns are those of the table, then the task's id and, with a key, ``_deleted`` and
+        ``_position``.
         """
         self.drop_staging(cursor, staging)
         self._create_staging_table(cursor, f"UNLOGGED TABLE {staging}")
 
     def create_temporary_staging(self, cursor: Cursor, table_index: int) -> str:
         """Create a staging table without rows for this transaction alone, and return its name in
-        SQL. ``table_index``: a number that no other staging table of the transaction has.
+        SQL. ``table_index``: an index that no other staging table of the transaction has.
 
-        The columns are those of the table and the task; with a key, also ``_deleted`` and
+        The columns are those of the table, then the task's id and, with a key, ``_deleted`` and
         ``_position``.
         """
         self._create_staging_table(
@@ -185,8 +193,9 @@ class TargetTable:
         return f"pg_temp.dovetail_changes_{table_index}"
 
     def _create_staging_table(self, cursor: Cursor, table: str) -> None:
-        """Create a staging table without rows: the table's columns, the task and, with a key,
-        ``_deleted`` and ``_position``. ``table``: the kind and name of the staging table in SQL.
+        """Create a staging table without rows. Its columns are those of the table, then ``_order``
+        for the task's id (bigint) and, with a key, ``_deleted`` (boolean) and ``_position``
+        (bigint). ``table``: the kind and the name of the staging table in SQL.
         """
         added_types = {TASK_COLUMN: "bigint"}
         if self.layout.keys:
@@ -202,19 +211,23 @@ class TargetTable:
         cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
     def count_staged(self, cursor: Cursor, staging: str, tasks: Sequence[int]) -> int:
-        """Return the number of rows in the table ``staging`` that the tasks with the ids ``tasks``
-        have copied; 0 without tasks.
+        """Return how many rows of the table ``staging``, a name in SQL, were copied by the tasks
+        with the ids ``tasks``. It is 0 without tasks.
         """
         query = f"SELECT count(*) FROM {staging} WHERE {_tasks_condition(tasks)}"
         return int(cursor.execute(query).fetchone()[0])
 
     def unique_moves(self, cursor: Cursor) -> UniqueMoves | None:
-        """Return the way in which unique values can move from one row to another within a
-        micro-batch. None if no index that refuses rows at once, unique or of an exclusion, has
-        other columns than the key's.
+        """Return the columns whose unique values may move from one row to another within a
+        micro-batch: columns besides the key's of indexes that refuse a row at once. These are
+        unique indexes and exclusion constraints that are not ``DEFERRABLE``. Return None if there
+        are no such columns.
 
-        Raises ``TargetError`` if they cannot move: foreign keys forbid deletes, and an index has no
-        nullable column.
+        Rows that lose such a value are best deleted and inserted; then ``nulled`` of the result is
+        empty. A foreign key to the table rules this out by an action, such as ``CASCADE``, on a
+        delete. So it does by one on an update, if it refers to one of these columns. Then
+        ``nulled`` has those of the columns that may be null for a while. Raises ``TargetError`` if
+        one of the indexes has no column that may.
         """
         refusing = [
             (index, {*columns} - {*self.layout.keys})
@@ -279,8 +292,9 @@ class UniqueMoves:
 
     @property
     def moves_condition(self) -> str:
-        """The SQL condition that change ``c`` gives row ``t`` another value in one of ``columns``.
-        It compares texts, for not every type has an equality.
+        """The SQL condition that staged change ``c`` gives row ``t`` of the table another value in
+        one of ``columns``. Values are compared as texts, for not every type has an equality. Two
+        nulls are equal.
         """
         return " OR ".join(
             f"t.{column}::text IS DISTINCT FROM c.{column}::text"
@@ -302,13 +316,15 @@ class StagedChanges:
     """True if the table's former rows are deleted first, all of them."""
 
     def with_parts(self, cursor: Cursor, table_index: int, moves: UniqueMoves | None) -> list[str]:
-        """Return the SQL statements, as named parts of one WITH, that bring the table to the state
-        after the last change of each key. Rows leave before any come. A table without a key gets
-        all rows appended.
+        """Return SQL statements, each as ``name AS (statement)`` for one WITH, that bring the table
+        to the state after the last change of each key. Rows leave before any come, because the
+        insert reads the results of the deletes. If ``clears``, all former rows leave. A table
+        without a key gets all staged rows appended, whatever ``clears`` is.
 
-        ``table_index``: a number that makes the names unique. ``moves``: the unique values that
-        move between rows, None for none. Their columns in ``nulled`` must be null already
-        (``null_moving_values``).
+        ``cursor``: reads the patterns of nulls in staged keys. The caller must hold the lock of the
+        table (``TargetTable.lock``). ``table_index``: the table's index among those of the WITH,
+        for unique names. ``moves``: the unique values that move between rows, None for none. Their
+        columns in ``nulled`` must be null already (``null_moving_values``).
         """
         target, columns = self.target, _names_as_list(self.target.columns)
         into = f"INSERT INTO {target.sql_name} ({columns}) SELECT {columns} FROM"
@@ -335,8 +351,8 @@ class StagedChanges:
 
     def _deletions(self, cursor: Cursor, moves: UniqueMoves | None) -> list[str]:
         """Return the rest of each DELETE, behind the table's name: one for each pattern of nulls in
-        the staged keys, none without staged keys. If ``clears``, it is one empty text, for all
-        rows.
+        the staged keys of which rows may leave. The list is empty if there are none. If ``clears``,
+        it is one empty text, for all rows.
 
         ``moves``: the unique values that move between rows, None for none. Rows that lose such a
         value are deleted, too, unless it is set to null.
@@ -372,7 +388,10 @@ class StagedChanges:
 
     @property
     def _last_changes(self) -> str:
-        """The last change of each key by position, as an SQL subquery named ``c``."""
+        """The last change of each key by ``_position``, as an SQL subquery named ``c`` with the
+        columns of the staging table. Only rows of the tasks that count are read. A null key equals
+        a null.
+        """
         columns = self.target.columns
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
         # Bytewise order, which is faster than a language's.
@@ -387,9 +406,10 @@ class StagedChanges:
 
     def _null_patterns(self, cursor: Cursor, where: str) -> list[tuple[bool, ...]]:
         """Return the distinct patterns of nulls in the staged keys: per pattern a flag for each key
-        column, True for null.
+        column, True for null. The list is empty if there are no rows.
 
-        ``where``: a WHERE clause for the staged rows, empty for all of them.
+        ``where``: a WHERE clause for the staged rows, empty for all of them. Rows of all tasks are
+        read.
         """
         null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
@@ -403,10 +423,11 @@ def apply_changes(cursor: Cursor, changes: Sequence[StagedChanges]) -> None:
     nothing.
 
     Unique indexes are checked row by row. If one refuses a row, the statement is repeated in a form
-    in which values leave their rows before they come to others.
+    in which values leave their rows before they come to others. Staging tables that tasks have
+    filled are analyzed before.
 
-    ``cursor``: in a transaction. Raises ``TargetError`` if such values cannot move; errors of
-    psycopg pass.
+    ``cursor``: in a transaction, which stays open. Raises ``TargetError`` if such values cannot
+    move; errors of psycopg pass.
     """
     for staged in changes:
         if staged.tasks is not None:
@@ -458,11 +479,11 @@ def _moves_of_refused(
     cursor: Cursor, changes: Sequence[StagedChanges], refused: Any
 ) -> dict[int, UniqueMoves]:
     """Return the unique values that can move in the table that refused a row, by its index in
-    ``changes``. The result is empty if that table has none.
+    ``changes``. The result is empty if that table has no such values, or no key.
 
     ``refused``: psycopg's diagnosis of the error (``error.diag``). If the refusing table is none of
-    ``changes``, as a partition, all tables with a key are examined. Raises ``TargetError`` as
-    ``TargetTable.unique_moves`` does.
+    ``changes``, as a partition, all tables with a key are examined. Raises ``TargetError`` if
+    values cannot move: foreign keys forbid deletes, and an index has no nullable column.
     """
     refusing_table = (refused.schema_name, refused.table_name)
     refusing_indices = [
@@ -485,8 +506,9 @@ def _moves_of_refused(
 def find_foreign_key(
     cursor: Cursor, table: TargetTable, other: TargetTable
 ) -> tuple[str, str, str] | None:
-    """Return a foreign key between two tables, in either direction: its name, the table that has
-    it, and the table that it refers to. None if there is none.
+    """Return a foreign key between ``table`` and ``other``, in either direction: its name, the
+    table that has it, and the table that it refers to, all as SQL. None if there is none. Of
+    several, return any.
     """
     sql_names = [table.sql_name, other.sql_name, table.sql_name, other.sql_name]
     between: tuple[str, str, str] | None = cursor.execute(_FOREIGN_KEY_QUERY, sql_names).fetchone()
@@ -494,10 +516,11 @@ def find_foreign_key(
 
 
 def copy_texts(cursor: Cursor, table: str, columns: Sequence[str], texts: Iterable[bytes]) -> None:
-    """Append rows to a table by COPY.
+    """Append rows to a table by COPY, in the transaction of ``cursor``.
 
     ``table``: its name in SQL. ``columns``: the names of the columns, unquoted, in the order of the
-    texts. ``texts``: the rows as CSV, in pieces of whole rows. Errors of psycopg pass.
+    texts. ``texts``: the rows as CSV without a header, each text of whole rows; none append
+    nothing. Errors of psycopg pass.
     """
     statement = f"COPY {table} ({_names_as_list(columns)}) FROM STDIN (FORMAT csv)"
     with cursor.copy(statement) as stream:
@@ -506,14 +529,15 @@ def copy_texts(cursor: Cursor, table: str, columns: Sequence[str], texts: Iterab
 
 
 def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | None:
-    """Return the table named ``table``, None if it is missing.
+    """Return the table named ``table`` with its columns in the order of ``layout``, None if it is
+    missing.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. ``layout``: the query's columns
     and key. Raises ``TargetError`` for a view, for an unlogged table, and for one whose columns,
     collations or unique indexes do not fit ``layout``.
     """
-    called = ".".join(map(quoted, table.split(".")))
-    catalog_row = cursor.execute(_TABLE_NAME_QUERY, [called]).fetchone()
+    sql_name = ".".join(map(quoted, table.split(".")))
+    catalog_row = cursor.execute(_TABLE_NAME_QUERY, [sql_name]).fetchone()
     if catalog_row is None:
         return None
     schema, name, kind, persistence = catalog_row
@@ -535,7 +559,8 @@ def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | 
 
 def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
     """Create the table named ``table`` with the query's columns and key, and return it. The key is
-    the primary key or, if it may have nulls, ``UNIQUE NULLS NOT DISTINCT``.
+    the primary key or, if it may have nulls, ``UNIQUE NULLS NOT DISTINCT``. A layout without keys
+    gives a table without a key.
 
     ``table``: the name, unquoted, perhaps with a schema and a dot. Raises ``TargetError`` for keys
     that may be null before PostgreSQL 15. Errors of psycopg pass, such as that of a missing schema.
@@ -551,22 +576,23 @@ def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
         columns.append(f"UNIQUE NULLS NOT DISTINCT ({_names_as_list(layout.keys)})")
     elif layout.keys:
         columns.append(f"PRIMARY KEY ({_names_as_list(layout.keys)})")
-    called = ".".join(map(quoted, table.split(".")))
-    cursor.execute(f"CREATE TABLE {called} ({', '.join(columns)})")
+    sql_name = ".".join(map(quoted, table.split(".")))
+    cursor.execute(f"CREATE TABLE {sql_name} ({', '.join(columns)})")
     target = find_table(cursor, layout, table)
     assert target is not None
     return target
 
 
 def create_queries_table(cursor: Cursor, schema: str) -> None:
-    """Create the table ``dovetail_queries`` in ``schema``, unquoted, if it is missing. Other
-    transactions that call this wait until this one ends.
+    """Create the table ``dovetail_queries`` in ``schema``, unquoted, if it is missing:
+    ``table_name``, ``query_id`` and ``batch_id``, with the first two as its key. Other transactions
+    that call this wait until this one ends.
     """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
-    called = f"{quoted(schema)}.{QUERIES_TABLE}"
-    if cursor.execute("SELECT to_regclass(%s)", [called]).fetchone()[0] is None:
+    sql_name = f"{quoted(schema)}.{QUERIES_TABLE}"
+    if cursor.execute("SELECT to_regclass(%s)", [sql_name]).fetchone()[0] is None:
         cursor.execute(
-            f"CREATE TABLE {called} (table_name text, query_id text, batch_id bigint NOT NULL, "
+            f"CREATE TABLE {sql_name} (table_name text, query_id text, batch_id bigint NOT NULL, "
             "PRIMARY KEY (table_name, query_id))"
         )
 
@@ -577,13 +603,14 @@ def quoted(name: str) -> str:
 
 
 def _refuse_columns(
-    cursor: Cursor, layout: TableShape, called: str, columns: Mapping[str, StoreColumn]
+    cursor: Cursor, layout: TableShape, table: str, columns: Mapping[str, StoreColumn]
 ) -> None:
     """Raise ``TargetError`` if the columns of a table do not fit ``layout``. With a key, also if
     the collations of key columns are not deterministic, or no usable unique index has exactly the
-    key's columns.
+    key's columns. A usable one is valid, checked at once, and without conditions and expressions.
+    For keys that may be null it also takes nulls as equal.
 
-    ``called``: the table's name in SQL. ``columns``: the columns that it has, by name.
+    ``table``: the table's name in SQL. ``columns``: the columns that it has, by name.
     """
     problems = column_differences(columns, layout.types)
     if problems:
@@ -594,14 +621,14 @@ def _refuse_columns(
         )
     if not layout.keys:
         return
-    loose = {name for (name,) in cursor.execute(_LOOSE_COLLATIONS_QUERY, [called])} & {*layout.keys}
+    loose = {name for (name,) in cursor.execute(_LOOSE_COLLATIONS_QUERY, [table])} & {*layout.keys}
     if loose:
         raise TargetError(
             layout.title,
             f"by the collation of {', '.join(sorted(loose))} different keys are equal",
             'Give the columns one that is deterministic, such as "C"',
         )
-    unique = cursor.execute(_UNIQUE_INDEXES_QUERY, [called]).fetchall()
+    unique = cursor.execute(_UNIQUE_INDEXES_QUERY, [table]).fetchall()
     if not any({*key} == {*layout.keys} and nulls >= layout.nulls for key, nulls in unique):
         nulls = " NULLS NOT DISTINCT" if layout.nulls else ""
         raise TargetError(

@@ -70,8 +70,8 @@ class ServerConnection:
     @contextmanager
     def _connection(self, psycopg: Any) -> Iterator[Any]:
         """Open a connection for one transaction, and close it at the end of the block. Raises
-        psycopg's error if the server cannot be reached within ``timeout_s``, or 10 s if that is
-        less. ``psycopg``: the package.
+        psycopg's error if the server cannot be reached within the smaller of ``timeout_s`` and 10
+        s. ``psycopg``: the package.
         """
         connection = connect(self.dsn, min(self.timeout_s, CONNECTING_MAX_S), "dovetail sink")
         try:
