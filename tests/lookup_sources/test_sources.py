@@ -24,7 +24,7 @@ import pytest
 import dovetail as dt
 from dovetail.iceberg.changed_rows import RowReader
 from dovetail.lookup_sources import sqlite as lookup_sqlite
-from dovetail.lookup_sources.conversion import rows_as_table, texts_as_table
+from dovetail.lookup_sources.conversion import rows_as_table, texts_as_table, typed_constants
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import index_for, summary_of_source
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
@@ -423,6 +423,16 @@ def test_iceberg_tables_refuse_constants_of_another_type(
 
     assert ids(declare({"amount": [5.0, None], "customer": "ann"}).open(SCHEMA), "ann") == [1]
     refused_constants(declare, where, problem)
+
+
+def test_a_whole_number_is_a_constant_of_a_narrow_decimal() -> None:
+    price = pa.decimal128(5, 2)
+    stored = pa.schema([("price", price)])
+    filters = (("price", (5, None, 999)),)
+    expected = pa.array([Decimal(5), None, Decimal(999)], price)
+    assert typed_constants("t", filters, stored)["price"].equals(expected)
+    with pytest.raises(dt.errors.DataError, match=r"where= has \[1000\] for column 'price'"):
+        typed_constants("t", (("price", (1000,)),), stored)
 
 
 def test_a_list_without_constants_is_refused() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chromium import PHONE
 from pyspark.sql import SparkSession
@@ -20,6 +22,7 @@ import dovetail as dt
 from benchmarks import harness
 from dovetail.cli import app
 from dovetail.page.figures import LiveFigures
+from dovetail.page.search import latest_letters
 from dovetail.page.server import serve_checkpoint
 from dovetail.physical.topology_graph import topology_graph
 
@@ -206,6 +209,16 @@ def test_a_row_is_explained(query: Any, page: Any) -> None:
     assert "is no int64" in answer_of(page.url, "why", result=result, key="x")["error"]
     several = answer_of(page.url, "why", result=result, key=["5", "6"])["error"]
     assert several == "5, 6 is no key, which is id. Give its value."
+
+
+def test_without_a_folder_of_dead_letters_none_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of a folder that has the form of one and happens to be the working directory."""
+    (tmp_path / "_batch=0").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "_batch=0" / "part.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert latest_letters(None) == {"header": [], "rows": []}
 
 
 def test_figures_move_in_a_browser(

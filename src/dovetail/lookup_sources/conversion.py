@@ -142,7 +142,6 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
     texts are constants of a text column, and only booleans of a boolean one.
 
     Raises ``DataError`` for a column that the store lacks, and for constants that cannot be cast.
-    Among these are whole numbers for a decimal with fewer than 19 digits before the point.
     """
     arrays = {}
     for name, constants in filters:
@@ -154,7 +153,7 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
             exact = is_text(type_) or pa.types.is_boolean(type_) or pa.types.is_boolean(array.type)
             if exact and not _is_castable(array.type, type_, narrows=False):
                 raise pa.ArrowInvalid(f"the constants are {array.type}")
-            arrays[name] = array.cast(type_)
+            arrays[name] = _with_room_for_decimals(array, type_).cast(type_)
         except (pa.ArrowException, OverflowError) as error:
             raise DataError(
                 title,
@@ -283,6 +282,16 @@ def _with_floats(value: Any, declared: pa.DataType) -> Any:
     return value
 
 
+def _with_room_for_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return ``array`` in a form that Arrow can cast to ``target``: integers that become decimals
+    as wider decimals, anything else unchanged. Arrow requires room for the largest integer of the
+    type, whatever the values are.
+    """
+    if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
+        return array.cast(pa.decimal256(76, target.scale))
+    return array
+
+
 def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.Array:
     """Return ``array`` cast to the type ``declared``. Raises ``pa.ArrowInvalid`` if the array is of
     another kind, such as texts for numbers, or if a value does not fit without loss.
@@ -292,10 +301,7 @@ def _cast_array(array: pa.Array, declared: pa.DataType, *, narrows: bool) -> pa.
     """
     if not _is_castable(array.type, declared, narrows=narrows):
         raise pa.ArrowInvalid(f"the store has {array.type}")
-    if pa.types.is_integer(array.type) and pa.types.is_decimal(declared):
-        # Arrow requires room for the largest integer of the type, whatever the values are.
-        array = array.cast(pa.decimal256(76, declared.scale))
-    cast_array = array.cast(declared)
+    cast_array = _with_room_for_decimals(array, declared).cast(declared)
     if pa.types.is_floating(declared) and pa.types.is_floating(array.type):
         _refuse_infinite(cast_array, pc.is_inf(array))
     return cast_array

@@ -98,7 +98,7 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         list of texts. Both are empty if the query has no folder of dead letters. An error becomes
         the JSON field ``error``.
         """
-        return await answer(latest_letters, shown.letters or "")
+        return await answer(latest_letters, shown.letters)
 
     routes = {
         "/": page,

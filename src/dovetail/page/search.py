@@ -122,14 +122,17 @@ class RowReasons:
         return reason.to_dict()
 
 
-def latest_letters(folder: str) -> dict[str, Any]:
+def latest_letters(folder: str | None) -> dict[str, Any]:
     """Return at most 20 dead letters in a local folder of Parquet files, as JSON data: ``header``
     and ``rows``, each a list of cells. Both are empty if there are none, or no such folder.
 
-    The header is time, operator, problem and row. ``folder``: its path, with or without ``file:``.
-    Folders of micro-batches in it (``_batch=<id>``) are read from the last one back, until there
-    are enough. Letters of one are in the order of file names and, in each file, the latest first.
+    The header is time, operator, problem and row. ``folder``: its path, with or without ``file:``,
+    or None for no folder. Folders of micro-batches in it (``_batch=<id>``) are read from the last
+    one back, until there are enough. Letters of one are in the order of file names and, in each
+    file, the latest first.
     """
+    if folder is None:
+        return {"header": [], "rows": []}
     directory = Path(folder.removeprefix("file:"))
     batches = [p for p in directory.glob("_batch=*") if p.name.rpartition("=")[2].isdigit()]
     batches.sort(key=lambda path: int(path.name.rpartition("=")[2]), reverse=True)
