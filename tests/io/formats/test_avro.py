@@ -347,6 +347,19 @@ def derived(columns: StructType) -> str:
     return json.dumps(schema_of(FormatContext("to_topic", "value"), columns))
 
 
+def test_a_schema_that_a_file_has_twice_has_the_place_of_the_last(tmp_path: Path) -> None:
+    """A deleted schema that was registered again keeps its id, and is the latest one."""
+    path = tmp_path / "schemas.json"
+    listed = [(1, 7, "one"), (2, 8, "two"), (3, 7, "one")]
+    path.write_text(
+        json.dumps(
+            [{"subject": "s", "version": v, "id": i, "schema": text} for v, i, text in listed]
+        )
+    )
+    versions = dt.formats.registry(path).versions("s")
+    assert [(each.id, each.version) for each in versions] == [(8, 2), (7, 3)]
+
+
 def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     listed = [
         {"subject": "orders-value", "version": n + 1, "id": 7 + n, "schema": json.dumps(schema)}

@@ -87,17 +87,19 @@ class FileRegistry(Registry):
     @cached_property
     def _subjects(self) -> Mapping[str, Sequence[Registered]]:
         """The versions of each subject in the file, by the subject's name, in ascending order; the
-        file is read once. A schema id that several versions have is listed for each of them. Raises
-        ``ConfigurationError`` if the file is unreadable, or if a version lacks ``subject``,
+        file is read once. Of several versions with one schema id, only the last one is listed.
+        Raises ``ConfigurationError`` if the file is unreadable, or if a version lacks ``subject``,
         ``version``, ``id`` or ``schema``.
         """
-        subjects: dict[str, list[Registered]] = {}
+        subjects: dict[str, dict[int, Registered]] = {}
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
             for version in sorted(listed, key=lambda version: version["version"]):
                 registered = Registered(version["id"], version["version"], version["schema"])
-                subjects.setdefault(version["subject"], []).append(registered)
-            return subjects
+                by_id = subjects.setdefault(version["subject"], {})
+                by_id.pop(registered.id, None)
+                by_id[registered.id] = registered
+            return {subject: [*by_id.values()] for subject, by_id in subjects.items()}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise self.refuse(
                 f"cannot be read: {type(error).__name__}: {error}",
@@ -106,8 +108,8 @@ class FileRegistry(Registry):
             ) from error
 
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions of a subject in the file in ascending order, at least one. A schema
-        id that several versions have occurs as often.
+        """Return the versions of a subject in the file in ascending order, at least one. Of several
+        versions with one schema id, only the last one is returned.
 
         Raises ``ConfigurationError`` for an unknown subject, and for an unreadable file.
         """
