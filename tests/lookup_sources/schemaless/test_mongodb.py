@@ -154,20 +154,28 @@ def test_a_value_is_found_by_its_key_and_read_as_declared(
 
 
 def test_nested_values_and_doubles_are_read(mongodb_database: Any) -> None:
-    nested = {"o": bson.ObjectId(OBJECT), "l": [bson.Decimal128("0.1")]}
+    day = datetime(2024, 2, 29)  # noqa: DTZ001
+    nested = {"o": bson.ObjectId(OBJECT), "l": [bson.Decimal128("0.1")], "days": [{"on": day}]}
     decimals = [bson.Decimal128("0.1"), 2]
     mongodb_database.t.insert_many(
         {"_id": at, "n": nested, "x": 0.1, "y": 1, "d": decimals[at]} for at in range(2)
     )
     types: Mapping[str, pa.DataType] = {
         "_id": pa.int64(),
-        "n": pa.struct({"o": pa.string(), "l": pa.list_(pa.decimal128(3, 2))}),
+        "n": pa.struct(
+            {
+                "o": pa.string(),
+                "l": pa.list_(pa.decimal128(3, 2)),
+                "days": pa.list_(pa.struct({"on": pa.date32()})),
+            }
+        ),
         "x": pa.float64(),
         "y": pa.float64(),
         "d": pa.decimal128(3, 2),
     }
     keys = pa.table({"_id": [0, 1]})
-    row = {"n": {"o": OBJECT, "l": [Decimal("0.10")]}, "x": 0.1, "y": 1.0}
+    days = [{"on": date(2024, 2, 29)}]
+    row = {"n": {"o": OBJECT, "l": [Decimal("0.10")], "days": days}, "x": 0.1, "y": 1.0}
     assert rows(source(mongodb_database.t), keys, pa.schema(types)) == [
         (0, {"_id": 0} | row | {"d": Decimal("0.10")}),
         (1, {"_id": 1} | row | {"d": Decimal("2.00")}),

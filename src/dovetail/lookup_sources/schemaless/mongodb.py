@@ -199,14 +199,30 @@ class MongodbReader:
 def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:
     """Return the values of a document in the order of the schema, None for a field that it lacks.
 
-    A moment at midnight UTC becomes a date where the schema has a date. ``document`` itself is
-    changed so, too. Other values stay as pymongo gives them.
+    A moment at midnight UTC becomes a date where the schema has a date, also within structs and
+    lists. Other values stay as pymongo gives them.
     """
-    for name, type_ in zip(schema.names, schema.types, strict=True):
-        value = document.get(name)
-        if pa.types.is_date(type_) and isinstance(value, datetime) and value.time() == time.min:
-            document[name] = value.date()
-    return tuple(map(document.get, schema.names))
+    return tuple(
+        _with_dates(document.get(name), type_)
+        for name, type_ in zip(schema.names, schema.types, strict=True)
+    )
+
+
+def _with_dates(value: Any, type_: pa.DataType) -> Any:
+    """Return a value of a document with dates in place of moments at midnight UTC, where ``type_``
+    has a date, at any depth. MongoDB stores no dates. Whatever does not suit the type stays.
+    """
+    if pa.types.is_date(type_) and isinstance(value, datetime) and value.time() == time.min:
+        return value.date()
+    if pa.types.is_list(type_) and isinstance(value, list):
+        return [_with_dates(item, type_.value_type) for item in value]
+    if pa.types.is_struct(type_) and isinstance(value, dict):
+        types = {field.name: field.type for field in type_}
+        return {
+            name: _with_dates(item, types[name]) if name in types else item
+            for name, item in value.items()
+        }
+    return value
 
 
 def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
