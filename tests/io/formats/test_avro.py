@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import fastavro
@@ -406,6 +408,29 @@ def test_a_registry_that_refuses_says_why(server: Server) -> None:
         dt.errors.ConfigurationError, match="does not answer GET /subjects/s/versions"
     ):
         dt.formats.registry("http://127.0.0.1:9", timeout_s=1.0).versions("s")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\0\0\0\7", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1]"],
+    ids=["no HTTP", "broken off"],
+)
+def test_an_answer_that_is_no_whole_one_of_http_is_none(answer: bytes) -> None:
+    """Of another server's port, or of a registry that dies as it answers."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=serve, daemon=True).start()
+        registry = dt.formats.registry(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(
+            dt.errors.ConfigurationError, match="does not answer GET /subjects/s/versions"
+        ):
+            registry.versions("s")
 
 
 @pytest.mark.parametrize(

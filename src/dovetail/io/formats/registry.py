@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from http.client import HTTPException
 from os import fspath
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -203,8 +204,8 @@ class HttpRegistry(Registry):
         ``POST``. ``path``: the rest of the URL, behind ``self.url``. ``body``: data to send as
         JSON, None for nothing.
 
-        Raises ``ConfigurationError`` for other statuses of an error, for an answer that is no JSON,
-        and if there is no answer.
+        Raises ``ConfigurationError`` for other statuses of an error, for an answer that is no JSON
+        or no HTTP, and if there is none or a part of one.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": _MEDIA_TYPE, **self.headers}
@@ -223,7 +224,7 @@ class HttpRegistry(Registry):
                 "Mend what it names; 409 says that the schema is not compatible with the "
                 "subject's others, 401 that auth= is missing or wrong",
             ) from error
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, OSError, ValueError, HTTPException) as error:
             raise self.refuse(
                 f"does not answer {method} {path}: {error}", "Check its address and that it runs"
             ) from error
