@@ -18,7 +18,7 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from registry_server import PASSWORD, USER, Server, served
 
 import dovetail as dt
@@ -347,6 +347,23 @@ def derived(columns: StructType) -> str:
     from dovetail.io.formats.avro import schema_of
 
     return json.dumps(schema_of(FormatContext("to_topic", "value"), columns))
+
+
+def test_records_within_a_schema_have_names_of_their_own() -> None:
+    """Columns whose structs would be named as the whole record, as one within another, and as one
+    of Avro's own types.
+    """
+    of_x = StructType([StructField("x", LongType())])
+    outer = StructType([StructField("b", of_x), StructField("c", ArrayType(of_x))])
+    types = {"Value": of_x, "a": outer, "a_b": of_x, "a_c_element": of_x, "long": of_x}
+    columns = StructType([StructField(name, type_) for name, type_ in types.items()])
+    assert '"name": "long_"' in derived(columns)
+    schema = fastavro.parse_schema(json.loads(derived(columns)))
+    row = {"Value": {"x": 1}, "a": {"b": {"x": 2}, "c": [{"x": 3}]}, "a_b": {"x": 4},
+           "a_c_element": {"x": 5}, "long": {"x": 6}}  # fmt: skip
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, schema, row)
+    assert fastavro.schemaless_reader(io.BytesIO(written.getvalue()), schema, None) == row
 
 
 def test_a_schema_that_a_file_has_twice_has_the_place_of_the_last(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ _OTHER_UNITS: Final = (
 )
 """The problem of a record whose schema has other units than the schema to read by."""
 _AVRO_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+"""The names that no record may have, because Avro's plain types do."""
 _PLAIN_TYPES: Final[Mapping[type[DataType], Any]] = {
     BooleanType: "boolean",
     ByteType: "int",
@@ -500,13 +502,15 @@ def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
     default null. The record is named ``Key`` or ``Value``. Raises ``PlanError`` for a type or a
     name that Avro lacks.
     """
+    name = context.part.capitalize()
+    names = {name, *_PRIMITIVES}
     return {
         "type": "record",
-        "name": context.part.capitalize(),
+        "name": name,
         "fields": [
             {
                 "name": _checked_name(context, f.name),
-                "type": ["null", _avro_type(context, f)],
+                "type": ["null", _avro_type(context, f, names)],
                 "default": None,
             }
             for f in columns
@@ -514,10 +518,11 @@ def schema_of(context: FormatContext, columns: StructType) -> dict[str, Any]:
     }
 
 
-def _avro_type(context: FormatContext, field: StructField, path: str = "") -> Any:
+def _avro_type(context: FormatContext, field: StructField, names: set[str], path: str = "") -> Any:
     """Return the Avro schema of the type of ``field``, as JSON data, not nullable; the parts within
-    are. ``path``: the names of the enclosing fields, each followed by ``_``, which make the names
-    of records unique.
+    are. A record is named by ``path`` and the field, with ``_`` behind it as often as that name is
+    taken. ``names``: the names of records so far, to which new ones are added. ``path``: the names
+    of the enclosing fields, each followed by ``_``.
 
     Raises ``PlanError`` for a type or a name that Avro lacks.
     """
@@ -529,19 +534,23 @@ def _avro_type(context: FormatContext, field: StructField, path: str = "") -> An
         return {"type": "bytes", "logicalType": "decimal", **digits}
     if isinstance(type_, ArrayType):
         inner = StructField("element", type_.elementType)
-        return {"type": "array", "items": ["null", _avro_type(context, inner, f"{name}_")]}
+        return {"type": "array", "items": ["null", _avro_type(context, inner, names, f"{name}_")]}
     if isinstance(type_, MapType) and isinstance(type_.keyType, StringType):
         inner = StructField("value", type_.valueType)
-        return {"type": "map", "values": ["null", _avro_type(context, inner, f"{name}_")]}
+        return {"type": "map", "values": ["null", _avro_type(context, inner, names, f"{name}_")]}
     if isinstance(type_, StructType):
+        record_name = _checked_name(context, name)
+        while record_name in names:
+            record_name += "_"
+        names.add(record_name)
         fields = [
             {
                 "name": _checked_name(context, f.name),
-                "type": ["null", _avro_type(context, f, f"{name}_")],
+                "type": ["null", _avro_type(context, f, names, f"{name}_")],
             }
             for f in type_
         ]
-        return {"type": "record", "name": _checked_name(context, name), "fields": fields}
+        return {"type": "record", "name": record_name, "fields": fields}
     raise context.refuse(
         f"is Avro, and column {field.name!r} of type {type_.simpleString()} has no type there",
         "Convert it, for instance to text",
