@@ -442,6 +442,17 @@ def test_decimals_may_be_numbers(spark: SparkSession) -> None:
     assert read(frame, dt.formats.debezium("n int"), key=of_key) == [(0, False, 1234, 5)]
 
 
+def test_decimals_may_be_floats(spark: SparkSession) -> None:
+    """PostgreSQL's ``real`` and MySQL's ``FLOAT`` are ``float`` in Kafka Connect's JSON."""
+    many = column("many", "array", items={"type": "float"})
+    columns = [column("id", "int32"), column("x", "float"), many]
+    value = with_schema(event("c", None, {"id": 1, "x": 1.1, "many": [0.5, None]}), columns)
+    format_ = dt.formats.debezium("id int, x decimal(10,2), many array<decimal(10,2)>")
+    assert read(records(spark, [value]), format_, key_columns="id") == [
+        (0, False, 1, Decimal("1.10"), [Decimal("0.50"), None])
+    ]
+
+
 def test_decimals_keep_the_digits_of_numbers(spark: SparkSession) -> None:
     """Kafka Connect writes small numbers with exponents, and MySQL has more than 38 digits."""
     numbers = {

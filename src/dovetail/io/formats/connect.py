@@ -79,7 +79,10 @@ _PER_MICROSECOND: Final = {
 """By encoding: units per microsecond. A negative number means microseconds per unit."""
 _TIMESTAMP_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
 _TIME_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _TIMESTAMP_NAMES)
-_PLAIN: Final = ("string", "double", "float32", "float64", "int8", "int16", "int32", "int64")
+_PLAIN: Final = (
+    *("string", "float", "double", "float32", "float64"),
+    *("int8", "int16", "int32", "int64"),
+)
 """The names of plain types in a record's schema whose decimals are numbers or digits, not bytes."""
 _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
 """The patterns of ISO 8601 texts: a timestamp with a zone, a date, and a time in UTC."""
