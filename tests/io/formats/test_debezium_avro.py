@@ -12,11 +12,24 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, IntegerType, LongType, TimestampType
 from test_avro import avro_spark, encoded, records
-from test_debezium import DECLARED, ENCODED, MYSQL, POSTGRES, column, drawn, event, rows_of
+from test_debezium import (
+    CONNECT,
+    DECLARED,
+    ENCODED,
+    MYSQL,
+    POSTGRES,
+    TIME,
+    column,
+    drawn,
+    event,
+    rows_of,
+)
 
 import dovetail as dt
+from dovetail.io.formats.connect import ColumnEncoding
+from dovetail.io.formats.connect_avro import _unfit_parts
 
 __all__ = ["avro_spark"]
 
@@ -208,6 +221,14 @@ def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
     other = dt.formats.debezium(avro=dt.formats.avro('{"type":"record","name":"R","fields":[]}'))
     with pytest.raises(dt.errors.PlanError, match="Avro schema that is of no change event"):
         table(other)
+
+
+@pytest.mark.parametrize("name", [f"{TIME}Date", f"{CONNECT}Date", f"{TIME}Year"])
+def test_a_number_of_days_or_years_may_be_a_long(name: str) -> None:
+    described: Any = None  # no column is made here, so none needs Spark
+    encoding = ColumnEncoding(described, described, name, natural=IntegerType())
+    assert list(_unfit_parts(LongType(), encoding)) == []
+    assert list(_unfit_parts(TimestampType(), encoding)) == [(name, "timestamp")]
 
 
 def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:

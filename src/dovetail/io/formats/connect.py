@@ -141,13 +141,15 @@ FIELD_PARTS: Final = StructType([StructField("field", StringType()), *_ITEMS]).a
 """The parts of a field's description in Kafka Connect's JSON that are needed here."""
 
 
+_DAYS_AND_YEARS: Final = (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}Year")
+"""The encodings besides times that are numbers."""
 _ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
 ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     BooleanType: ("boolean", "int"),
     ByteType: ("int", "long"),
     ShortType: ("int", "long"),
-    IntegerType: ("int", "long", *_PER_MICROSECOND),
-    LongType: ("int", "long", *_PER_MICROSECOND),
+    IntegerType: ("int", "long", *_PER_MICROSECOND, *_DAYS_AND_YEARS),
+    LongType: ("int", "long", *_PER_MICROSECOND, *_DAYS_AND_YEARS),
     FloatType: ("float", "double"),
     DoubleType: ("float", "double"),
     BinaryType: ("bytes", f"{_DATA}Bits"),
