@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, IntegerType, LongType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    TimestampType,
+)
 from test_avro import avro_spark, encoded, records
 from test_debezium import (
     CONNECT,
@@ -29,7 +36,8 @@ from test_debezium import (
 
 import dovetail as dt
 from dovetail.io.formats.connect import ColumnEncoding
-from dovetail.io.formats.connect_avro import _unfit_parts
+from dovetail.io.formats.connect_avro import _default_type, _unfit_parts
+from dovetail.io.formats.plain import FormatContext
 
 __all__ = ["avro_spark"]
 
@@ -229,6 +237,22 @@ def test_a_number_of_days_or_years_may_be_a_long(name: str) -> None:
     encoding = ColumnEncoding(described, described, name, natural=IntegerType())
     assert list(_unfit_parts(LongType(), encoding)) == []
     assert list(_unfit_parts(TimestampType(), encoding)) == [(name, "timestamp")]
+
+
+def test_a_decimal_may_have_a_scale_beyond_its_digits() -> None:
+    """As ``numeric(3,5)`` and ``numeric(5,-2)`` of PostgreSQL 15."""
+
+    def type_of(precision: int, scale: int) -> DataType:
+        parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+        schema = {"type": "bytes", "connect.name": f"{CONNECT}Decimal"}
+        schema |= {"connect.parameters": parameters}
+        return _default_type(FormatContext("t", "value"), "x", schema, BinaryType())
+
+    sizes = {(3, 5): (5, 5), (5, -2): (7, 0), (10, 2): (10, 2), (65, 30): (38, 30)}
+    for given, expected in sizes.items():
+        assert type_of(*given) == DecimalType(*expected)
+    with pytest.raises(dt.errors.PlanError, match="of scale 40, above Spark's 38"):
+        type_of(50, 40)
 
 
 def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:

@@ -345,13 +345,16 @@ def _is_convertible(type_: DataType, encoding: str) -> bool:
 
 def _type_of_encoding(encoding: str, precision: int, scale: int | None) -> DataType | None:
     """Return the type of a column in this encoding for which no type is declared; None for a plain
-    type, for an encoding that is read as it is, and for a decimal without one scale.
+    type, for an encoding that is read as it is, and for a decimal without one scale or with one
+    above 38.
 
     ``encoding``: the full name. ``precision``, of which at most 38 counts, and ``scale`` are used
-    for decimals alone.
+    for decimals alone. PostgreSQL has decimals of a negative scale, and of a scale above the
+    precision.
     """
-    if encoding == DECIMAL and scale is not None:
-        return DecimalType(min(precision, 38), scale)
+    if encoding == DECIMAL and scale is not None and scale <= _DIGITS_MAX:
+        digits = max(precision, scale) - min(scale, 0)
+        return DecimalType(min(digits, _DIGITS_MAX), max(scale, 0))
     if encoding == f"{TIME}ZonedTimestamp":
         return TimestampType()
     for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
@@ -396,17 +399,17 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
     none: that of its encoding, at any depth, else ``natural``, the type in which Spark reads it.
 
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
-    ``PlanError`` for a decimal without a scale.
+    ``PlanError`` for a decimal without a scale, or with one above 38.
     """
     value_schema = without_null(schema)
     if _is_connect_type(value_schema):
         precision = value_schema.get("connect.parameters", {}).get("connect.decimal.precision", 38)
-        type_ = _type_of_encoding(
-            _encoding_name(value_schema), int(precision), _decimal_scale(value_schema)
-        )
+        scale = _decimal_scale(value_schema)
+        type_ = _type_of_encoding(_encoding_name(value_schema), int(precision), scale)
         if type_ is None and _encoding_name(value_schema) == DECIMAL:
+            unfit = "without its scale" if scale is None else f"of scale {scale}, above Spark's 38"
             raise context.refuse(
-                f"has the column {name!r} encoded as {DECIMAL}, without its scale",
+                f"has the column {name!r} encoded as {DECIMAL}, {unfit}",
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
@@ -438,6 +441,8 @@ def _spark_type(context: FormatContext, record: Avro) -> StructType:
     return type_
 
 
+_DIGITS_MAX: Final = 38
+"""The most digits of a decimal in Spark."""
 _CODES: Final = frozenset(name for names in ENCODINGS.values() for name in names if "." in name)
 _LOGICAL_ENCODINGS: Mapping[str, str] = {
     "date": f"{CONNECT}Date",
