@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import random
 from datetime import datetime, timezone
@@ -10,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
@@ -18,6 +20,9 @@ from pyspark.sql.types import (
     DecimalType,
     IntegerType,
     LongType,
+    StringType,
+    StructField,
+    StructType,
     TimestampType,
 )
 from test_avro import avro_spark, encoded, records
@@ -36,7 +41,8 @@ from test_debezium import (
 
 import dovetail as dt
 from dovetail.io.formats.connect import ColumnEncoding
-from dovetail.io.formats.connect_avro import _default_type, _unfit_parts
+from dovetail.io.formats.connect_avro import Envelope, _default_type, _reader_row, _unfit_parts
+from dovetail.io.formats.events import WantedParts
 from dovetail.io.formats.plain import FormatContext
 
 __all__ = ["avro_spark"]
@@ -253,6 +259,27 @@ def test_a_decimal_may_have_a_scale_beyond_its_digits() -> None:
         assert type_of(*given) == DecimalType(*expected)
     with pytest.raises(dt.errors.PlanError, match="of scale 40, above Spark's 38"):
         type_of(50, 40)
+
+
+def test_a_null_of_before_a_column_was_not_null_is_one() -> None:
+    def version(note: Any, size: Any) -> Envelope:
+        schema = envelope([column("id", "int32")])
+        (row,) = (f["type"][1] for f in schema["fields"] if f["name"] == "before")
+        point = {"type": "record", "name": "Point", "fields": [{"name": "size", "type": size}]}
+        row["fields"] += [{"name": "note", "type": note}, {"name": "at", "type": point}]
+        return Envelope.from_schema(FormatContext("t", "value"), json.dumps(schema))
+
+    former = version(["null", "string"], ["int", "null"])
+    latest = version("string", "long")
+    names = ("id", "note", "at")
+    columns = StructType([StructField(name, StringType()) for name in names])
+    wanted = WantedParts(columns, ("id",), {}, declared=False)
+    for writer in (former, latest):
+        read_by = _reader_row(writer.row, [latest, former], wanted)
+        for note, size in ((None, None), ("x", 7)) if writer is former else (("x", 7),):
+            row = {"id": 1, "note": note, "at": {"size": size}}
+            written = io.BytesIO(encoded(writer.row, row))
+            assert fastavro.schemaless_reader(written, writer.row, read_by) == row
 
 
 def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:

@@ -251,13 +251,17 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
     """Return the field of the reader's schema for ``field``, as an envelope defines it. ``writer``:
     the fields that the records have, by name. ``declared``: the wanted type, None for none.
 
-    A field that the records have, perhaps under an alias, loses its default. One that they lack
-    becomes nullable with the default null, unless it has a default or no type is declared.
+    A field that the records have, perhaps under an alias, loses its default, and is nullable where
+    theirs is: a column may become ``NOT NULL``. One that they lack becomes nullable with the
+    default null, unless it has a default or no type is declared.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
     if written is not None:
-        read = {**field, "type": _reader_schema(written["type"], field["type"], declared)}
+        type_ = _reader_schema(written["type"], field["type"], declared)
+        if "null" in union_types(written["type"]) and "null" not in union_types(type_):
+            type_ = ["null", *union_types(type_)]
+        read = {**field, "type": type_}
         read.pop("default", None)
         return read
     if "default" in field or declared is None:
