@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from snapshot_model import Histories, Memory, applied, counted, naive
 
 from dovetail.snapshots import plan
-from dovetail.snapshots.delta_reader import StoredFrames
+from dovetail.snapshots.delta_reader import StoredFrames, keys_of
 from dovetail.snapshots.deltas import Deltas
 from dovetail.snapshots.plan import (
     SnapshotAggregate,
@@ -210,3 +210,25 @@ def test_an_aggregate_of_a_join_and_joins_of_aggregates(
         assert check(small_spark, histories, node, old, new, few=few) > WORLDS / 3
     of_groups = aggregate(groups, ["max_b_value"], "n")
     assert check(small_spark, histories, of_groups, old, new, few=few) > 0
+
+
+@pytest.mark.parametrize("how", slow_after(2, ["outer", "right", "left"]))
+def test_rows_of_one_side_are_found_by_a_shared_key_and_an_expression(
+    small_spark: SparkSession, histories: Histories, how: str
+) -> None:
+    """Neither side has all columns of the keys, and a row may lack the side that is first."""
+    left, right = table(histories, "b"), table(histories, "c")
+    pairs = {"world": "world", "b": "c"}
+    both = [F.coalesce("left.x", "right.x").alias("some_x")]
+    node = plan.join(left, right, on=pairs, how=how, select=both, name=None)
+    columns, versions = [*node.key.names, "some_x"], {"b": 2, "c": 2}
+    scratch = StoredFrames()
+    try:
+        reader = Memory(small_spark, node, scratch, histories)
+        whole = reader.rows(node, versions)
+        found = reader.rows(node, versions, columns, keys_of(scratch, whole, columns)).collect()
+        expected = [row.asDict() for row in whole.dropna().collect()]
+        assert len(expected) > WORLDS / 3
+        assert counted([row.asDict() for row in found], columns) == counted(expected, columns)
+    finally:
+        scratch.release()

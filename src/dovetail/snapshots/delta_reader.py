@@ -331,19 +331,27 @@ class VersionReader:
         rows. The result has all columns of the join.
 
         ``columns``: columns of the join, one for each column of ``keys``. ``partial_sides``: the
-        sides with some of these columns, 0 for the left and 1 for the right. The first one is
-        restricted, by jobs, to the values of its columns in ``keys``. Its rows then restrict the
-        other side. All other columns of the keys are ignored. Without such a side all rows are
-        returned, without a job.
+        sides with some of these columns, 0 for the left and 1 for the right. One with a column of
+        its own is restricted, by jobs, to the values of its columns in ``keys``. Its rows then
+        restrict the other side. If all such columns are key columns of both sides, these restrict
+        both sides, since a row may lack either. All other columns of the keys are ignored. Without
+        such a side all rows are returned, without a job.
         """
         if not partial_sides:
             return self.rows(node, versions)
-        side = partial_sides[0]
-        parts = [i for i, name in enumerate(columns) if node.origins[name][side] is not None]
+        origins = [node.origins[name] for name in columns]
+        # A row with a value in a column of one side alone has that side.
+        own = [s for s in partial_sides if any(o[s] and not o[1 - s] for o in origins)]
+        side = (own or partial_sides)[0]
+        parts = [i for i, origin in enumerate(origins) if origin[side] is not None]
         part = keys_of(self.scratch, keys.frame, [foreign_name(i) for i in parts])
-        names = [node.origins[columns[i]][side] or "" for i in parts]
-        rows = self.rows(node.sides[side], versions, names, part)
-        return self._join_with_other_side(node, versions, side, rows)
+        restricted = {
+            s: self.rows(node.sides[s], versions, [origins[i][s] or "" for i in parts], part)
+            for s in own[:1] or partial_sides
+        }
+        if not own:
+            return delta_rules.joined_rows(node, restricted[0], restricted[1], node.how)
+        return self._join_with_other_side(node, versions, side, restricted[side])
 
     def _rows_of_source(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return all rows of a source at its version, with the columns that the plan uses, key
