@@ -26,6 +26,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 from dovetail.iceberg.deletion_vectors import data_files_of
@@ -127,12 +128,17 @@ class ManifestReader:
         are deletes by equality of an unpartitioned spec, which apply to all partitions.
         ``entries``: of delete files alone; without any the mapping is empty.
         """
+        # A field that left a spec of format version 1 is still in it, as void.
+        unpartitioned = {
+            id_
+            for id_, spec in self.metadata.specs().items()
+            if all(isinstance(part.transform, VoidTransform) for part in spec.fields)
+        }
         by_partition: dict[Partition | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             file = entry.data_file
             is_global = (
-                file.content == DataFileContent.EQUALITY_DELETES
-                and self.metadata.specs()[file.spec_id].is_unpartitioned()
+                file.content == DataFileContent.EQUALITY_DELETES and file.spec_id in unpartitioned
             )
             by_partition[None if is_global else _partition_of(file)].append(entry)
         return by_partition

@@ -66,3 +66,27 @@ def test_a_delete_file_without_rows_deletes_nothing(tmp_path: Path) -> None:
     assert iceberg.feed(catalog, {"snapshot": first, "content": False}) == []
     content = iceberg.feed(catalog, iceberg.CONTENT)
     assert [(row["id"], row["v"]) for row in content] == [(1, "a"), (2, None)]
+
+
+def test_deletes_by_values_of_a_spec_without_partitions_apply_to_all_partitions(
+    tmp_path: Path,
+) -> None:
+    """A field that leaves the spec of a table of format version 1 stays in it as ``void``."""
+    catalog = iceberg.properties(tmp_path)
+    rows = pa.table({"id": [1, 2], "v": ["a", "b"]})
+    table = iceberg.opened(catalog).create_table(
+        "shop.t", rows.schema, properties={"format-version": "1"}
+    )
+    with table.update_spec() as spec:
+        spec.add_identity("v")
+    table.append(rows)
+    with table.update_spec() as spec:
+        spec.remove_field("v")
+    with table.transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    table.append(pa.table({"id": [3], "v": ["c"]}))
+    *_, file = iceberg.data_files(table)
+    assert file.spec_id == table.spec().spec_id
+    iceberg.row_delta(table, [iceberg.values(table, ["id"], rows.slice(0, 1), file)])
+    content = iceberg.feed(catalog, iceberg.CONTENT)
+    assert sorted(row["id"] for row in content) == [2, 3]
