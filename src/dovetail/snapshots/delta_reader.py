@@ -371,9 +371,9 @@ class VersionReader:
         in undefined order.
 
         ``old``, ``new``: versions by table id; those of the source must differ. The columns are
-        those that the plan uses, then ``_sign``, an int, and ``_version``, a bigint. ``_sign`` is
-        -1 for a row that goes, +1 for one that comes; an update is one of each. ``_version`` rises
-        from commit to commit: the version of a Delta table, the snapshot's sequence number of an
+        those that the plan uses, then ``_sign``, an int: -1 for a row that goes, +1 for one that
+        comes; an update is one of each. The last is ``_commit_version``, a bigint that rises from
+        commit to commit: the version of a Delta table, the snapshot's sequence number of an
         Iceberg table.
 
         Raises ``TargetError`` if a used column of a Delta table is not the same one in both
@@ -471,10 +471,10 @@ def _refuse_grouped_duplicates(
     nulls = delta_rules.all_of(column.isNull() for column in key)
     counts = (
         rows.groupBy(*key)
-        .count()
+        .agg(F.count("*").alias("_row_count"))
         .agg(
-            F.sum(F.when(nulls, F.col("count"))).alias("nulls"),
-            F.count(F.when((F.col("count") > 1) & ~nulls, True)).alias("twice"),
+            F.sum(F.when(nulls, F.col("_row_count"))).alias("nulls"),
+            F.count(F.when((F.col("_row_count") > 1) & ~nulls, True)).alias("twice"),
         )
     )
     row = counts.first()

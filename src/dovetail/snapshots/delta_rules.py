@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 from dovetail.base.columns import DELETED, foreign_name, key_name, quoted, value_name
 from dovetail.plan.select import joined_row_columns
 from dovetail.snapshots.plan import (
+    AGE,
     LEFT_AGE,
     RIGHT_AGE,
     SIGN,
@@ -57,16 +58,16 @@ from dovetail.snapshots.plan import (
 
 OLD, NEW, UNCHANGED = "o", "n", "u"
 AGES = (LEFT_AGE, RIGHT_AGE)
-FEED_VERSION, FAULTY, FRESH = "_version", "_faulty", "_fresh"
+FEED_VERSION, FAULTY, FRESH = "_commit_version", "_faulty", "_fresh"
 BEFORE, AFTER, APART = "_old", "_new", "_apart"
 
 
 def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the row of each key before and after the changes of a change feed.
 
-    ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and ``_version``.
-    ``key``: the names of the key columns; null keys equal each other. The result has a row per key
-    in the feed, with these columns:
+    ``feed``: the key, values, ``_sign`` (-1 a row that goes, +1 one that comes) and
+    ``_commit_version``. ``key``: the names of the key columns; null keys equal each other. The
+    result has a row per key in the feed, with these columns:
 
     - the key
     - ``_old`` and ``_new``: structs of the key and the values, null if there was or is no row
@@ -88,21 +89,21 @@ def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     added, removed = F.col(SIGN) > 0, F.col(SIGN) < 0
     order = F.struct(FEED_VERSION, SIGN)
     grouped = feed.groupBy(*(F.col(quoted(name)) for name in key)).agg(
-        F.sort_array(F.collect_list(order)).alias("turns"),
-        F.min_by(F.when(removed, row), F.when(removed, F.col(FEED_VERSION))).alias("gone"),
-        F.max_by(F.when(added, row), F.when(added, F.col(FEED_VERSION))).alias("come"),
+        F.sort_array(F.collect_list(order)).alias("_row_turns"),
+        F.min_by(F.when(removed, row), F.when(removed, F.col(FEED_VERSION))).alias("_row_gone"),
+        F.max_by(F.when(added, row), F.when(added, F.col(FEED_VERSION))).alias("_row_come"),
     )
-    signs = f"transform(turns, t -> t.{SIGN})"
-    length = "size(turns) - 1"
+    signs = f"transform(_row_turns, t -> t.{SIGN})"
+    length = "size(_row_turns) - 1"
     alternate = F.expr(
         f"forall(zip_with(slice({signs}, 1, {length}), slice({signs}, 2, {length}), "
         "(a, b) -> a != b), apart -> apart)"
     )
-    first, last = F.expr(f"turns[0].{SIGN}"), F.expr(f"element_at(turns, -1).{SIGN}")
+    first, last = F.expr(f"_row_turns[0].{SIGN}"), F.expr(f"element_at(_row_turns, -1).{SIGN}")
     ends = grouped.select(
         *(F.col(quoted(name)) for name in key),
-        F.when(first < 0, F.col("gone")).alias(BEFORE),
-        F.when(last > 0, F.col("come")).alias(AFTER),
+        F.when(first < 0, F.col("_row_gone")).alias(BEFORE),
+        F.when(last > 0, F.col("_row_come")).alias(AFTER),
         (first > 0).alias(FRESH),
         (~alternate).alias(FAULTY),
     )
@@ -205,27 +206,27 @@ def former_rows(
     comes. ``key``: the node's key columns; null keys equal each other. ``gone``: the rows of
     ``delta`` with ``_sign`` -1, restricted to the same values as ``rows``.
 
-    The result has the columns of ``rows`` and ``_age``. All rows of ``gone`` come with ``o``. Of
-    ``rows`` come those, with ``u``, whose key has no +1 in ``delta``. A row that only has these
+    The result has the columns of ``rows`` and ``_row_age``. All rows of ``gone`` come with ``o``.
+    Of ``rows`` come those, with ``u``, whose key has no +1 in ``delta``. A row that only has these
     values since the change is thus left out.
     """
     come, same = _keys_that_come(delta, key)
-    unchanged = rows.join(come, same, "left_anti").withColumn("_age", F.lit(UNCHANGED))
+    unchanged = rows.join(come, same, "left_anti").withColumn(AGE, F.lit(UNCHANGED))
     columns = [F.col(quoted(name)) for name in rows.columns]
-    return unchanged.unionByName(gone.select(*columns, F.lit(OLD).alias("_age")))
+    return unchanged.unionByName(gone.select(*columns, F.lit(OLD).alias(AGE)))
 
 
 def rows_with_age(rows: DataFrame, delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a node's rows after a change, with a last column ``_age``: ``n`` if the delta has the
-    row's key with ``_sign`` +1, else ``u``. So an updated row is ``n``, too.
+    """Return a node's rows after a change, with a last column ``_row_age``: ``n`` if the delta has
+    the row's key with ``_sign`` +1, else ``u``. So an updated row is ``n``, too.
 
     ``rows``: rows after the change. ``delta``: the node's delta: its columns and ``_sign``. A key
     that has +1 twice repeats the row. ``key``: the node's key columns; null keys equal each other.
     """
     come, same = _keys_that_come(delta, key)
-    return rows.join(come.withColumn("_age", F.lit(NEW)), same, "left").select(
+    return rows.join(come.withColumn(AGE, F.lit(NEW)), same, "left").select(
         *(F.col(quoted(name)) for name in rows.columns),
-        F.coalesce(F.col("_age"), F.lit(UNCHANGED)).alias("_age"),
+        F.coalesce(F.col(AGE), F.lit(UNCHANGED)).alias(AGE),
     )
 
 
@@ -285,19 +286,19 @@ def term_of_side(
     """Return the effect of one side's changes on a join while the other side stands still.
 
     ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
-    ``_sign``. ``others``: the other side's rows with ``_age``, at least those that match.
+    ``_sign``. ``others``: the other side's rows with ``_row_age``, at least those that match.
     ``moved``: the result of ``values_gained_or_lost`` for ``side``, None unless the other side is
     preserved.
 
     The columns are ``_0_<i>`` for left column ``i`` and ``_1_<i>`` for right column ``i``, from 0,
     then ``_sign``, ``_left_age`` and ``_right_age``. A missing side has nulls, also for its age.
     The changing side's age is ``n`` if ``_sign`` is +1, else ``o``; the other side's age is its
-    ``_age``. For each value in ``moved`` there is also each of ``others`` with that value, beside
-    nulls, with the value's ``_sign``.
+    ``_row_age``. For each value in ``moved`` there is also each of ``others`` with that value,
+    beside nulls, with the value's ``_sign``.
     """
     other = 1 - side
     age = F.when(F.col(SIGN) > 0, NEW).otherwise(OLD)
-    changed = _numbered_rows(node, side, delta.withColumn("_age", age))
+    changed = _numbered_rows(node, side, delta.withColumn(AGE, age))
     standing = _numbered_rows(node, other, others)
     kind = "left" if node.preserves(side) else "inner"
     result = changed.join(standing, _match_condition(node), kind)
@@ -322,10 +323,13 @@ def net_delta(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
     summed = (
         terms.groupBy(*keys, *AGES)
-        .agg(F.sum(SIGN).cast("int").alias(SIGN), F.first(F.struct(*image_columns)).alias("image"))
+        .agg(
+            F.sum(SIGN).cast("int").alias(SIGN),
+            F.first(F.struct(*image_columns)).alias("_row_image"),
+        )
         .where(F.col(SIGN) != 0)
     )
-    return projected_rows(node, summed.select("image.*", SIGN, *AGES), [F.col(SIGN)])
+    return projected_rows(node, summed.select("_row_image.*", SIGN, *AGES), [F.col(SIGN)])
 
 
 def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
@@ -336,7 +340,7 @@ def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str
     of Spark's ``how``, such as ``"left"``, which need not be the join's own kind.
     """
     numbered = [
-        _numbered_rows(node, side, frame.withColumn("_age", F.lit(UNCHANGED)))
+        _numbered_rows(node, side, frame.withColumn(AGE, F.lit(UNCHANGED)))
         for side, frame in enumerate((left, right))
     ]
     return projected_rows(node, numbered[0].join(numbered[1], _match_condition(node), kind), [])
@@ -358,7 +362,7 @@ def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFram
     same before and after has both.
 
     ``before``, ``now``: all rows of the changed groups in the aggregate's input, before and after
-    the change. A column ``_age`` in them is ignored.
+    the change. A column ``_row_age`` in them is ignored.
     """
     sides = ((before, -1), (now, 1))
     return reduce(
@@ -423,9 +427,9 @@ def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame
     """Return a side's rows with column ``i`` of the side, from 0, named ``_<side>_<i>``, so that
     two sides share no name. ``side``: 0 for the left, 1 for the right.
 
-    ``frame``: some of the side's columns, ``_age`` and perhaps ``_sign``. A column that ``frame``
-    lacks is null and stands after the others. ``_sign`` follows the columns if it is there, then
-    the age as ``_left_age`` or ``_right_age``.
+    ``frame``: some of the side's columns, ``_row_age`` and perhaps ``_sign``. A column that
+    ``frame`` lacks is null and stands after the others. ``_sign`` follows the columns if it is
+    there, then the age as ``_left_age`` or ``_right_age``.
     """
     names = node.sides[side].columns
     places = _numbered_names(node, side, names)
@@ -442,7 +446,7 @@ def _numbered_rows(node: SnapshotJoin, side: int, frame: DataFrame) -> DataFrame
         if name not in frame.columns
     ]
     signs = [F.col(SIGN)] if SIGN in frame.columns else []
-    return frame.select(*columns, *unread, *signs, F.col("_age").alias(AGES[side]))
+    return frame.select(*columns, *unread, *signs, F.col(AGE).alias(AGES[side]))
 
 
 def _numbered_names(node: SnapshotJoin, side: int, columns: Sequence[str]) -> list[str]:

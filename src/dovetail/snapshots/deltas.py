@@ -29,6 +29,7 @@ from dovetail.snapshots.delta_reader import (
 )
 from dovetail.snapshots.few_rows import FewRows
 from dovetail.snapshots.plan import (
+    AGE,
     SIGN,
     SnapshotAggregate,
     SnapshotJoin,
@@ -279,7 +280,7 @@ class Deltas:
         self, node: SnapshotNode, columns: list[str], keys: DistinctKeys, *, old: bool
     ) -> DataFrame:
         """Return the rows of ``node`` whose ``columns`` have the values of one of the keys, each
-        with ``_age``. ``node``: the other side of a join. ``columns``: one for each column of
+        with ``_row_age``. ``node``: the other side of a join. ``columns``: one for each column of
         ``keys``.
 
         ``old``: True for the node's rows before the changes, aged ``o`` if the changes remove them,
@@ -289,7 +290,7 @@ class Deltas:
         rows = self._reader.rows(node, self._new, columns, keys)
         delta = self.delta_of(node)
         if delta.frame is None:
-            return rows.withColumn("_age", F.lit(delta_rules.UNCHANGED))
+            return rows.withColumn(AGE, F.lit(delta_rules.UNCHANGED))
         if old:
             return self._former_rows(node, rows, columns, keys)
         return delta_rules.rows_with_age(
@@ -300,7 +301,7 @@ class Deltas:
         self, node: SnapshotNode, now: DataFrame, columns: Sequence[str], keys: DistinctKeys
     ) -> DataFrame:
         """Return the rows of a changed node at the old versions whose ``columns`` have the values
-        of one of the keys. Each has ``_age``: ``o`` for rows that go, else ``u``.
+        of one of the keys. Each has ``_row_age``: ``o`` for rows that go, else ``u``.
 
         ``now``: the node's rows with these values at the new versions.
         """

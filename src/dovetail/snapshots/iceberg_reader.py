@@ -125,7 +125,7 @@ class SnapshotReader:
         remove from a source and add to it.
 
         The columns are ``columns``, ``_sign`` (-1 a row that goes, +1 one that comes) and
-        ``_version``. That is the sequence number of the change's snapshot, which rises from
+        ``_commit_version``. That is the sequence number of the change's snapshot, which rises from
         snapshot to snapshot. ``old``, ``new``: ids of snapshots; ``old`` is 0 for the table before
         its first one. Nothing is checked or read yet; a job that reads the frame fails if a
         snapshot in between has expired.

@@ -36,8 +36,9 @@ from dovetail.plan.types.checks import (
 )
 from dovetail.platform.spark_errors import reason
 
-SIGN, LEFT_AGE, RIGHT_AGE = "_sign", "_left_age", "_right_age"
-OWN_COLUMNS = (SIGN, LEFT_AGE, RIGHT_AGE, "_change_type", "_commit_version", "_commit_timestamp")
+SIGN, AGE, LEFT_AGE, RIGHT_AGE = "_sign", "_row_age", "_left_age", "_right_age"
+FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+OWN_COLUMNS = (SIGN, AGE, LEFT_AGE, RIGHT_AGE, *FEED_COLUMNS)
 """Column names that sources must not have."""
 REBUILD = "Let it be made anew with rebuild=True"
 """Advice on a target that must be computed anew."""
