@@ -37,7 +37,8 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
     ------
     PlanError
         If ``into`` has no source with a folder of replays, or several. Also if ``mended``
-        lacks a column, has one of another type, or is a streaming frame.
+        lacks a column, has one of another type, or is a streaming frame. Also if the source
+        has a column that dead letters have, too, such as ``row``.
     DataError
         If a row has no event time.
     ConfigurationError

@@ -249,7 +249,19 @@ def test_what_cannot_be_sent_is_refused(spark: SparkSession, tmp_path: Path) -> 
         [("o", "p", "r", 1, "4")],
         "_operator string, _problem string, row string, id long, amount string",
     ).withColumn("_timestamp", F.current_timestamp())
+    (tmp_path / "sheet").mkdir()
+    sheet = dt.Table.from_changelog(
+        spark.readStream.schema("id long, row string, at timestamp").json(str(tmp_path / "sheet")),
+        key="id",
+        timestamp="at",
+        name="sheet",
+    ).with_replays(tmp_path / "mended sheet")
     cases: list[tuple[Any, Any, str]] = [
+        (
+            letter.withColumn("at", F.current_timestamp()),
+            sheet,
+            "sheet has a column 'row', and so have dead letters",
+        ),
         (
             letter.drop("row"),
             read,

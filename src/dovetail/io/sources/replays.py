@@ -55,6 +55,8 @@ _ROWS_BITS: Final = 32
 _REQUIRED_COLUMNS: Final = (OPERATOR, LETTER, TIMESTAMP)
 _LETTER_COLUMNS: Final = (OPERATOR, PROBLEM, LETTER, TIMESTAMP, POSITION)
 """The columns of a dead letter of which its id is a hash."""
+_OF_LETTER: Final = (OPERATOR, PROBLEM, LETTER)
+"""The columns of a dead letter that a source may have, too. Only one of both could be given."""
 _FILE_FIELDS: Final = ("file_modification_time", "file_path", "file_block_start")
 """The fields of a file's metadata that a union of frames must keep, for the order of rows."""
 _CREATION: Final = Lock()
@@ -172,8 +174,8 @@ def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
     offset and file. Rows are written by micro-batch, the upper 32 bits of ``_position``, then by
     ``_timestamp``.
 
-    Raises ``PlanError`` for columns that do not fit, and ``DataError`` for a row without an event
-    time. Raises ``ConfigurationError`` on Spark Connect.
+    Raises ``PlanError`` for columns that do not fit, or that dead letters have as well, and
+    ``DataError`` for a row without an event time. Raises ``ConfigurationError`` on Spark Connect.
     """
     assert source.replays is not None
     folder, files = source.replays.rstrip("/"), files_of(mended.sparkSession)
@@ -210,7 +212,7 @@ def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame
     count.
 
     ``title``: the call in errors. Raises ``PlanError`` if ``mended`` is a streaming frame, or lacks
-    a column or has it in another type.
+    a column or has it in another type. Also if the source has a column of the name of a letter's.
     """
     assert source.frame is not None
     assert source.timestamp is not None
@@ -228,6 +230,12 @@ def _letters_to_send(title: str, mended: DataFrame, source: Source) -> DataFrame
     columns = {name: F.col(quoted(name)) for name in given}
     columns.setdefault(DELETED, F.lit(False))
     for field in fields:
+        if field.name.lower() in _OF_LETTER:
+            raise PlanError(
+                title,
+                f"{source.title} has a column {field.name!r}, and so have dead letters",
+                "Give it another name in the frame or the format that is read",
+            )
         type_ = given.get(field.name, BooleanType() if field.name == DELETED else None)
         if type_ != field.dataType:
             held = "no such column" if type_ is None else type_.simpleString()
