@@ -221,6 +221,18 @@ def test_what_cannot_be_gone_on_with_says_so(small: Small) -> None:
     small.source.manage_snapshots().rollback_to_snapshot(first).commit()
     with pytest.raises(dt.errors.TargetError, match="rolled back"):
         small.refresh()
+    small.refresh(way="all")  # this needs no changes
+    assert [i for i, _ in small.rows()] == [1, 2, 3, 4]
+    small.append(7)
+    covered = small.source.current_snapshot().snapshot_id
+    small.refresh()
+    small.append(8)
+    small.append(9)
+    small.source.maintenance.expire_snapshots().by_id(covered).commit()
+    with pytest.raises(dt.errors.TargetError, match="has expired"):
+        small.refresh()
+    small.refresh(way="all")
+    assert [i for i, _ in small.rows()] == [1, 2, 3, 4, 7, 8, 9]
 
 
 def test_a_run_that_is_killed_anywhere_is_run_again(

@@ -112,7 +112,7 @@ class Refresher:
         commits: list[Commit] = []
         while True:
             standing = self._target.present_state()
-            until = self._next_versions(reader, standing.covered, latest, max_versions)
+            until = self._next_versions(reader, standing.covered, latest, max_versions, way)
             if until == standing.covered:
                 return commits
             work = self._work_of_step(standing.covered, until)
@@ -141,7 +141,12 @@ class Refresher:
         return state.version
 
     def _next_versions(
-        self, reader: VersionReader, covered: Versions, latest: Versions, max_versions: int | None
+        self,
+        reader: VersionReader,
+        covered: Versions,
+        latest: Versions,
+        max_versions: int | None,
+        way: Way | None,
     ) -> Versions:
         """Return the version of each source that the next step covers, by table id; a mapping equal
         to ``covered`` if there is nothing new.
@@ -150,14 +155,18 @@ class Refresher:
         table id. Several sources of one table share its version. ``max_versions``: the most
         versions of each table that a step covers; None for all. A Delta table whose present version
         is below the covered one stays at that. Raises ``TargetError`` if an Iceberg table no longer
-        has the snapshots in between, or was rolled back.
+        has the snapshots in between, or was rolled back, unless ``way`` is ``"all"`` and one step
+        covers all versions: it needs only the present snapshot.
         """
+        changes_count = way != "all" or max_versions is not None
         until = {}
         for source in self._sources:
             key = source.table_id
             start, end = covered[key], latest[key]
-            if source.iceberg is not None:
+            if source.iceberg is not None and changes_count:
                 until[key] = reader.iceberg.next_snapshot(source, start, end, max_versions)
+            elif source.iceberg is not None:
+                until[key] = end
             else:
                 end = max(start, end)
                 until[key] = end if max_versions is None else min(end, start + max_versions)
