@@ -206,7 +206,12 @@ def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.Chu
     count = len(rows[0])
     code = np.zeros(count + len(values[0]), np.int64)
     for row_column, value_column in zip(rows, values, strict=True):
-        both = pa.chunked_array([row_column, *_chunks(value_column, row_column.type)])
+        both = pa.chunked_array(
+            [
+                chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk  # such as UUIDs
+                for chunk in (row_column, *_chunks(value_column, row_column.type))
+            ]
+        )
         encoded = both.combine_chunks().dictionary_encode("encode")
         column_code = encoded.indices.to_numpy().astype(np.int64)
         code = np.unique(code * len(encoded.dictionary) + column_code, return_inverse=True)[1]

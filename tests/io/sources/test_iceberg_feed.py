@@ -12,6 +12,9 @@ import pyarrow as pa
 import pytest
 from iceberg_histories import History, Row
 
+from dovetail.iceberg.changed_rows import FileChange, RowReader
+from dovetail.iceberg.live_files import ManifestReader
+
 
 def expected(states: dict[int, dict[int, Row]]) -> dict[int, Any]:
     found = {}
@@ -90,3 +93,19 @@ def test_deletes_by_values_of_a_spec_without_partitions_apply_to_all_partitions(
     iceberg.row_delta(table, [iceberg.values(table, ["id"], rows.slice(0, 1), file)])
     content = iceberg.feed(catalog, iceberg.CONTENT)
     assert sorted(row["id"] for row in content) == [2, 3]
+
+
+def test_deletes_by_a_uuid_apply_to_rows_that_are_read_without_it(tmp_path: Path) -> None:
+    catalog = iceberg.properties(tmp_path)
+    uuids = pa.array([b"a" * 16, None, b"b" * 16], pa.binary(16)).cast(pa.uuid())
+    rows = pa.table({"id": [1, 2, 3], "u": uuids})
+    table = iceberg.opened(catalog).create_table("shop.t", rows.schema)
+    table.append(rows)
+    (file,) = iceberg.data_files(table)
+    deletes = [iceberg.values(table, ["u"], rows.slice(at, n), file) for at, n in ((1, 2), (0, 0))]
+    iceberg.row_delta(table, deletes)
+    files = ManifestReader(table.metadata, table.io).live_files(table.current_snapshot())
+    reader = RowReader.of(table, table.schema().select("id"))
+    (live,) = files.values()
+    found = list(reader.changed_rows(FileChange(live.file, None, live.deletes)))
+    assert [(removed, part.to_pylist()) for removed, part in found] == [(False, [{"id": 1}])]
