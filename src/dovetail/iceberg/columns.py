@@ -84,6 +84,22 @@ def _arrow_type(operator: str, path: str, type_: IcebergType) -> pa.DataType:
     return _PLAIN[type(type_)]
 
 
+def readable_names(schema: Schema) -> list[str]:
+    """Return the names of the top-level columns of ``schema`` that have a type of Spark at every
+    depth, in order; perhaps none.
+    """
+
+    def is_readable(field: NestedField) -> bool:
+        """Return True if ``arrow_schema`` accepts the column ``field``."""
+        try:
+            arrow_schema("", [field])
+        except PlanError:
+            return False
+        return True
+
+    return [field.name for field in schema.fields if is_readable(field)]
+
+
 def projected(schema: Schema, names: Sequence[str] | None) -> Schema:
     """Return a schema of the top-level columns of ``schema`` with these ``names``, or all for None,
     in the order of ``schema``. Unknown names are left out. Each column may be null, because older

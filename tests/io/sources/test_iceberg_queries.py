@@ -171,5 +171,9 @@ def test_what_cannot_be_read_says_so(query: Query) -> None:
         update.add_column("at", TimeType())
     with pytest.raises(dt.errors.PlanError, match="column 'at' is of type time"):
         query.read()
+    beside = query.read(columns="v", timestamp=F.col("_commit_timestamp"))
+    assert "at" not in beside.schema.names
+    with pytest.raises(dt.errors.PlanError, match="column 'at' is of type time"):
+        query.read(columns=["v", "at"], timestamp=F.col("_commit_timestamp"))
     with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_iceberg(query.spark, "shop.none", catalog=query.catalog, key="id")

@@ -166,7 +166,7 @@ class IcebergChanges:
         """Return a frame of the table's added and removed rows with the columns that are needed:
         ``keys``, ``columns`` and ``timestamp``, then the kind, version and time of the change. All
         columns are read if ``columns`` is None or ``timestamp`` is an expression. Unknown names are
-        left out.
+        left out. So are, with an expression and ``columns``, others of types that Spark lacks.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or of Iceberg's format
         version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot and
@@ -179,8 +179,12 @@ class IcebergChanges:
 
         refuse_unnumbered(operator, table.metadata)
         names = None
-        if columns is not None and not isinstance(timestamp, Column):
-            names = [*keys, *columns, *([] if timestamp is None else [timestamp])]
+        if columns is not None:
+            names = [*keys, *columns]
+            if isinstance(timestamp, Column):
+                names += iceberg_columns.readable_names(table.schema())
+            elif timestamp is not None:
+                names.append(timestamp)
         wanted = iceberg_columns.projected(table.schema(), names)
         request = FeedRequest(
             operator,
