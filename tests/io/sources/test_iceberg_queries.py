@@ -175,5 +175,11 @@ def test_what_cannot_be_read_says_so(query: Query) -> None:
     assert "at" not in beside.schema.names
     with pytest.raises(dt.errors.PlanError, match="column 'at' is of type time"):
         query.read(columns=["v", "at"], timestamp=F.col("_commit_timestamp"))
+    with query.table.update_schema() as update:
+        update.add_column("_change_type", LongType())
+    with pytest.raises(dt.errors.PlanError, match="column '_change_type' has a name that the"):
+        query.read()
+    for time in (None, F.col("_commit_timestamp")):
+        assert "v" in query.read(columns="v", timestamp=time).schema.names
     with pytest.raises(dt.errors.ConfigurationError, match="cannot be read"):
         dt.Table.from_iceberg(query.spark, "shop.none", catalog=query.catalog, key="id")

@@ -169,8 +169,8 @@ class IcebergChanges:
         left out. So are, with an expression and ``columns``, others of types that Spark lacks.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or of Iceberg's format
-        version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot and
-        for a type that Spark lacks.
+        version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot, for
+        a type that Spark lacks and for a name of the last three columns.
         """
         operator = f"table {self.label}"
         table = self.address.open(operator)
@@ -182,10 +182,18 @@ class IcebergChanges:
         if columns is not None:
             names = [*keys, *columns]
             if isinstance(timestamp, Column):
-                names += iceberg_columns.readable_names(table.schema())
+                readable = iceberg_columns.readable_names(table.schema())
+                names += [name for name in readable if name.lower() not in _FEED_COLUMNS.names]
             elif timestamp is not None:
                 names.append(timestamp)
         wanted = iceberg_columns.projected(table.schema(), names)
+        for field in wanted.fields:
+            if field.name.lower() in _FEED_COLUMNS.names:
+                raise PlanError(
+                    operator,
+                    f"column {field.name!r} has a name that the changes of a table have themselves",
+                    "Name the other columns in columns=, or rename it in the table",
+                )
         request = FeedRequest(
             operator,
             self.address,
