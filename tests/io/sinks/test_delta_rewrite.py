@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -251,6 +252,32 @@ def test_a_faster_writer_is_waited_for_once(
     late[0] = 2
     with pytest.raises(TargetError, match="another writer changes the table"):
         rewriter.merge(rows)
+
+
+def test_files_have_no_bounds_by_which_spark_would_skip_their_rows(tmp_path: Path) -> None:
+    """A long decimal would be rounded, and a NaN, the largest float to Spark, be left out."""
+    path, long = str(tmp_path / "table"), Decimal("1234567890123456789012345678.0123456789")
+    columns = {
+        "k": pa.array([1, 2]),
+        "a.b": pa.array([long, None], pa.decimal128(38, 10)),
+        "cents": pa.array([Decimal("1234567890123.45"), None], pa.decimal128(15, 2)),
+        "double": pa.array([NAN, 1.0]),
+        "single": pa.array([1.0, NAN], pa.float32()),
+    }
+    rows = pa.table(columns)
+    deltalake.DeltaTable.create(path, rows.schema)
+    rewriter = Rewriter("to_delta('t')", path, ["k"])
+    for start in (0, 1):  # two files, for compaction
+        assert rewriter.merge(rows[start : start + 1].append_column("_deleted", pa.array([False])))
+    rewriter.compact()
+    files = (tmp_path / "table" / "_delta_log").glob("*.json")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    bounds = [json.loads(line["add"]["stats"]) for line in lines if "add" in line]
+    assert len(bounds) == 3
+    assert all({*of["minValues"], *of["maxValues"]} <= {"k", "cents"} for of in bounds)
+    assert {"k": 1, "cents": 1234567890123.45} in [of["maxValues"] for of in bounds]
+    stored = deltalake.DeltaTable(path).to_pyarrow_table().sort_by("k")
+    assert stored["a.b"].to_pylist() == [long, None]
 
 
 def test_it_is_for_current_rows_on_this_machine(

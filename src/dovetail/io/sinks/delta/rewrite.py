@@ -12,6 +12,8 @@ A table is Spark's wherever the result could differ:
 | structs, arrays, maps, times without a zone      | not examined                                  |
 | times before 1678 or after 2261, or not bounded  | deltalake wraps those that Spark has written  |
 | a null in a key                                  | nulls are equal here, and not to deltalake    |
+
+Files of deltalake have no bounds of floats and of long decimals, for Spark would skip rows by them.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from dovetail.platform import delta_tables
 from dovetail.platform.sessions import is_remote
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, WriterProperties
     from pyspark.sql import SparkSession
 
 _RULE_ERROR: Final = "failed validation check"
@@ -53,6 +55,8 @@ _KNOWN_TYPES: Final = {
     *("string", "binary", "boolean", "date", _TIME),
 }
 """The types of columns whose values deltalake writes as Spark does."""
+_EXACT_DIGITS: Final = 15
+"""The most digits of a decimal whose bounds deltalake writes exactly: it writes them as floats."""
 _FIRST_TIME = datetime(1678, 1, 1, tzinfo=timezone.utc)
 _LAST_TIME = datetime(2262, 1, 1, tzinfo=timezone.utc)
 """The times that nanoseconds from 1970 on have in 64 bits, in whole years. Spark writes times as
@@ -124,7 +128,7 @@ class Rewriter:
         table = _open_table(self.path)
         if reason_for_spark(table) is None:
             try:
-                table.optimize.compact()
+                table.optimize.compact(writer_properties=_writer_properties(table))
             except CommitFailedError:
                 return
 
@@ -247,12 +251,40 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
             " AND ".join(f"stored.{names[key]} = made.{names[key]}" for key in keys),
             source_alias="made",
             target_alias="stored",
+            writer_properties=_writer_properties(table),
         )
         .when_matched_delete(gone)
         .when_matched_update(values)
         .when_not_matched_insert(values, predicate=f"NOT {gone}")
         .execute()
     )
+
+
+def _writer_properties(table: DeltaTable) -> WriterProperties | None:
+    """Return the properties of files that deltalake writes for ``table``, None for its own. Columns
+    whose bounds would be wrong to Spark get none: it would skip a file that has the rows it seeks.
+    These are decimals of more than 15 digits, whose bounds are rounded, and floats: to Spark, NaN
+    is the largest one, and deltalake leaves it out.
+    """
+    from deltalake import ColumnProperties, WriterProperties
+
+    unbounded = {
+        column.name: ColumnProperties(statistics_enabled="NONE")
+        for column in table.schema().fields
+        if _has_wrong_bounds(column.type.type)
+    }
+    if not unbounded:
+        return None
+    return WriterProperties(compression="SNAPPY", column_properties=unbounded)
+
+
+def _has_wrong_bounds(kind: str) -> bool:
+    """Return True if bounds that deltalake writes may be wrong to Spark. ``kind``: the name of a
+    column's type, such as ``long`` or ``decimal(9,2)``.
+    """
+    name, _, digits = kind.rstrip(")").partition("(")
+    long = name == "decimal" and int(digits.partition(",")[0]) > _EXACT_DIGITS
+    return long or name in ("float", "double")
 
 
 def _in_utc(rows: pa.Table) -> pa.Table:
