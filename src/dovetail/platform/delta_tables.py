@@ -8,7 +8,6 @@ from functools import reduce
 from operator import and_
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -211,13 +210,17 @@ def partition_columns(session: SparkSession, table: str) -> list[str]:
 
 def local_path(location: str) -> str | None:
     """Return the path on this machine's disks of a location with the scheme ``file`` and without a
-    host, its percent signs decoded. None for any other.
+    host, None for any other. ``location``: as Delta writes it (``location``), a URI in which no
+    character is escaped.
 
-    >>> local_path("file:/data/my%20orders"), local_path("s3a://shop/orders")
-    ('/data/my orders', None)
+    >>> local_path("file:/data/50%25 #1"), local_path("s3a://shop/orders")
+    ('/data/50%25 #1', None)
     """
-    parts = urlsplit(location)
-    return unquote(parts.path) if parts.scheme == "file" and not parts.netloc else None
+    scheme, _, path = location.partition(":")
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        path = "" if host else slash + path
+    return path if scheme == "file" and path else None
 
 
 def sql_name(path: str) -> str:

@@ -280,15 +280,25 @@ def test_files_have_no_bounds_by_which_spark_would_skip_their_rows(tmp_path: Pat
     assert stored["a.b"].to_pylist() == [long, None]
 
 
+def test_the_folder_of_a_table_is_named_as_delta_names_it() -> None:
+    for path in ("/a/b c", "/a/b%20c", "/a/b#c", "/a/b?c", "/a/b;c", "/"):
+        assert delta_tables.local_path(f"file:{path}") == path
+        assert delta_tables.local_path(f"file://{path}") == path
+    for other in ("file://host/a", "s3a://bucket/table", "hdfs:/a", "/a"):
+        assert delta_tables.local_path(other) is None
+
+
 def test_it_is_for_current_rows_on_this_machine(
     delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for others in ({"history": True}, {"deletes": "mark"}):
         with pytest.raises(dt.errors.PlanError, match="engine='deltalake' is given with"):
             dt.to_delta("out", engine="deltalake", **others)  # type: ignore[arg-type]
-    assert rewrite.path_on_disk("t", delta_spark, "file:/a/b%20c") == "/a/b c"
     with pytest.raises(dt.errors.ConfigurationError, match="machine's disks, and s3a://b"):
         rewrite.path_on_disk("t", delta_spark, "s3a://bucket/table")
+    assert rewrite.path_on_disk("t", delta_spark, "file:/a/b #c") == "/a/b #c"
+    with pytest.raises(dt.errors.ConfigurationError, match="reads '/b%20c' as '/b c'"):
+        rewrite.path_on_disk("t", delta_spark, "file:/b%20c")
     monkeypatch.setattr(rewrite, "find_spec", lambda name: None)
     with pytest.raises(dt.errors.ConfigurationError, match="deltalake is not installed"):
         rewrite.path_on_disk("t", delta_spark, "file:/a")

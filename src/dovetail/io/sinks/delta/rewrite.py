@@ -25,6 +25,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -148,7 +149,7 @@ class Rewriter:
 def path_on_disk(title: str, session: SparkSession, location: str) -> str:
     """Return the path of the table at ``location``, if it lies on this machine's disks. ``title``:
     the sink's name in errors. Raises ``ConfigurationError`` for a table elsewhere, on Spark
-    Connect, and if deltalake is not installed.
+    Connect, and if deltalake is not installed. Also for a path with an escape such as ``%20``.
     """
     if find_spec("deltalake") is None:
         raise ConfigurationError(
@@ -160,6 +161,10 @@ def path_on_disk(title: str, session: SparkSession, location: str) -> str:
             title,
             f"engine='deltalake' is for tables on this machine's disks, and {location} is not",
             "Leave engine= out",
+        )
+    if unquote(path) != path:
+        raise ConfigurationError(
+            title, f"deltalake reads {path!r} as {unquote(path)!r}", "Leave engine= out"
         )
     return path
 
