@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DayTimeIntervalType,
     LongType,
@@ -62,8 +63,9 @@ def test_names_that_differ_by_case_alone() -> None:
 
 
 def test_columns_to_partition_by() -> None:
-    schema = struct(id=NUMBER, o=struct(a=NUMBER))
+    schema = struct(id=NUMBER, o=struct(a=NUMBER), raw=BinaryType())
     assert "unknown column 'no'" in refused(schema, "no")
     assert "'o', which is of type struct<a:bigint>" in refused(schema, "o")
+    assert "'raw', which is of type binary" in refused(schema, "raw")
     assert "occurs twice" in refused(schema, "id", "id")
     assert "all columns" in refused(struct(id=NUMBER), "id")

@@ -33,6 +33,9 @@ _PLAIN_TYPES = (
     *(TimestampNTZType, TimestampType, VariantType),
 )
 _NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
+_NO_PARTITIONS = (*_NESTED_TYPES, BinaryType)
+"""The types of columns that cannot partition a table. Delta would store bytes as a text, in which
+those that are no UTF-8 are lost."""
 
 
 def refuse_unstorable(
@@ -40,7 +43,7 @@ def refuse_unstorable(
 ) -> None:
     """Raise ``PlanError`` for a column of ``schema`` that Delta cannot store. Also for two names in
     the table or in one struct that are equal or differ in case alone. Also for columns in
-    ``partition_by`` that are unknown, named twice, of a nested type, or all columns.
+    ``partition_by`` that are unknown, named twice, of a nested type or of bytes, or all columns.
 
     ``title``: the sink's name in errors. ``mapped``: True if the table has column mapping, which
     allows any name of a column.
@@ -54,11 +57,12 @@ def refuse_unstorable(
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     for name in partition_by:
         type_ = known_field(title, "partition_by=", name, schema).dataType
-        if isinstance(type_, _NESTED_TYPES):
+        if isinstance(type_, _NO_PARTITIONS):
             raise PlanError(
                 title,
                 f"partition_by= names {name!r}, which is of type {type_.simpleString()}",
-                "Name columns of plain types, such as a field of it in a column of its own",
+                "Name columns of plain types, such as a field of it, or its hex(), in a column of "
+                "its own",
             )
     if partition_by and len(partition_by) == len(schema):
         raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
