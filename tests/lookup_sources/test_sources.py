@@ -24,7 +24,12 @@ import pytest
 import dovetail as dt
 from dovetail.iceberg.changed_rows import RowReader
 from dovetail.lookup_sources import sqlite as lookup_sqlite
-from dovetail.lookup_sources.conversion import rows_as_table, texts_as_table, typed_constants
+from dovetail.lookup_sources.conversion import (
+    cast_table,
+    rows_as_table,
+    texts_as_table,
+    typed_constants,
+)
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import index_for, summary_of_source
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
@@ -249,6 +254,25 @@ def test_a_decimal_becomes_the_nearest_float(bits: int) -> None:
     third = pa.scalar(0.3, pa.float64()).cast(type_).as_py()
     read = rows_as_table("s", within, pa.schema([("x", nested)]), ())["x"].to_pylist()
     assert read == [[{"y": third, "z": "a"}, None, {"y": None, "z": None}], None]
+
+
+def test_a_struct_goes_by_the_names_of_its_fields() -> None:
+    place = pa.struct([("city", pa.string()), ("zip", pa.string())])
+    schema = pa.schema([("places", pa.list_(place))])
+    stored = [{"zip": "0150", "city": "Oslo"}, {"city": "Rome"}, {}, None]
+    for row in ([stored], [stored[1:2]], [stored[2:3]]):
+        read = rows_as_table("s", [row], schema, ())["places"].to_pylist()
+        fields = [p if p is None else {"city": p.get("city"), "zip": p.get("zip")} for p in row[0]]
+        assert read == [fields]
+    other = [[{"city": "Oslo", "post code": "0150"}]]
+    with pytest.raises(dt.errors.DataError, match=r"'places' is declared list<.*post code"):
+        rows_as_table("s", [other], schema, ())
+    with pytest.raises(dt.errors.DataError, match="'places' is declared list<"):
+        rows_as_table("s", [[stored[1:2]]], schema, (), counted=True)
+    for names in (["city", "post code"], ["CITY", "ZIP"]):
+        table = pa.table([[[dict.fromkeys(names, "Oslo")]]], ["places"])
+        with pytest.raises(dt.errors.DataError, match="'places' is declared list<"):
+            cast_table("s", table, schema)
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,10 @@ def _values_as_array(
     Raises an Arrow exception, ``TypeError``, ``ValueError`` or ``OverflowError`` if a value does
     not fit.
     """
-    if _has_floats(declared):
-        values = [_with_floats(value, declared) for value in values]
+    if pa.types.is_floating(declared) or declared.num_fields:
+        # A driver of PEP 249 gives a struct with all fields that the database has.
+        fills = typeless or not counted
+        values = [_with_floats_and_fields(value, declared, fills=fills) for value in values]
     if pa.types.is_decimal(declared):
         values = _with_one_number_type(values)
     array = pa.array(values)
@@ -251,18 +253,10 @@ def _with_one_number_type(values: list[Any]) -> list[Any]:
     return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
 
 
-def _has_floats(type_: pa.DataType) -> bool:
-    """Return True for a float type, and for a list or struct with floats at any depth. Floats in
-    maps do not count.
-    """
-    if pa.types.is_list(type_) or pa.types.is_struct(type_):
-        return any(_has_floats(type_.field(index).type) for index in range(type_.num_fields))
-    return bool(pa.types.is_floating(type_))
-
-
-def _with_floats(value: Any, declared: pa.DataType) -> Any:
+def _with_floats_and_fields(value: Any, declared: pa.DataType, *, fills: bool) -> Any:
     """Return a Python value with the nearest floats in place of decimals where the type
-    ``declared`` has floats. It goes into lists and structs (dicts). All else stays as it is.
+    ``declared`` has floats. It goes into lists and structs (dicts). ``fills``: True to add None to
+    structs for each field that they lack. All else stays as it is.
 
     Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
     """
@@ -272,12 +266,12 @@ def _with_floats(value: Any, declared: pa.DataType) -> Any:
             raise OverflowError(f"{value} is too large")
         return nearest
     if isinstance(value, list) and pa.types.is_list(declared):
-        return [_with_floats(item, declared.value_type) for item in value]
+        return [_with_floats_and_fields(item, declared.value_type, fills=fills) for item in value]
     if isinstance(value, dict) and pa.types.is_struct(declared):
         types = {field.name: field.type for field in declared}
         return {
-            name: _with_floats(item, types[name]) if name in types else item
-            for name, item in value.items()
+            name: _with_floats_and_fields(item, types[name], fills=fills) if name in types else item
+            for name, item in ((dict.fromkeys(types) if fills else {}) | value).items()
         }
     return value
 
@@ -329,16 +323,18 @@ def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -
     | floats | floats at least as wide | any floats |
 
     All else stays of its kind: a timestamp, with or without a zone and of any unit, a date, time,
-    duration, text or bytes. The null type fits all. A struct, list or map goes by its fields, in
-    order.
+    duration, text or bytes. The null type fits all. A list or map goes by its parts. A struct goes
+    by the names of its fields, in any order: Arrow gives nulls for names that it does not find.
     """
     types = pa.types
     if types.is_null(stored) or stored == declared:
         return True
     if stored.num_fields and declared.num_fields == stored.num_fields:
-        pairs = [(stored.field(n), declared.field(n)) for n in range(stored.num_fields)]
-        same = types.is_struct(stored) == types.is_struct(declared)
-        return same and all(_is_castable(a.type, b.type, narrows=narrows) for a, b in pairs)
+        parts, wanted = _types_of_parts(stored), _types_of_parts(declared)
+        same = (
+            types.is_struct(stored) == types.is_struct(declared) and parts.keys() == wanted.keys()
+        )
+        return same and all(_is_castable(parts[n], wanted[n], narrows=narrows) for n in wanted)
     if types.is_integer(stored):
         wider = (types.is_integer, types.is_floating, types.is_decimal)
         return any(kind(declared) for kind in wider)
@@ -350,6 +346,17 @@ def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -
     times = (types.is_timestamp, types.is_date, types.is_time, types.is_duration)
     kinds = (*times, is_text, _is_binary)
     return any(kind(stored) and kind(declared) for kind in kinds)
+
+
+def _types_of_parts(type_: pa.DataType) -> dict[str, pa.DataType]:
+    """Return the types of the parts of a struct, map or list by their names: the fields' own for a
+    struct, fixed ones for the others.
+    """
+    if pa.types.is_struct(type_):
+        return {field.name: field.type for field in type_}
+    if pa.types.is_map(type_):
+        return {"key": type_.key_type, "item": type_.item_type}
+    return {"element": type_.value_type}
 
 
 def is_text(type_: pa.DataType) -> bool:
