@@ -16,6 +16,7 @@ import pytest
 from postgres_server import everything
 
 import dovetail as dt
+from dovetail.base.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
 from dovetail.lookup_sources.postgres_connection import connect, deadline
 
 psycopg = pytest.importorskip("psycopg")
@@ -123,6 +124,28 @@ def test_several_columns_and_types_are_looked_up_together(database: str, store: 
     (row,) = reader.rows(["u", "d"], keys).rows.to_pylist()
     assert row["n.1"] == decimal.Decimal("1.50")
     assert row["t"] == datetime(2024, 5, 1, 8, tzinfo=timezone.utc)
+
+
+def test_infinite_times_are_the_values_that_stand_for_them(database: str, store: Any) -> None:
+    store.execute("CREATE TABLE terms (n int PRIMARY KEY, d date, t timestamp, z timestamptz)")
+    store.execute(
+        "INSERT INTO terms SELECT n, x::date, x::timestamp, x::timestamptz FROM (VALUES "
+        "(1, 'infinity'), (2, '-infinity'), (3, '9999-12-31'), (4, NULL)) AS v(n, x)"
+    )
+    stored = {
+        "d": pa.array([LAST_DAY, FIRST_DAY, 2932896, None], pa.int32()).cast(pa.date32()),
+        "t": pa.array([LAST_MICROSECOND, FIRST_MICROSECOND, 2932896 * 86_400_000_000, None]),
+    }
+    stored["z"] = stored["t"].cast(pa.timestamp("us", "UTC"))
+    expected = pa.table({"n": pa.array([1, 2, 3, 4], pa.int32()), **stored})
+    expected = expected.set_column(2, "t", stored["t"].cast(pa.timestamp("us")))
+    reader = dt.lookups.postgres(database, "terms", key="n").open(expected.schema)
+    found = reader.rows(["n"], expected.select(["n"]))
+    assert found.rows.sort_by("n").equals(expected)
+    for name in ("d", "t", "z"):
+        answer = reader.rows([name], expected.select([name]).slice(0, 3))
+        pairs = zip(answer.rows["n"].to_pylist(), answer.key.tolist(), strict=True)
+        assert sorted(pairs) == [(1, 0), (2, 1), (3, 2)]
 
 
 def test_each_lookup_sees_what_was_committed_last(database: str, store: Any) -> None:

@@ -4,7 +4,8 @@ A key is compared as the type in which it travels (``KeyColumnType``). It is cas
 type if the column's index needs that. Keys that a column cannot have are left out before, so no
 cast fails or rounds.
 
-Values are read in one form. Times without a zone are UTC. Texts are the result of PostgreSQL's own
+Values are read in one form. Times without a zone are UTC. Infinite times and dates are the values
+that stand for them (``base.infinity``), in keys too. Texts are the result of PostgreSQL's own
 cast: a ``char(n)`` without the blanks that fill it, a ``uuid`` in lower case.
 """
 
@@ -19,6 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.infinity import (
+    FIRST_DAY,
+    FIRST_MICROSECOND,
+    INFINITE_TEXTS,
+    LAST_DAY,
+    LAST_MICROSECOND,
+)
 from dovetail.errors import DataError
 from dovetail.lookup_sources.keys import find_all_true, find_calendar_keys, find_whole_keys
 
@@ -41,6 +49,13 @@ _INTEGERS = {"int2": 16, "int4": 32, "int8": 64}
 _TEXTS = ("text", "varchar", "bpchar", "name", "citext", "uuid", "enum")
 _TIMES = ("timestamp", "timestamptz")
 _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_INFINITE_TIMES = {
+    "date": tuple(str(np.datetime64(day, "D")) for day in (LAST_DAY, FIRST_DAY)),
+    **dict.fromkeys(
+        _TIMES, tuple(str(np.datetime64(us, "us")) for us in (LAST_MICROSECOND, FIRST_MICROSECOND))
+    ),
+}
+"""The values that stand for infinity and for minus infinity, by type."""
 _HEADER = 4
 """The number that PostgreSQL adds to the length or precision in a type modifier."""
 
@@ -140,9 +155,11 @@ def _comparable_types(declared: pa.DataType) -> Sequence[str]:
 
 def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
     """Return the SQL that reads a column as the Arrow type ``declared``, a format with ``{}`` for
-    the column. Kinds of text declared as strings and single floats declared as doubles are cast;
-    else the SQL is ``{}`` alone.
+    the column. Kinds of text declared as strings and single floats declared as doubles are cast.
+    Infinite times and dates become the values that stand for them. Else the SQL is ``{}`` alone.
     """
+    if column.type in _INFINITE_TIMES:
+        return _replacement("{0}", INFINITE_TEXTS, _INFINITE_TIMES[column.type])
     if column.type in _TEXTS and pa.types.is_string(declared):
         return "{}::text"
     if column.type == "float4" and pa.types.is_float64(declared):
@@ -158,11 +175,21 @@ def equality_condition(column: StoreColumn) -> str:
     returns for it. The result is a format for ``psycopg.sql``, so braces and ``%`` in names of
     types are doubled.
     """
+    if column.type in _INFINITE_TIMES:
+        return "{0} = " + _replacement("{1}", _INFINITE_TIMES[column.type], INFINITE_TEXTS)
     if column.type not in _TEXTS:
         return "{0} = {1}"
     sql_type = column.sql.replace("{", "{{").replace("}", "}}").replace("%", "%%")
     cast = f"::{sql_type}" if column.type in ("bpchar", "citext", "uuid", "enum") else ""
     return f'{{0}} = {{1}}{cast} AND {{0}}::text COLLATE "C" = {{1}}'
+
+
+def _replacement(value: str, old: Sequence[str], new: Sequence[str]) -> str:
+    """Return SQL for ``value``, SQL too, with each of the constants ``old`` replaced by that of
+    ``new`` in its place. The constants are texts without quotes, in the form of the value's type.
+    """
+    cases = " ".join(f"WHEN '{a}' THEN '{b}'" for a, b in zip(old, new, strict=True))
+    return f"CASE {value} {cases} ELSE {value} END"
 
 
 def find_possible_keys(column: StoreColumn, keys: pa.Array, encoding: str) -> Mask:
