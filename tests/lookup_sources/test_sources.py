@@ -229,6 +229,14 @@ def test_values_are_read_as_the_declared_types() -> None:
     }
 
 
+@pytest.mark.parametrize("text", [b"0x10", b"0XFF"])
+def test_hexadecimal_digits_are_no_whole_number(text: bytes) -> None:
+    schema = pa.schema([("x", pa.int8())])
+    assert texts_as_table("s", [[b"-7", None]], schema)["x"].to_pylist() == [-7, None]
+    with pytest.raises(dt.errors.DataError, match="column 'x' is declared int8"):
+        texts_as_table("s", [[b"-7", None, text]], schema)
+
+
 @pytest.mark.parametrize(("bits", "text"), [(32, b"-1e39"), (64, b"1e400")])
 def test_a_number_that_is_too_large_is_not_infinity(bits: int, text: bytes) -> None:
     schema = pa.schema([("x", {32: pa.float32(), 64: pa.float64()}[bits])])

@@ -197,7 +197,7 @@ def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array
 
     A boolean is ``true``, ``false``, ``1`` or ``0`` in any case. A time is in ISO 8601, with a zone
     if the type has one, else without. Raises an Arrow exception for other texts, for nested types,
-    and for a number that is too large for a float.
+    for hexadecimal digits, and for a number that is too large for a float.
     """
     array = pa.array(values, pa.binary())
     if _is_binary(declared):
@@ -205,6 +205,9 @@ def _parse_values(values: list[bytes | None], declared: pa.DataType) -> pa.Array
     if declared.num_fields:
         raise pa.ArrowInvalid("the store only has texts")
     texts = array.cast(pa.string())
+    # Arrow reads the bits of hexadecimal digits, so that 0xFF is -1 as a byte.
+    if pa.types.is_integer(declared) and pc.any(pc.match_substring_regex(texts, "[xX]")).as_py():
+        raise pa.ArrowInvalid("the store has a number that is not decimal")
     parsed_array = texts.cast(declared)
     if pa.types.is_floating(declared):
         _refuse_infinite(parsed_array, pc.invert(pc.match_substring_regex(texts, "[0-9]")))
