@@ -171,3 +171,17 @@ def test_a_star_emits_what_its_joins_emit_one_after_the_other(
 )
 def test_keys_share_columns_of_their_types(keys: Any, types: Any, places: Any) -> None:
     assert shared_columns(keys) == (types, places)
+
+
+@pytest.mark.parametrize("type_", [pa.float64(), pa.list_(pa.float64())])
+def test_a_foreign_key_whose_bits_change_stays_the_same(type_: pa.DataType) -> None:
+    def key(value: float) -> Any:
+        return [value] if pa.types.is_list(type_) else value
+
+    facts = testing.table("facts", key="id", schema={"id": NUMBER, "a": TEXT, "b": type_})
+    names = testing.table("names", key="a", schema={"a": TEXT, "name": TEXT})
+    rates = testing.table("rates", key="b", schema={"b": type_, "rate": NUMBER})
+    driver = testing.Driver(facts.join(names, on="a").join(rates, on="b"))
+    driver.pipe(names, {"a": "x", "name": "X"}, timestamp=1)
+    driver.pipe(facts, {"id": 1, "a": "x", "b": key(0.0)}, timestamp=2)
+    assert driver.pipe(facts, {"id": 1, "a": "x", "b": key(-0.0)}, timestamp=3) == []

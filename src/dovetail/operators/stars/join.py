@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.equality import rows_equal
+from dovetail.arrays.equality import canonical_key, rows_equal
 from dovetail.arrays.grouping import any_null, last_of_each, lexsort
 from dovetail.arrays.timeline import (
     ABSENT,
@@ -286,7 +286,10 @@ class _Star:
                 former = fact.columns_at(fact.before, columns)
                 present = fact.columns_at(fact.after, columns)
                 was_null, is_null = any_null(former, count), any_null(present, count)
-                moved = ~rows_equal(former, present)
+                # The fact has its values as they came. Messages have canonical keys.
+                moved = ~rows_equal(
+                    *([canonical_key(key) for key in keys] for keys in (former, present))
+                )
             references.append(
                 Reference(
                     keeps,
