@@ -177,8 +177,9 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     use it for few rows.
 
     ``keys``: at least one column, n rows each, with one NaN and without -0.0
-    (``equality.canonical_key``), times in microseconds. A null adds nothing to the hash. Raises
-    ``struct.error`` for a map that is not null, which Spark does not hash either.
+    (``equality.canonical_key``), timestamps and durations in microseconds, times of day in
+    nanoseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map that is not
+    null, which Spark does not hash either.
 
     >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
     [-8527884376001292090, -3341702809300393011]
@@ -195,12 +196,12 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with timestamps and durations as int64 and dates as int32, in structs and
-    lists at any depth. Other types are returned as they are.
+    """Return the type with timestamps, durations and times of day as int64 and dates as int32, in
+    structs and lists at any depth. Other types are returned as they are.
     """
     if pa.types.is_date(type_):
         return pa.int32()
-    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
+    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_):
         return pa.int64()
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(_plain_type(field.type)) for field in type_])
@@ -210,8 +211,8 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _times_as_integers(key: pa.Array) -> pa.Array:
-    """Return the key column with timestamps and durations as int64 and dates as int32, in structs
-    and lists at any depth.
+    """Return the key column with timestamps, durations and times of day as int64 and dates as
+    int32, in structs and lists at any depth.
     """
     return key.cast(_plain_type(key.type))
 
