@@ -101,6 +101,39 @@ def test_a_key_may_be_a_mapping_and_counts_once(golden: Copied, keys: list[objec
     assert found.column("id").to_pylist() == [1]
 
 
+def set_back(checkpoint: Path) -> None:
+    """To the state after the first micro-batch, as ``rewind`` does."""
+    for file in checkpoint.glob("state/*/*/*.changelog"):
+        if file.name != "1.changelog":
+            file.unlink()
+    for folder in ("commits", "offsets", "state/*/_metadata/v2"):
+        for file in checkpoint.glob(f"{folder}/[1-9]*"):
+            file.unlink()
+    (checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
+
+
+def remove(checkpoint: Path) -> None:
+    """And begin anew, with fewer micro-batches."""
+    shutil.rmtree(checkpoint)
+    shutil.copytree(TABLES, checkpoint)
+    set_back(checkpoint)
+
+
+@pytest.mark.parametrize("again", [set_back, remove])
+def test_rows_of_a_query_that_was_set_back_are_read_anew(
+    golden: Copied, again: Callable[[Path], None]
+) -> None:
+    checkpoint = golden(TABLES)
+
+    def found() -> list[int]:
+        rows = dt.checkpoints.lookup_state(checkpoint, "customers", keys=[0, 1, 2])
+        return sorted(rows.column("id").to_pylist())
+
+    assert found() == [0, 1, 2]
+    again(checkpoint)
+    assert found() == [0]
+
+
 def test_no_keys_have_no_rows(golden: Copied) -> None:
     assert len(dt.checkpoints.lookup_state(golden(TABLES), "customers", keys=[])) == 0
 

@@ -190,7 +190,8 @@ class Lookups:
     Threads share it by ``with_latest_state`` alone: the other methods are for what that calls.
 
     ``_followed``: the stores whose new segments are cached, as (index of the stage from 1, name).
-    ``_held``: the segments that are cached in this process, by id.
+    ``_held``: the segments that are cached in this process, by id. ``_query``: the content of the
+    file with the query's id when the stores were read.
     """
 
     def __init__(self, files: StateFiles) -> None:
@@ -199,6 +200,7 @@ class Lookups:
         """
         self._files, self._lock = files, Lock()
         self._stored: CheckpointStores | None = None
+        self._query: bytes | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="dovetail-lookup-")
         self._cache = SegmentCache(LocalPath(self._directory.name))
         self._followed: set[tuple[int, str]] = set()
@@ -381,8 +383,12 @@ class Lookups:
         user's function, to begin errors. Segments of older stores are dropped from the cache.
 
         They follow from the cached stores by changelog files, up to ``_STEPS_MAX`` micro-batches
-        on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``.
+        on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``. So
+        they are if the query has another id: it was set back or begun anew.
         """
+        query = self._files.read("metadata")
+        if query != self._query:
+            self._stored, self._query = None, query
         stored, steps = self._stored, 0
         if stored is not None and not stored.operators:
             stored = None
