@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
+from bench.forced import forced
 
 import dovetail as dt
 from dovetail import testing
@@ -33,12 +34,14 @@ Logs: TypeAlias = "dict[tuple[str, int], list[Record]]"
 """By side and log."""
 
 
-def topic(kind: type, name: str) -> Any:
-    """A table or stream that says of each row in which log it lies."""
+def topic(kind: type, name: str, *, limited: bool = True) -> Any:
+    """A table or stream that says of each row in which log it lies. ``limited``: whether a table's
+    micro-batches may leave rows unread.
+    """
     made = testing.table if kind is dt.Table else testing.stream
     source: Any = made(name, key="k", schema=SCHEMA).plan
     place: Any = "place"
-    several = {"partitioned": True, "limited": kind is dt.Table}
+    several = {"partitioned": True, "limited": limited and kind is dt.Table}
     order = RowOrder(sequence=place, log_partition=place, **several)
     return kind(replace(source, order=order))
 
@@ -167,3 +170,12 @@ def test_a_table_has_the_newest_row_of_each_key(kind: Any) -> None:
             made = run(kind[1](topic(dt.Table, "T")), logs, portion)
             last = {key: rows[-1] for key, rows in made.items()}
             assert {k: r["v"] for k, r in last.items() if not r[DELETED]} == newest(logs), seed
+
+
+def test_a_table_has_the_newest_row_of_each_key_over_slices() -> None:
+    for seed in range(8, 12):
+        logs = drawn(random.Random(seed), "T")
+        with forced("own", {"slice_bytes": 1}):
+            made = run(topic(dt.Table, "T", limited=False), logs, lambda: 1000)
+        last = {key: rows[-1] for key, rows in made.items()}
+        assert {k: r["v"] for k, r in last.items() if not r[DELETED]} == newest(logs), seed

@@ -26,7 +26,7 @@ from dovetail.engine.batches.slices import Slices
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.engine.error_context import failing_key, locate_errors, place_of_failure
 from dovetail.engine.idle import IdleRules, Times
-from dovetail.engine.logs import drop_rows_without_effect
+from dovetail.engine.logs import LogsOfSlices, drop_rows_without_effect
 from dovetail.engine.store_contents import horizon_us
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Batch, Share
@@ -191,11 +191,14 @@ def _run_shares(
 
     Every error is a ``DovetailError`` that names its place.
     """
+    slices = None
     for part, last in shares:
+        if not last and slices is None:
+            slices = LogsOfSlices()
         share = replace(part, manifest=manifest)
         report.add_rows([batch.rows for batch in share.batches])
         with locate_errors(share.fragment.title, partial(_describe_failure, share, bucket)):
-            share, logs = drop_rows_without_effect(share, counts)
+            share, logs = drop_rows_without_effect(share, counts, slices)
             done = operator_chain.run_operators(share)
             counts.update(done.counts)
             emitted = [] if done.output is None else [done.output]

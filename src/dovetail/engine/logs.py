@@ -10,7 +10,7 @@ age and the log of its current row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,10 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share
 from dovetail.physical.fragment import log_store_name, replaced_metric
 from dovetail.physical.source import SourceSpec, number_repeated_names
+from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.run_state import Located
 from dovetail.state.runs import Merge, Runs
+from dovetail.state.segment import SegmentCache
 from dovetail.state.table_state import TableState, newest_of_key
 
 FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
@@ -33,7 +35,21 @@ FORGOTTEN_US = 7 * 24 * 3600 * 1_000_000
 _BEFORE_ALL = int(np.iinfo(np.int64).min)
 
 
-def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[str, Runs]]:
+@dataclass
+class LogsOfSlices:
+    """The logs of keys in the slices of one micro-batch so far, in memory.
+
+    They stand in for the stores of sources that need none between micro-batches.
+    """
+
+    stores: dict[str, Runs] = field(default_factory=dict)
+    blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+    cache: SegmentCache = field(default_factory=SegmentCache)
+
+
+def drop_rows_without_effect(
+    share: Share, counts: Counts, slices: LogsOfSlices | None = None
+) -> tuple[Share, dict[str, Runs]]:
     """Return ``share`` without the rows that have no effect, and the stores on the logs of keys, by
     the stores' names. Rows left out are added to ``counts``.
 
@@ -45,6 +61,9 @@ def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[
     may end before all logs are read equally far (``RowArrival.limited``). Then a later batch may
     bring older rows. A source that has a store keeps it. If nothing is left out, ``share`` itself
     is returned.
+
+    ``slices``: given if ``share`` is a slice of a micro-batch, the same for all its slices in turn.
+    It is changed in place.
     """
     stores: dict[str, Runs] = {}
     batches = list(share.batches)
@@ -53,9 +72,12 @@ def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[
         if not source.arrival.logs:
             continue
         runs = share.manifest.stores.get(log_store_name(name))
-        key_logs = None
-        if source.arrival.limited or runs is not None:
+        key_logs, lasting = None, source.arrival.limited or runs is not None
+        if lasting:
             key_logs = _KeyLogs(source, runs or Runs(), share, share.final_us[source_index])
+        elif slices is not None:
+            within = replace(share, blobs=slices.blobs, cache=slices.cache)
+            key_logs = _KeyLogs(source, slices.stores.get(name, Runs()), within, NO_TIME)
         rows = batches[source_index].rows
         if len(rows) and (key_logs is not None or _any_key_from_several_logs(rows)):
             kept_row = _apply_key_logs(share, source_index, key_logs)
@@ -65,8 +87,10 @@ def drop_rows_without_effect(share: Share, counts: Counts) -> tuple[Share, dict[
                 batches[source_index] = batches[source_index].take(
                     kept_row, rows.take(pa.array(kept_row))
                 )
-        if key_logs is not None:
+        if key_logs is not None and lasting:
             stores[log_store_name(name)] = key_logs.runs
+        elif key_logs is not None and slices is not None:
+            slices.stores[name] = key_logs.runs
     if any(new is not old for new, old in zip(batches, share.batches, strict=True)):
         share = replace(share, batches=batches)
     return share, stores
