@@ -19,6 +19,7 @@ from small_session import with_delta
 import dovetail as dt
 from dovetail.io.sinks.spark_sinks import ParquetSink
 from dovetail.platform.files import files_of
+from dovetail.spark.migration.rewind import refuse_missing_state
 
 ORDERS = "id long, customer string, amount long, gone boolean, at timestamp"
 CUSTOMERS = "name string, city string, at timestamp"
@@ -274,3 +275,14 @@ def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path:
     prices.clear()
     read(max_ahead="1 day", malformed="drop")
     assert prices == {"pen": 3}
+
+
+def test_partitions_that_repartition_has_given_up_do_not_count() -> None:
+    """Spark leaves their folders as they were."""
+    names = {"c/state/0/0": {3: ["3.zip"], 4: [], 5: []}, "c/state/0/1": {2: [], 3: []}}
+    for batch in (3, 4):
+        refuse_missing_state(names, 1, batch)
+    with pytest.raises(dt.errors.CheckpointError, match="repartitioned after micro-batch 2"):
+        refuse_missing_state(names, 1, 2)
+    with pytest.raises(dt.errors.CheckpointError, match="c/state/0/1 has no state"):
+        refuse_missing_state(names, 2, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from os import fspath
 from uuid import uuid4
@@ -97,10 +98,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     names_by_version = {
         folder: files_by_version(files, folder) for folder in partition_folders(files, root)
     }
-    for folder, stored in names_by_version.items():
-        if batch + 1 not in stored:
-            problem = f"{folder} has no state after micro-batch {batch}"
-            raise CheckpointError("rewind", problem, "Name a later one")
+    refuse_missing_state(names_by_version, bound["partitions"], batch)
     committed = files.modified(f"{root}/commits/{batch}")
     # Delete the last state first: without it the query cannot start until the rest is done.
     doomed = [
@@ -120,3 +118,22 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     if CLOSING in bound:
         file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
+
+
+def refuse_missing_state(
+    names_by_version: Mapping[str, Mapping[int, object]], partitions: int, batch: int
+) -> None:
+    """Raise ``CheckpointError`` unless each partition has the state after micro-batch ``batch``.
+
+    ``names_by_version``: by the folder of a partition, its files by version. ``partitions``: their
+    present number. Spark leaves the folders of partitions that ``repartition`` has given up. They
+    end where it was called, and so say that an earlier ``batch`` had more partitions.
+    """
+    for folder, stored in names_by_version.items():
+        if int(folder.rpartition("/")[2]) < partitions:
+            if batch + 1 not in stored:
+                problem = f"{folder} has no state after micro-batch {batch}"
+                raise CheckpointError("rewind", problem, "Name a later one")
+        elif batch + 1 <= max(stored, default=0):
+            problem = f"the state was repartitioned after micro-batch {batch}"
+            raise CheckpointError("rewind", problem, "Name a later one")
