@@ -77,6 +77,25 @@ def test_the_rows_of_all_tables(path: Path, golden: Copied) -> None:
             assert some == [row for row in rows if row[first.name] in keys]
 
 
+def test_a_micro_batch_before_a_repartition_has_its_own_partitions(golden: Copied) -> None:
+    checkpoint = golden(TABLES)
+    for operator in checkpoint.glob("state/*"):
+        first = operator / "_metadata/v2/0"
+        text = first.read_text()
+        (operator / "_metadata/v2/8").write_text(text)
+        first.write_text(text.replace('"numPartitions":1', '"numPartitions":2'))
+        shutil.copytree(operator / "0", operator / "1")
+    partitions = {
+        batch: {o.partitions for o in CheckpointStores.read("test", files, batch).operators}
+        for files in [LocalFiles(checkpoint)]
+        for batch in (7, 8)
+    }
+    assert partitions == {7: {2}, 8: {1}}
+    shutil.rmtree(checkpoint / "state/0/1")
+    with pytest.raises(UnreadableFile):
+        CheckpointStores.read("test", LocalFiles(checkpoint), 7)
+
+
 def test_a_key_is_looked_up_without_a_session(
     golden: Copied, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,15 +89,16 @@ class LocalFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
-        no bucket. A bucket without a manifest is absent.
+        may go on in further blobs, its pages. Each of ``operators`` is in the result, with its
+        partitions of that time and perhaps with no bucket. A bucket without a manifest is absent.
 
         ``buckets``: the count of buckets. ``caller`` is not used. Raises ``UnreadableFile`` for
         files that are missing or in another format, ``StateError`` for a manifest of another
         version.
         """
         read: dict[StatefulOperator, ManifestBlobs] = {}
-        for operator in operators:
+        for last in operators:
+            operator = self._stateful_operator(last.number, batch)
             labels: list[list[int]] = [[] for _ in range(operator.partitions)]
             for bucket, label in enumerate(bucket_labels(buckets)):
                 labels[bucket % operator.partitions].append(label)
