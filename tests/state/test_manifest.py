@@ -129,3 +129,20 @@ def test_a_batch_writes_little_however_large_the_state() -> None:
     assert load(blobs, "t", 1, 1).stores == {"t": runs}
     save(blobs, replace(load(blobs, "t", 1, 1), stores={"t": Runs()}))
     assert list(blobs.blobs) == [NAME]
+
+
+def test_two_ways_on_from_one_state_share_no_page() -> None:
+    """As two queries go on, one with the state of the other, or a micro-batch is repeated after a
+    kill: processes that see both remember the pages of both.
+    """
+    begun = segments(31)
+    state = MemoryBlobs()
+    save(state, Manifest("t", 1, (None,), stores={"t": Runs((SortedRun(1, begun),))}))
+    known: dict[str, tuple[Segment, ...]] = {}
+    ways = []
+    for _ in range(2):
+        blobs, runs = MemoryBlobs(dict(state.blobs)), Runs((SortedRun(1, begun + segments(1)),))
+        known |= save(blobs, replace(load(blobs, "t", 1, 1, known), stores={"t": runs}))
+        ways.append((blobs, runs))
+    for blobs, runs in ways:
+        assert load(blobs, "t", 1, 1, known).stores == {"t": runs}

@@ -5,9 +5,10 @@ a version byte, then JSON. It names its topology and number of buckets, so a che
 read as that of another query.
 
 A run's list of segments only grows at its end, while a merge writes it. So every ``_PAGE`` segments
-are a *page*, a blob of its own. A page is written once and named after its first segment. The
-manifest has the names of the pages and only the rest of each list. So the bytes that a batch writes
-hardly grow with the state.
+are a *page*, a blob of its own. A page is written once and named after its last segment: another
+page may begin alike, if a batch is run again or two queries go on from one state. The manifest has
+the names of the pages and only the rest of each list. So the bytes that a batch writes hardly grow
+with the state.
 
 The format covers the meaning of segments, too. With another ``arrays.hashing.stable_hash`` stored
 rows would not be found, so a change of it changes ``FORMAT_VERSION``.
@@ -168,7 +169,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
         """
         whole = len(segments) - len(segments) % _PAGE
         starts = range(0, whole, _PAGE)
-        segments_by_page = {f"{PAGE}{segments[i].id}": segments[i : i + _PAGE] for i in starts}
+        parts = (segments[start : start + _PAGE] for start in starts)
+        segments_by_page = {f"{PAGE}{part[-1].id}": part for part in parts}
         pages.update(segments_by_page)
         return [list(segments_by_page), [*map(_entry, segments[whole:])]]
 
