@@ -63,6 +63,7 @@ def resolve_selection(
     selection: Selection,
     *,
     one_key: bool = True,
+    paired: Sequence[str] | None = None,
     repeatable: bool = False,
 ) -> tuple[tuple[Selected, ...], StructType]:
     """Check a selection against the joined row of ``left`` and ``right``. Return the selected
@@ -76,8 +77,9 @@ def resolve_selection(
 
     ``one_key``: True if both sides have the same key, so that the result's key is filled if one
     side is missing. A key column that is named with a side then becomes an expression if ``how``
-    lets that side be missing. It is null without that side. ``repeatable``: True if expressions
-    must make the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous,
+    lets that side be missing. It is null without that side. ``paired``: the left column that equals
+    each right key column; None for the left key with ``one_key``, else for none. ``repeatable``:
+    True if expressions must make the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous,
     reserved and duplicate names, and for an expression that Spark does not resolve. Expressions
     need a Spark session; without one it is raised, too.
     """
@@ -99,7 +101,9 @@ def resolve_selection(
         )
     else:
         computed = {}
-    selected = tuple(s for s in selected if not _is_key_column(s, left, right, one_key=one_key))
+    if paired is None:
+        paired = left.key.names if one_key else ()
+    selected = tuple(s for s in selected if not _is_key_column(s, left, right, paired))
     refuse_names(operator, [s.name for s in selected], "Give it another name in select=")
     refuse_duplicates(
         operator,
@@ -110,19 +114,20 @@ def resolve_selection(
     return selected, StructType(fields)
 
 
-def _is_key_column(selected: Selected, left: Node, right: Node, *, one_key: bool) -> bool:
+def _is_key_column(selected: Selected, left: Node, right: Node, paired: Sequence[str]) -> bool:
     """Return True if a selected column is a key column under its name, which the result has anyway.
 
-    This is a left key column or, with ``one_key``, the right key column at the same position, under
-    the left name. Expressions and renamed key columns give False.
+    This is a left key column or, under the left name, the right key column that equals it.
+    ``paired``: the left column that equals each right key column, in order; perhaps fewer.
+    Expressions and renamed key columns give False.
     """
     if selected.ref is None or selected.name not in left.key.names:
         return False
     side, column = selected.ref
     if side == "left":
         return column == selected.name
-    key_index = left.key.names.index(selected.name)
-    return one_key and key_index < len(right.key) and column == right.key.names[key_index]
+    equal = dict(zip(right.key.names, paired, strict=False))
+    return equal.get(column) == selected.name
 
 
 def joined_row_columns(left: Node, right: Node) -> tuple[StructType, dict[str, tuple[str, str]]]:

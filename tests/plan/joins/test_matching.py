@@ -181,3 +181,19 @@ def test_joins_of_streams_have_names() -> None:
         asks.join(tells, within=WITHIN, grace="1 s", name="talk")
     with pytest.raises(dt.errors.PlanError, match=r"^known: within= is for joins of two streams"):
         asks.join(users, within=WITHIN, name="known")
+
+
+@pytest.mark.parametrize("select", [["right.id", "name"], {"id": "right.id", "name": "name"}])
+def test_the_key_of_a_looked_up_table_is_no_key_of_the_stream(select: Any) -> None:
+    orders = stream("orders", "id", values=("customer",))
+    customers = table("customers", "id", values=("name",))
+    with pytest.raises(dt.errors.PlanError, match="column 'id' occurs twice"):
+        orders.join(customers, how="inner", on="customer", select=select)
+
+
+def test_a_looked_up_key_that_is_the_key_of_the_stream_is_not_repeated() -> None:
+    lines = stream("lines", "line", "order", values=("item",))
+    orders = table("orders", "id", values=("total",))
+    select = {"order": "right.id", "total": "total"}
+    joined = lines.join(orders, how="inner", on="order", select=select)
+    assert joined.plan.row.names == ["line", "order", "total"]

@@ -76,7 +76,14 @@ class JoinCall:
         """The name of the join in errors: the user's, or one made of the sides."""
         return self.label or join_name(self.how, self.left, self.right)
 
-    def join_fields(self, left: Node, right: Node, *, one_key: bool = True) -> JoinFields:
+    def join_fields(
+        self,
+        left: Node,
+        right: Node,
+        *,
+        one_key: bool = True,
+        paired: Sequence[str] | None = None,
+    ) -> JoinFields:
         """Return the fields of the join's node that follow from the call, by name: ``how``,
         ``select`` (the selected columns), ``values`` (their fields, in the same order),
         ``align_us`` (None without a wait) and ``label``. By default all value columns are selected,
@@ -84,6 +91,7 @@ class JoinCall:
 
         ``left``, ``right``: the sides as the join reads them, in place of those of the call.
         ``one_key``: True if both sides have the same key, whose columns the result has anyway.
+        ``paired``: the left column that equals each right key column, None if ``one_key`` tells.
         Raises ``PlanError`` for unknown, ambiguous, reserved and repeated columns, for expressions
         that do not resolve, and if ``align`` is no span.
         """
@@ -93,7 +101,7 @@ class JoinCall:
         else:
             how = self.how
             selected, values = resolve_selection(
-                self.name, left, right, how, self.select, one_key=one_key
+                self.name, left, right, how, self.select, one_key=one_key, paired=paired
             )
         align = self.align
         return {

@@ -91,7 +91,7 @@ def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> 
     if grace is not None:
         grace_us = microseconds(name, "grace=", grace)
         _refuse_short_history(name, right, grace, grace_us)
-    chosen = call.join_fields(left, right)
+    chosen = call.join_fields(left, right, paired=columns)
     join = StreamTableJoin(
         left=left, right=right, on=columns, grace_us=grace_us, load=load, **chosen
     )
