@@ -29,6 +29,13 @@ def test_a_table_under_another_key(duplicates: Any) -> None:
     assert changes(driver) == [("upsert", "Oslo", 1), ("delete", "Oslo")]
 
 
+def test_a_key_may_be_called_row_in_capitals() -> None:
+    seats = testing.table("seats", key="id", schema={"id": pa.int64(), "ROW": pa.string()})
+    driver = testing.Driver(seats.key_by("ROW"))
+    driver.pipe(seats, {"id": 1, "ROW": "a"}, timestamp=1)
+    assert changes(driver) == [("upsert", "a", 1)]
+
+
 def test_a_union_says_whose_a_row_is() -> None:
     a, b = table("a"), table("b")
     driver = testing.Driver(a.union(b, source="of"))

@@ -45,7 +45,7 @@ def table_under_key(
     view = rows_under_key(node, columns, named)
     values = tuple(view.values.names)
     row = "row"
-    while row in view.row.names:
+    while row in map(str.lower, view.row.names):
         row += "_"
     source = with_columns(node, named, errors) if named else node
     keys = tuple(view.key.names)
