@@ -56,3 +56,15 @@ def test_a_join_by_lookups_without_how_is_inner() -> None:
     )
     joined = left.join(right, delta_join=dt.delta_join(strategy="force"))
     assert joined.plan.how == "inner"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shift", ["-3 hours", "3 hours"])
+def test_windows_joined_with_shifted_ones_join_others(shift: str) -> None:
+    def hours(name: str, retention: str) -> dt.WindowedTable:
+        windows = dt.windows.tumbling("1 hour", retention=retention)
+        records = testing.stream(name, key="id", schema={"id": pa.int64()})
+        return records.group_by("id").window(windows).agg(**{name: dt.count()})
+
+    kept = "1 hour" if shift == "3 hours" else "4 hours"
+    shifted = hours("a", "8 hours").join(hours("b", kept), shift=shift)
+    assert shifted.join(hours("c", "8 hours")).plan.row.names[-3:] == ["a", "b", "c"]

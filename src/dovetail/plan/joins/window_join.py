@@ -47,7 +47,8 @@ class WindowJoin(JoinNode):
         """The windows of the result: those of the left side, or None if that has none.
 
         If both sides have windows, their grace period and retention differ from the left side's: a
-        window of the result is closed when those of both sides are, and retained as long as both.
+        window of the result is closed when those of both sides are, and retained as long as both. A
+        right window that begins later is retained longer by the shift.
         """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:
@@ -55,7 +56,8 @@ class WindowJoin(JoinNode):
         return replace(
             left,
             grace_us=max(left.grace_us, right.grace_us + self.shift_us),
-            retention_us=min(left.retention_us, right.retention_us - self.shift_us),
+            # A right window that is earlier is long complete when its rows go.
+            retention_us=min(left.retention_us, right.retention_us + abs(self.shift_us)),
         )
 
     @property
