@@ -23,9 +23,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import dovetail as dt
+from dovetail.engine.bucket_report import BucketReport
 from dovetail.spark.metrics import history
 from dovetail.spark.metrics.figures import COUNTERS, GAUGES
-from dovetail.spark.metrics.progress import ProgressFollower, _numeric_metrics
+from dovetail.spark.metrics.progress import (
+    ProgressFollower,
+    _figures_of_reports,
+    _numeric_metrics,
+)
+from dovetail.spark.metrics.query_parts import StagePart
 
 SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone boolean"
 
@@ -215,6 +221,14 @@ def test_what_a_source_says_of_its_lag_is_kept_where_it_is_a_number() -> None:
         "avgOffsetsBehindLatest": 2.5,
     }
     assert _numeric_metrics(metrics | {"none": None}) == _numeric_metrics(metrics)
+
+
+def test_a_stream_time_after_the_year_9999_is_its_last_day() -> None:
+    """As of milliseconds that are taken for seconds."""
+    report = BucketReport.empty([1_714_557_600_000 * 1_000_000])
+    part, began = StagePart(1, "union", ("orders",), ""), datetime(2024, 5, 1, tzinfo=timezone.utc)
+    times = _figures_of_reports(part, [report], began).stream_time
+    assert times == {"orders": datetime(9999, 12, 31, tzinfo=timezone.utc)}
 
 
 def test_a_query_of_sparks_own_is_refused(spark: SparkSession) -> None:

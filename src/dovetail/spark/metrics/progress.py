@@ -13,6 +13,7 @@ from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.physical.source import number_repeated_names
 from dovetail.plan.metrics import metric_name
+from dovetail.spark.checkpoints.stores import utc_datetime
 from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
 from dovetail.spark.query.topology_query import TopologyQuery
@@ -92,7 +93,8 @@ class StageProgress:
         The number of emitted changes, deletes among them.
     deletes : int
     stream_time : dict of str to datetime
-        The stream time in UTC, by input. Inputs without rows so far are missing.
+        The stream time in UTC, by input. Inputs without rows so far are missing. Times after the
+        year 9999 are its last day.
     work_ms : float
         The time of the operators in all buckets together, including calls of the state store.
     state_ms : float
@@ -585,7 +587,7 @@ def _figures_of_reports(
         changes=sum(report.changes for report in reports),
         deletes=sum(report.deletes for report in reports),
         stream_time={
-            name: EPOCH + timedelta(microseconds=time_us)
+            name: utc_datetime(time_us)
             for name, time_us in zip(names, times, strict=True)
             if time_us is not None
         },
