@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pyspark.sql import Column
 
+from dovetail.aggregates.collect import LastRow
 from dovetail.base.columns import WINDOW_END, WINDOW_START
 from dovetail.laws.joins.table_join import sides_preserved
 from dovetail.lookup_sources.source import LookupSource
@@ -15,7 +16,7 @@ from dovetail.plan.joins.delta_join import DeltaJoin
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.joins.stream_table_join import StreamTableJoin
-from dovetail.plan.nodes import JoinNode, Node, Source, right_key_name
+from dovetail.plan.nodes import Derived, JoinNode, Node, Source, right_key_name
 from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.expectation import Expectation
@@ -90,8 +91,21 @@ def _source_origins(node: Source) -> Mapping[str, Origins]:
 def _view_origins(node: View) -> Mapping[str, Origins]:
     """Return the origins of a view's columns, by name: those of the column or expression that each
     is made of (``View.columns``). The columns that its condition reads are not among them.
+
+    A field of the whole last row of a group, as under another key (``key_by``), is that column of
+    the row.
     """
-    return _origins_of_items(node, _origins_by_column(node.node), node.columns)
+    origins = _origins_of_items(node, _origins_by_column(node.node), node.columns)
+    grouped = node.node.node if isinstance(node.node, Derived) else None
+    if isinstance(grouped, Aggregation):
+        rows = {c.name for c in grouped.columns if isinstance(c.kernel, LastRow)}
+        row = _origins_by_column(grouped.input)
+        origins |= {
+            name: row[item.field]
+            for name, item in zip(node.row.names, node.columns, strict=True)
+            if isinstance(item, FieldOf) and item.struct in rows
+        }
+    return origins
 
 
 @_origins_by_column.register

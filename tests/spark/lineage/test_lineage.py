@@ -194,3 +194,10 @@ def test_an_expectation_that_drops_rows_decides_which_there_are(
     clicks = testing.stream("clicks", key="id", schema={"id": pa.int64(), "ok": pa.bool_()})
     expected = clicks.expect("ok", on_fail=on_fail)
     assert uses(row_origins(expected.plan)) == [("clicks", "ok", "filter")] * decides
+
+
+def test_columns_under_another_key_are_those_of_the_row() -> None:
+    schema = {"id": pa.int64(), "city": pa.string(), "mayor": pa.string()}
+    towns = testing.table("towns", key="id", schema=schema).key_by("city").plan
+    origins = {name: {origin[1:] for origin in of} for name, of in column_origins(towns).items()}
+    assert origins == {name: {(name, "identity")} for name in ("city", "id", "mayor")}
