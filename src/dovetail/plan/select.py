@@ -79,9 +79,9 @@ def resolve_selection(
     side is missing. A key column that is named with a side then becomes an expression if ``how``
     lets that side be missing. It is null without that side. ``paired``: the left column that equals
     each right key column; None for the left key with ``one_key``, else for none. ``repeatable``:
-    True if expressions must make the same value of a row each time. Raises ``PlanError`` for unknown, ambiguous,
-    reserved and duplicate names, and for an expression that Spark does not resolve. Expressions
-    need a Spark session; without one it is raised, too.
+    True if expressions must make the same value of a row each time. Raises ``PlanError`` for
+    unknown, ambiguous, reserved and duplicate names, and for an expression that Spark does not
+    resolve. Expressions need a Spark session; without one it is raised, too.
     """
     items: Iterable[tuple[str | None, str | Column]] = (
         selection.items()
