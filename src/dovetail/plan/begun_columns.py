@@ -24,6 +24,7 @@ from dovetail.plan.nodes import JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, joined_row_columns
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.view_columns import Constant, column_of
 from dovetail.plan.views import View, expression_row
 
 
@@ -265,9 +266,12 @@ def _narrow_columns(before: Node, over: Any) -> Node:
     key, values, exploded_index = list[Any](), list[Any](), None
     for column_index, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
         narrowed_field = field
-        if not isinstance(item, str):
+        if isinstance(item, Constant):
+            pass
+        elif not isinstance(item, str):
             seen = expression_row(source) if isinstance(over, View) else source.row
-            computed = computed_field(over.name, "columns", seen, item.alias(field.name), "")
+            column = column_of(item).alias(field.name)
+            computed = computed_field(over.name, "columns", seen, column, "")
             narrowed_field = StructField(field.name, computed.dataType, field.nullable)
         elif item not in source.row.names:
             if chosen or column_index < keys or field.name != item:
