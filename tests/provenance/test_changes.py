@@ -54,6 +54,13 @@ def test_each_change_of_a_join_has_its_record() -> None:
     ]
 
 
+def test_a_nan_is_the_value_that_is_stored() -> None:
+    sensors = testing.table("sensors", key="id", schema={"id": INT, "x": pa.float64()})
+    driver = testing.Driver(sensors)
+    (change,) = driver.pipe(sensors, {"id": 1, "x": float("nan")}, timestamp=1)
+    assert driver.explain_change(change).reason == ""
+
+
 def test_rows_that_wait_together_are_let_through_together() -> None:
     """No single record is the cause of what they emit."""
     orders = testing.table("orders", key="id", schema={"id": INT, "amount": INT})

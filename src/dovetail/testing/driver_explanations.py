@@ -345,7 +345,10 @@ def change_explanation(
     explained = walk.row(node, key)
     is_row = change.change == "upsert"
     says_row = explained.presence == "row"
-    shown = all((change.values or {}).get(n, v) == v for n, v in explained.values.items())
+    emitted = change.values or {}
+    # In lists a NaN equals a NaN.
+    pairs = ([emitted.get(n, v), v] for n, v in explained.values.items())
+    shown = all(hashable([now]) == hashable([then]) for now, then in pairs)
     if explained.presence != "unknown" and (says_row != is_row or (is_row and not shown)):
         reason = "what is stored after the record does not show this row"
         explained = replace(explained, inputs=(), reason=reason)
