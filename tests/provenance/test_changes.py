@@ -61,6 +61,15 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     assert driver.explain_change(change).reason == ""
 
 
+def test_records_with_a_nan_are_found_again() -> None:
+    left = testing.stream("left", key="id", schema={"id": INT, "x": pa.float64()})
+    right = testing.stream("right", key="id", schema={"id": INT, "y": pa.float64()})
+    driver = testing.Driver(left.join(right, within=dt.within(after="1 min")))
+    driver.pipe(left, {"id": 1, "x": float("nan")}, timestamp=1)
+    (change,) = driver.pipe(right, {"id": 1, "y": float("nan")}, timestamp=2)
+    assert [row.name for row in driver.explain_change(change).inputs] == ["left", "right"]
+
+
 def test_rows_that_wait_together_are_let_through_together() -> None:
     """No single record is the cause of what they emit."""
     orders = testing.table("orders", key="id", schema={"id": INT, "amount": INT})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +55,10 @@ class StreamResults(JoinedRows):
                 side_rows = [
                     row
                     for row in side_rows
-                    if all(row.values.get(c) == self.emitted.get(name) for name, c in refs.items())
+                    if all(
+                        _is_same(row.values.get(c), self.emitted.get(name))
+                        for name, c in refs.items()
+                    )
                 ]
             rows_by_side.append(side_rows)
             queues = [
@@ -97,6 +102,13 @@ class StreamResults(JoinedRows):
         # What is stored has met the conditions of views.
         walk = replace(self, at_us=row.time_us, emitted=self.emitted or {})
         return walk.explain_record(entry, row.values)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return True if two values of a column are equal. A NaN equals a NaN."""
+    if isinstance(value, float) and isinstance(other, float) and math.isnan(value):
+        return math.isnan(other)
+    return bool(value == other)
 
 
 def _is_any_emitted(
