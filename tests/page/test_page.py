@@ -22,7 +22,7 @@ import dovetail as dt
 from benchmarks import harness
 from dovetail.cli import app
 from dovetail.page.figures import LiveFigures
-from dovetail.page.search import latest_letters
+from dovetail.page.search import exact_for_browsers, latest_letters
 from dovetail.page.server import serve_checkpoint
 from dovetail.physical.topology_graph import topology_graph
 
@@ -209,6 +209,15 @@ def test_a_row_is_explained(query: Any, page: Any) -> None:
     assert "is no int64" in answer_of(page.url, "why", result=result, key="x")["error"]
     several = answer_of(page.url, "why", result=result, key=["5", "6"])["error"]
     assert several == "5, 6 is no key, which is id. Give its value."
+
+
+def test_numbers_that_a_browser_lacks_are_text() -> None:
+    row = {"id": 2**53 + 1, "x": float("nan"), "of": [{"y": -float("inf")}, 2**53, True, 0.5, None]}
+    assert exact_for_browsers(row) == {
+        "id": "9007199254740993",
+        "x": "nan",
+        "of": [{"y": "-inf"}, 2**53, True, 0.5, None],
+    }
 
 
 def test_without_a_folder_of_dead_letters_none_are_read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ _LETTERS_MAX = 20
 """The most dead letters that are shown."""
 _ROWS_MAX = 200
 """The most rows of one key that are shown."""
+_WHOLE_MAX = 2**53
+"""The largest number up to which a browser tells all whole numbers apart."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,21 @@ class RowReasons:
         reason = explain_stored_row(
             "why", self.session, self.checkpoint, nodes[:1], texts, None, as_text=True
         )
-        return reason.to_dict()
+        shown: dict[str, Any] = exact_for_browsers(reason.to_dict())
+        return shown
+
+
+def exact_for_browsers(data: Any) -> Any:
+    """Return JSON data, at any depth, with text in place of numbers that a browser does not have:
+    whole numbers beyond 2**53, NaN and infinities.
+    """
+    if isinstance(data, dict):
+        return {name: exact_for_browsers(part) for name, part in data.items()}
+    if isinstance(data, list):
+        return [exact_for_browsers(part) for part in data]
+    strange = isinstance(data, int) and abs(data) > _WHOLE_MAX
+    strange = strange or (isinstance(data, float) and not math.isfinite(data))
+    return str(data) if strange else data
 
 
 def latest_letters(folder: str | None) -> dict[str, Any]:
