@@ -61,6 +61,14 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     assert driver.explain_change(change).reason == ""
 
 
+def test_a_change_after_the_year_9999_is_of_its_last_day() -> None:
+    """As of milliseconds that are taken for seconds."""
+    orders = testing.table("orders", key="id", schema={"id": INT})
+    driver = testing.Driver(orders)
+    (change,) = driver.pipe(orders, {"id": 1}, timestamp=1_714_557_600_000 * 1_000_000)
+    assert str(driver.explain_change(change).time) == "9999-12-31 00:00:00+00:00"
+
+
 def test_records_with_a_nan_are_found_again() -> None:
     left = testing.stream("left", key="id", schema={"id": INT, "x": pa.float64()})
     right = testing.stream("right", key="id", schema={"id": INT, "y": pa.float64()})

@@ -357,6 +357,6 @@ def change_explanation(
         key=change.key,
         presence="row" if is_row else "none",
         values=dict(change.values or {}) if is_row else {},
-        time=change.timestamp,
+        time=moment(change.timestamp_us),
         cause=cause,
     )
