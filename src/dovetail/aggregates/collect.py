@@ -332,9 +332,9 @@ class CollectSet(Listing):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the lists of the distinct values of ``left`` and ``right`` together, row by row
-        and, if ``retractable``, the lists of their added counts. Null counts as empty. If the type
-        has no order, the values of ``left`` come first. Raises ``AggregateError`` if the lists have
-        too many elements for an Arrow column.
+        and, if ``retractable``, the lists of their added counts. Null counts as empty. Values
+        ascend; if the type has no order, those of ``left`` come first. Raises ``AggregateError`` if
+        the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))

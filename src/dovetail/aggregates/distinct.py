@@ -121,8 +121,9 @@ class CountDistinct(Listing):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the columns of the accumulators of ``left`` and ``right`` together, row by row:
         the list of distinct values, that of the added counts if ``retractable``, and the count of
-        distinct values. Null counts as empty. Raises ``AggregateError`` if the lists have too many
-        elements for an Arrow column.
+        distinct values. Values ascend; if the type has no order, those of ``left`` come first. Null
+        counts as empty. Raises ``AggregateError`` if the lists have too many elements for an Arrow
+        column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))

@@ -132,7 +132,7 @@ class _Exact(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
         """Return the columns of the accumulators after each update, one row per update: the count
-        of the group's values that are not null, then the limbs of their sum.
+        of the group's values that are not null, then the normal limbs of their sum (``normalize``).
 
         ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
         ``initial``: the columns of the stored accumulators, one row per group, null for 0.
@@ -142,8 +142,8 @@ class _Exact(Accumulating):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the columns of the accumulators after each group's last update: the count of
-        values and the limbs of their sum. There is one row per group, ``initial`` for a group
-        without updates.
+        values and the normal limbs of their sum (``normalize``). There is one row per group,
+        ``initial`` for a group without updates.
 
         ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
         ``initial``: the columns of the stored accumulators, one row per group, null for 0.
@@ -177,7 +177,8 @@ class _Exact(Accumulating):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the columns of accumulators, a count and the limbs of a sum each, added row by
-        row. ``left``, ``right``: the columns of as many accumulators; null counts as 0.
+        row. The limbs of the result are normal (``normalize``): carries are done. ``left``,
+        ``right``: the columns of as many accumulators; null counts as 0.
         """
         return _accumulator_columns(
             [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]

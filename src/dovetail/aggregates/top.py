@@ -149,7 +149,8 @@ class Top(Listing):
         """Return each group's lists of distinct rows and of their counts after its last update,
         with the origin of each element (``TracedAccumulators``): the stored element or value of the
         batch that it comes from. A group without updates keeps its lists. If rows never leave, only
-        the first ``n`` rows are kept, without origins.
+        the first ``n`` rows are kept, without origins. Equal rows count one by one, so the last
+        count may be cut.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the two stored columns of lists, one row per group, null for none. ``values``: the ordering
@@ -161,7 +162,10 @@ class Top(Listing):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return two columns of lists, distinct rows and their counts: those of ``left`` and
-        ``right`` added up, row by row. If rows never leave, only the first ``n`` rows are kept.
+        ``right`` added up, row by row. A list is in the order of the result. If rows never leave,
+        only the first ``n`` rows are kept. Equal rows count one by one, so the last count may be
+        cut.
+
         Null counts as empty. Raises ``AggregateError`` if the lists have too many elements for an
         Arrow column.
         """
@@ -191,8 +195,8 @@ class Top(Listing):
     def _traced_accumulators(self, value_spans: Spans, groups: int) -> TracedAccumulators:
         """Return the accumulators after the last update, one row for each of ``groups`` groups. If
         ``retractable``, all rows are kept, with the origin of each element
-        (``TracedAccumulators``); else the first ``n`` rows, without origins. ``value_spans``: all
-        spans of the batch, by (group, row, time).
+        (``TracedAccumulators``). Else only the first ``n`` rows are kept, without origins; equal
+        rows count one by one. ``value_spans``: all spans of the batch, by (group, row, time).
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:

@@ -81,7 +81,7 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
     """Return the sorted runs of the stores of one operator before the batch, by the operator's own
     names for them. A store without rows is missing.
 
-    ``operator_index``: the index of the operator in the share's fragment.
+    ``operator_index``: the index of the operator in the share's fragment, from 0.
     """
     stores_by_name = share.manifest.stores
     names = {
@@ -97,7 +97,9 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
 
 def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> dict[str, Runs]:
     """Return the sorted runs in ``done.stores`` under the manifest's names. ``done``: the outcome
-    of the operator with index ``operator_index`` in the share's fragment.
+    of the operator with index ``operator_index``, from 0, in the share's fragment.
+
+    The second operator's ``left`` becomes ``2. left``; the names of a lone operator's stores stay.
     """
     return {
         share.fragment.manifest_name(operator_index, local_name): runs
@@ -385,8 +387,9 @@ def _shift_times(column: pa.Array, by_us: int) -> pa.Array:
 
 
 def _whole_output(done: OperatorOutcome) -> pa.Table | None:
-    """Return all changes in ``done``, in order, as one table of one chunk per column, or None if
-    there is no table. This uses up the ``chunks`` of ``done``.
+    """Return all changes in ``done``, in order, as one table of at most one chunk per column. It is
+    None if there is no table, and has no rows if none of the tables has. This uses up the
+    ``chunks`` of ``done``; errors that they raise pass.
     """
     tables = [] if done.output is None else [done.output]
     tables += done.chunks

@@ -459,8 +459,8 @@ class _ResultPack(Pack):
 
     def __init__(self, carrier: Carrier, partition: int) -> None:
         """Begin the packing of an input partition for a result by the rules of ``carrier``, without
-        rows. ``partition``: the partition's index; modulo the count of buckets it is the bucket of
-        all rows.
+        rows. ``partition``: the partition's index. Modulo the count of buckets, which may be
+        smaller than that of partitions, it is the bucket of all rows.
         """
         self._carrier, self._partition = carrier, partition
         self._label = carrier.labels[partition % len(carrier.labels)]

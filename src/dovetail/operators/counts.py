@@ -94,10 +94,11 @@ def example_of(rows: pa.Table, source: SourceSpec) -> str:
 
 
 def first_row_as_text(rows: pa.Table, columns: Sequence[int], names: Sequence[str]) -> str:
-    """Return the first row's values of ``columns`` as text: ``name=value`` with commas between.
+    """Return the first row's values of ``columns`` as text: ``name=value``, separated by a comma
+    and a space. A value is its ``repr``, cut at 80 characters without a mark.
 
     ``rows``: at least one. ``columns``: indices of its columns. ``names``: a name for each of
-    these; if empty, the columns' own names are used. A value is its ``repr``, cut at 80 characters.
+    these, else ``ValueError`` is raised; if empty, the columns' own names are used.
     """
     values = (repr(rows.column(column)[0].as_py()) for column in columns)
     labels = names or [rows.schema.names[column] for column in columns]

@@ -52,7 +52,8 @@ class LiveFigures:
         Ordinals count from 1, the first micro-batch that Spark still had at the first call; 0 is
         returned before any. ``batch_number``: exclusive; 0 for all. The list is empty without new
         micro-batches, and has at most the latest 500. New figures are taken from the query and
-        kept; several threads may call.
+        kept; several threads may call. Micro-batches that Spark drops between two calls are
+        missing, without an error or a gap in the ordinals.
         """
         with self._lock:
             for progress in self._follower.new_batches():

@@ -168,8 +168,8 @@ def _law_of_stream_join(node: stream_join.StreamJoin, entries: Sequence[Entry]) 
 
 def _side_indices(node: nodes.JoinNode, entries: Sequence[Entry]) -> tuple[int, int]:
     """Return the indices (from 0) of a join's left and right side among ``entries``, the inputs of
-    the stage. They are equal for a join of an input with itself. A side that is missing raises
-    ``StopIteration``.
+    the stage: for each the first that equals it. They are equal for a join of an input with itself.
+    A side that is missing raises ``StopIteration``.
     """
     return _entry_index(node.left, entries), _entry_index(node.right, entries)
 

@@ -88,8 +88,9 @@ class Operator:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the first source's key columns in its schema. They are the same for all
-        sources, except those of a ``StarLookupLaw``.
+        """The indices of the first source's key columns in its schema. They begin at 3, behind
+        ``_hash``, ``_event_time`` and ``_deleted``. They are the same for all sources, except those
+        of a ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 
@@ -191,8 +192,9 @@ class Fragment:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the first input's key columns in its schema. They are the same for all
-        inputs, except those of a ``StarLookupLaw``.
+        """The indices of the first input's key columns in its schema. They begin at 3, behind
+        ``_hash``, ``_event_time`` and ``_deleted``. They are the same for all inputs, except those
+        of a ``StarLookupLaw``.
         """
         return self.sources[0].shape.key_columns
 

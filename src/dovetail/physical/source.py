@@ -60,8 +60,8 @@ class RowShape:
 
     @property
     def key_columns(self) -> range:
-        """The indices of the key columns in ``schema``. They follow the first three columns,
-        ``_hash``, ``_event_time`` and ``_deleted``.
+        """The indices of the key columns in ``schema``, from 3. They follow the first three
+        columns, ``_hash``, ``_event_time`` and ``_deleted``.
         """
         return range(len(ROW_COLUMNS), len(ROW_COLUMNS) + self.keys)
 

@@ -114,8 +114,8 @@ def _expected_s(work: StepWork, way: Way, earlier: Sequence[TimedStep]) -> float
     steps, which come with the last one first.
 
     The factor is the median of seconds taken / seconds estimated. The last ``STEPS_MAX`` steps of
-    the same way count, or those of any way if there are none. Steps without an estimate do not
-    count; without any step the factor is 1.
+    the same way count, or those of any way if there are none. Steps without an estimate (0) do not
+    count, not even among these last ones. Without any step the factor is 1.
     """
     known = [took for took in earlier if took.step.estimated_s > 0]
     alike = [took for took in known if took.step.way == way] or known

@@ -247,6 +247,7 @@ class VersionReader:
         that the plan uses. A null equals a null.
 
         ``versions``: by table id. ``keys``: one column for each key column of the source, in order.
+        Errors are those of ``rows``.
         """
         names = source.key.names
         return keys.rows_with_keys(
@@ -355,7 +356,12 @@ class VersionReader:
 
     def _rows_of_source(self, source: SnapshotSource, versions: Versions) -> DataFrame:
         """Return all rows of a source at its version, with the columns that the plan uses, key
-        columns first. The opened Delta frame of a version is remembered. ``versions``: by table id.
+        columns first. The opened Delta frame of a version is remembered; rows of an Iceberg table
+        come from ``iceberg`` and are not.
+
+        ``versions``: by table id; a missing one raises ``KeyError``. Raises ``ConfigurationError``
+        for a snapshot that an Iceberg table does not have. Spark raises an error for a version that
+        a Delta table does not have.
         """
         version = versions[source.table_id]
         if source.iceberg is not None:
@@ -486,8 +492,8 @@ def refuse_keys(source: SnapshotSource, versions: Versions, twice: int, nulls: i
     """Raise ``DataError`` for a source unless both counts are 0. The error names the source's
     version in ``versions``, by table id.
 
-    ``twice``: the count of keys that occur more than once, which is reported first. ``nulls``: the
-    count of rows whose key is null.
+    ``twice``: the count of keys that occur more than once. ``nulls``: the count of rows whose key
+    columns are all null. If neither is 0, only ``twice`` is reported.
     """
     for count, problem in ((twice, "keys occur more than once"), (nulls, "rows have a null key")):
         if count:

@@ -95,9 +95,10 @@ class SnapshotReader:
         ``ranges`` are not read.
 
         ``version``: the id of the snapshot; 0 gives no rows. ``ranges``: the smallest and the
-        largest value of a column, both inclusive, by its name. None, and values other than integers
-        and texts, restrict nothing. Rows outside the ranges may be among the result. Raises
-        ``ConfigurationError`` if the snapshot does not exist, or if the table cannot be read.
+        largest value of a column, both inclusive, by its name. A null lies in no range. None, and
+        values other than integers and texts, restrict nothing. Rows outside the ranges may be among
+        the result. Raises ``ConfigurationError`` if the snapshot does not exist, or if the table
+        cannot be read.
         """
         ids = _iceberg_table(source).ids
         content_ranges: list[ColumnRange] = [

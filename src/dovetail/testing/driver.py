@@ -1126,7 +1126,9 @@ class _View(Driver):
 
     @property
     def local(self) -> LocalRun:
-        """The run of the view's plan in this process."""
+        """The run of the view's plan in this process. It is always the same object, whose state
+        ``feed_again`` advances; access runs nothing.
+        """
         return self._root
 
     def feed_again(

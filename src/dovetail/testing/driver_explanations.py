@@ -52,7 +52,9 @@ class Replay(Protocol):
 
     @property
     def local(self) -> LocalRun:
-        """The run of the driver's plan in this process."""
+        """The run of the driver's plan in this process. It is always the same object, whose state
+        ``feed_again`` advances; access runs nothing.
+        """
 
     def feed_again(
         self, fed: list[tuple[Source, pa.Table]], now_us: int, beat_us: int | None

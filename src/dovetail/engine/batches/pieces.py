@@ -140,6 +140,7 @@ def _batch_of_stage_rows(arrival: RowArrival, rows: pa.Table, stairs: Stairs | N
     clock is 0, and a missing stream time is the clock. A missing order or tie is None.
 
     ``stairs``: the steps of stream time in the whole batch, None if no other source asks for them.
+    They only go into the batch.
     """
     columns = {n: rows.column(n).to_numpy() for n in arrival.carries}
     clock_us = columns.get(CLOCK, np.zeros(len(rows), np.int64))
@@ -154,8 +155,10 @@ def _batch_of_log_rows(
     clocks follow from all runs of the micro-batch.
 
     ``heard``: the pieces of the source, by partition and index, heartbeats included. ``rows``:
-    their rows, whose ``_clock`` knows only their own run. ``stairs``: the steps of stream time in
-    the whole batch, None if no other source asks for them.
+    their rows, piece by piece, whose ``_clock`` knows only their own run. ``stairs``: the steps of
+    stream time in the whole batch, None if no other source asks for them. They go into the batch
+    and, with ``arrival.orders_left_out``, give its stream times. Otherwise stream times are the
+    clocks.
     """
     runs, first = _runs_of_pieces(arrival, heard)
     counts = np.array([0 if p.rows is None else p.rows.num_rows for p in heard], np.int64)

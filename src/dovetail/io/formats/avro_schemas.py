@@ -165,7 +165,8 @@ def resolve_references(
 ) -> Avro:
     """Return the schema with named types in place of references to them, each with its full name. A
     name that is not known, such as that of a plain type, stays as it is. Types that refer to
-    themselves keep that reference.
+    themselves keep that reference as it is written. If a name is defined twice, a reference means
+    the last definition before it.
 
     ``names``: the named types so far by full name, to which new ones are added; None for none.
     ``namespace``: that of the enclosing type, empty for none. ``schema`` is not changed.

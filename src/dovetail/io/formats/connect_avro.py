@@ -206,9 +206,12 @@ class SchemaReader:
         return F.when(parsed["op"].isNotNull(), F.struct(*columns))
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a part of the envelope at one of ``paths`` is not of its type in
-        ``METADATA`` (long or integer): the first by name. It is null if all parts are, nulls
-        included. ``parsed``: decoded into the schema ``text``.
+        """Return a text why a part of the envelope at one of ``paths`` cannot be cast to its type
+        in ``METADATA`` (long or integer): ``<path> is no <type>: <value>``. A text of digits can be
+        cast, an integer out of range cannot. Parts of type string are not tested.
+
+        Of several parts the first by name is told. The text is null if there are none; a null part
+        is none. ``parsed``: decoded into the schema ``text``.
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
@@ -272,14 +275,17 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
     """Return the schema into which a value is decoded: ``reader``, or ``writer`` in one of three
-    cases.
+    cases. Null beside one type does not count in them.
 
     - The writer's type is one of Connect's or Debezium's.
     - The reader's type is one of these, and the two are different Avro types.
     - Both have a logical type, and these or the scales of their decimals differ.
 
-    In records, arrays and maps of both, each part is chosen by these rules. ``declared``: the
-    wanted type, None for none; fields of a record that it lacks are left out.
+    In records, arrays and maps of both, each part is chosen by these rules. A union of several
+    types gives ``reader``, unless one of the first two rules gives ``writer``. Fields of a record
+    are made by ``_reader_field``. One that the records have loses its default. One that they lack
+    becomes nullable with the default null, unless it has a default or no type is declared.
+    ``declared``: the wanted type, None for none; fields of a record that it lacks are left out.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)

@@ -287,7 +287,10 @@ class _SingleColumn(Format):
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read one column, named ``key`` or ``value`` by ``context.part``.
-        Only null is no value. Text that is not UTF-8 is unreadable.
+        Nothing else of ``context`` is used. The column is a string or, for the format ``bytes``,
+        binary, which is never unreadable. Text that is not UTF-8 is unreadable.
+
+        Only null is no value; empty bytes and texts are values.
         """
         text = self.name == "string"
         value = F.col(context.part).cast("string") if text else F.col(context.part)
@@ -300,8 +303,9 @@ class _SingleColumn(Format):
         )
 
     def encode(self, context: FormatContext, columns: StructType) -> Column:
-        """Return the only column as string or binary; null stays null. Raises ``PlanError`` for no
-        or several columns, and for a type that is not in ``writable_types``.
+        """Return the only column as string or, for the format ``bytes``, as binary; null stays
+        null. Raises ``PlanError`` for no or several columns, and for a type that is not in
+        ``writable_types``.
         """
         kinds = [field.dataType for field in columns]
         if len(kinds) != 1 or not isinstance(kinds[0], self.writable_types):

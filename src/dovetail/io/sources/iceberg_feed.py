@@ -512,8 +512,10 @@ class _ChangePlanner:
     def _range_condition(self) -> BooleanExpression:
         """Return one condition on the table's present columns, by which files without wanted rows
         are skipped: each column lies in all its ranges of ``request.content_ranges``, both ends
-        inclusive. It is always true without ranges. A column that the table has dropped is left
-        out.
+        inclusive. A null lies in no range. The condition is always true without ranges.
+
+        A range has the id of its column, so a renamed column is found. A column that the table has
+        dropped is left out.
         """
         from pyiceberg.expressions import (
             AlwaysTrue,

@@ -40,6 +40,7 @@ from dovetail.physical.specs.groups import AggregationLaw
 def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Aggregate the batch's rows by key, and by window if the law has windows. Emit the group's
     result after every record or, with ``emit="batch"``, each group's last result if it changed.
+    Results lie by the record that makes them, then by the window's start.
 
     Accumulators are stored. Records are counted as late once for each closed window that they would
     be in, and left out of it. Rows that enter or leave a group silently change it, but emit

@@ -392,7 +392,8 @@ def _parts_of_stored_elements(
 
 def _unchanged_parts(read: ListsRead, traced: TracedAccumulators, part_of_element: Ints) -> Mask:
     """Return a mask of the p parts in ``read`` that hold exactly the elements that they held before
-    the batch: bool[p].
+    the batch: bool[p]. p counts all parts of the groups. One that was not read (``read.read`` is
+    false) is false here, too. The order of elements does not count.
 
     ``traced``: the lists after the batch. ``part_of_element``: int64, for each element after the
     batch the index of the part to which it belongs; an index from p on is no part.

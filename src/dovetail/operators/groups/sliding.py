@@ -43,10 +43,13 @@ from dovetail.state.table_state import TableState
 
 def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Aggregate the batch's records by key and sliding window. Emit the results of a key's windows
-    after every record or, with ``emit="batch"``, the batch's net changes.
+    after every record or, with ``emit="batch"``, the batch's net changes. They lie by the record
+    that makes them, then by the window's start.
 
-    Windows and records are stored. Many results leave in several tables, ``chunks``. Closed windows
-    are not changed; a record all of whose windows are closed is counted as late.
+    Windows and records are stored, and returned as ``stores``. Many results leave in several
+    tables, ``chunks``. Closed windows are not changed; a record all of whose windows are closed is
+    counted as late. Packing has left out records without a value and, unless the source has
+    ``null_keys``, null keys.
 
     Without rows in the batch, emit nothing, and leave the stores and the count of records as they
     are. Raises ``DataError`` if an aggregate fails, perhaps only as ``chunks`` are read.

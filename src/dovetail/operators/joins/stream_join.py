@@ -247,8 +247,10 @@ class _PairResults:
 
         Several rows may be emitted at one arrival, because records of other buckets move stream
         time in between. They lie in the order in which these records close them, then by time,
-        right side first, then by key. The side must wait, and ``Meeting`` must have found the pairs
-        of both sides.
+        right side first, then by key. Stores and the side's rows do not change.
+
+        The side must wait: it is preserved, and ``unmatched`` is ``"on_close"``. ``Meeting`` must
+        have found the pairs of both sides.
         """
         side_row = side.closing_rows()
         keys = take_rows(side.pool.columns[: side.keys], side_row)

@@ -140,7 +140,9 @@ class Side:
     preserved: bool
     """True if records without a match are emitted."""
     waits: bool
-    """True if unmatched rows wait for their window to close."""
+    """True if the side is preserved, and its unmatched rows wait for their window to close
+    (``unmatched="on_close"``).
+    """
     stores: SideStores
     arrivals: Arrivals
     """The side's records."""

@@ -18,8 +18,9 @@ def nullable(type_: DataType) -> DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of columns: timestamps in UTC, nullable at every depth, no metadata.
-    Spark's own error passes for a type that has no Arrow form.
+    """Return the Arrow schema of columns: timestamps in UTC, nullable at every depth. The columns
+    lose their metadata; fields of structs may keep theirs. Spark's own error passes for a type that
+    has no Arrow form.
     """
     plain = StructType([StructField(f.name, nullable(f.dataType), True) for f in schema])
     # Spark 4.2 asks for the time zone; 4.1 knows only UTC.

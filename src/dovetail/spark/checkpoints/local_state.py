@@ -42,7 +42,7 @@ class LocalFiles:
 
     def text(self, caller: str, name: str) -> str | None:
         """Return the text of the file ``name``, a path within the folder, as UTF-8; None if there
-        is no such file. ``caller`` is not used.
+        is no such file. Errors of reading and decoding pass. ``caller`` is not used.
         """
         data = self.read(name)
         return None if data is None else data.decode()

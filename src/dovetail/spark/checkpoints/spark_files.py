@@ -37,9 +37,9 @@ class SparkFiles:
         self._folder: Folder | None = None
 
     def text(self, caller: str, name: str) -> str | None:
-        """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file. ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if
-        Spark cannot read it.
+        """Return the text of the file ``name``, a path within the checkpoint, as UTF-8; None if
+        there is no such file. ``caller``: the user's call, to begin errors. Raises
+        ``ConfigurationError`` if Spark cannot read it.
         """
         path = f"{self.checkpoint}/{name}"
         with convert_spark_errors(caller, f"Spark cannot read {path}", "Mend what it names"):

@@ -49,9 +49,11 @@ class StateFiles(Protocol):
     """The folder of the checkpoint."""
 
     def text(self, caller: str, name: str) -> str | None:
-        """Return the text of the file ``name``, a path within the checkpoint; None if there is no
-        such file. ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if
-        Spark cannot read it.
+        """Return the text of the file ``name``, a path within the checkpoint, as UTF-8; None if
+        there is no such file. ``caller``: the user's call, to begin errors.
+
+        Raises ``ConfigurationError`` if Spark cannot read it. The reader of a local disk uses no
+        Spark: its own errors pass, and ``caller`` is not used.
         """
 
     def has(self, name: str) -> bool:

@@ -180,9 +180,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         one ``reader``. They are packed by key for each input that reads the step, and whole for
         each relay and result.
 
-        ``rows`` has the columns of ``changelog_columns``. If rows for other readers pass the step,
-        it has also ``_passing``, a struct of ``PACKED``. These are returned unchanged among the
-        others.
+        ``rows`` has the columns of ``changelog_columns``. If ``step.passes``, it has also
+        ``_passing``, a struct of ``PACKED`` with a row for another reader. These are returned
+        unchanged among the others.
         """
         columns_by_reader = dict.fromkeys(step.relays, changelog_columns(step.stage))
         if step.result is not None:
@@ -203,8 +203,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         view to the changes of a stage. The columns are those of ``changelog_columns``: the key, the
         values, ``_change``, ``_timestamp``, ``_position`` and the columns of ``Fragment.feeds``.
 
-        ``inputs``: one or more frames of ``PACKED``. If rows for other readers pass the step, they
-        are in one more column, ``_passing``, the last.
+        ``inputs``: one or more frames of ``PACKED``. If ``step.passes``, rows for other readers are
+        in one more column, ``_passing``, the last, beside nulls.
         """
         return unpack_rows(_union(inputs), Output(changelog_columns(step.stage), {}), step)
 
@@ -352,8 +352,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         ``_position`` and the columns of ``Fragment.feeds``. Selections that compute are computed
         here.
 
-        If rows for other readers pass the step, they are in one more column, ``_passing``, the
-        last.
+        If ``step.passes``, rows for other readers are in one more column, ``_passing``, the last.
         """
         stage, packed = step.stage, _union(inputs)
         stateful = stage.fragment.stateful
@@ -367,9 +366,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         ``PACKED``, which are shuffled here by ``bucket``. The fragment is a delta join, or puts the
         results of a foreign-key join in order.
 
-        The columns are those of ``output_of(step.stage)``. If rows pass the step, they are in one
-        more column, ``_passing``, the last. A delta join's lookups are counted as an observed
-        metric.
+        The columns are those of ``output_of(step.stage)``. If ``step.passes``, rows for other
+        readers are in one more column, ``_passing``, the last. A delta join's lookups are counted
+        as an observed metric.
         """
         fragment, output = step.stage.fragment, output_of(step.stage)
         law, schema = fragment.last.law, _in_session_timezone(packed, output)
@@ -390,8 +389,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         """Return the flat rows that a fragment with state makes of ``packed``, rows of ``PACKED``.
         Its counts and reports become observed metrics.
 
-        The columns are those of ``output_of(step.stage)``. If rows pass the step, they are in one
-        more column, ``_passing``, the last.
+        The columns are those of ``output_of(step.stage)``. If ``step.passes``, rows for other
+        readers are in one more column, ``_passing``, the last, beside nulls.
         """
         # Columns that do not pass through pandas' Arrow types leave in blobs.
         fragment, output = step.stage.fragment, output_of(step.stage)
@@ -567,8 +566,8 @@ def unpack_rows(packed: DataFrame, output: Output, step: RouteStep | None = None
     """Return the rows in the blobs of ``packed``, rows of ``PACKED``, as flat rows in the columns
     of ``output``. Rows without a blob (a null ``payload``) are skipped.
 
-    ``step``: the step that reads the blobs; None if no rows can pass. If rows for other readers
-    pass it, they are in one more column, ``_passing``, the last.
+    ``step``: the step that reads the blobs; None if no rows can pass. If ``step.passes``, rows for
+    other readers are in one more column, ``_passing``, the last, beside nulls.
     """
     schema = _in_session_timezone(packed, output)
 
@@ -626,8 +625,8 @@ def _result_packer(
     """Return a function that yields a row of ``PACKED`` for each table that it is given, in order.
     ``result``: the address of the result, which becomes the ``reader`` of the rows.
 
-    ``labels``: the label of each bucket. All rows of a task get one of them, chosen by the index of
-    the task's partition.
+    ``labels``: the label of each bucket. All rows of a task get the one at the index of the task's
+    partition, modulo their count. There may be more partitions than buckets.
     """
 
     def pack_tables(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
@@ -647,8 +646,10 @@ def _map_to_flat_rows(
     columns of ``output``. ``function``: for ``mapInArrow``, from batches of ``PACKED`` to batches
     of the output.
 
-    ``step``: the step that reads them; None if no rows can pass. If rows for other readers pass it,
-    ``function`` does not get them. They are in one more column, ``_passing``, the last.
+    ``step``: the step that reads them; None if no rows can pass. If ``step.passes``, there is one
+    more column, the last, even if no row passes: ``_passing``. It has the rows for other readers,
+    which ``function`` does not get, beside nulls in all other columns. It is null in the rows of
+    ``function``.
     """
     columns = output.columns
     if step is not None and step.passes:

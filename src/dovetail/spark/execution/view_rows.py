@@ -131,7 +131,8 @@ def _leave_out(frame: DataFrame, left_out_rows: Column) -> DataFrame:
     """Return the frame without the rows for which ``left_out_rows``, which is never null, is true.
 
     If the rows are shared with other views (column ``_left_out``), no row is removed. The rows get
-    true in ``_left_out`` and in ``_deleted``, so that nothing is computed for them.
+    true in ``_left_out`` and in ``_deleted``, so that nothing is computed for them. In other rows
+    both columns stay, ``_left_out`` true or null.
     """
     if LEFT_OUT not in frame.columns:
         return frame.filter(~left_out_rows)
@@ -244,9 +245,13 @@ def rows_of_lookup(
 
 def _plain_rows(read: InputRows, names: Sequence[str]) -> tuple[DataFrame, list[str], list[str]]:
     """Return three values. The first is a frame of the rows in ``read``: the columns ``names``,
-    ``_timestamp``, ``_deleted``, the positions and what is carried along. The second has the names
-    of the positions (``_position_0`` and so on), the third those of the ``non_row_columns``. What
-    is no row counts as deleted.
+    ``_timestamp`` (a timestamp), ``_deleted``, the positions, what is carried along, and the
+    ``non_row_columns``. The second has the names of the positions (``_position_0`` and so on), the
+    third those of the ``non_row_columns``.
+
+    These are ``PASSING``, ``UNREAD``, ``FAILED`` and ``LEFT_OUT``, as far as ``read`` has them. A
+    value in one of them stands in place of a row, and counts as deleted. In true rows ``_deleted``
+    may be null, as ``InputRows.deleted`` may.
     """
     position_names = [*map(position_name, range(len(read.positions)))]
     beside = non_row_columns(read.frame)

@@ -75,11 +75,13 @@ def parts_of(
 ) -> QueryParts:
     """Return the parts of a plan, once its frames have been built: its inputs and stages in the
     order in which Spark's progress lists them. Inputs are in the order in which their frames were
-    read, one item for each of Spark's sources. An input that is read twice is there twice.
+    read, one item for each of Spark's sources. An input that is read twice is there twice. On Spark
+    Connect, which does not tell its sources, there is one item for each time that it is read. Only
+    stages with reports of their buckets, those with state, are there.
 
     ``frames``: the frames of this ``plan``, with the sources that they read and the metrics of
     their stages. ``results``: the results of the topology. ``outcomes``: the same with their sinks,
-    and the dead letters. ``title``: the name of the results in errors.
+    and the dead letters. ``title``: the name of the results in later errors; none is raised here.
     """
     inputs = [
         base.name

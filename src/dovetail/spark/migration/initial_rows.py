@@ -147,10 +147,14 @@ def _beginning_in_words(stage: Stage, carried: Collection[Stage], tables: Collec
 def write_rows(
     session: SparkSession, checkpoint: str, plan: Plan, frames: RowFrames
 ) -> InitialRows:
-    """Write the initial rows ``frames`` to files below ``checkpoint``, in place of former ones: a
-    folder for each input, then one for each result. Return which input or result of ``plan`` reads
-    which of them. Inputs of the plan that read the same source or view share a folder, and those
-    without rows get one without rows. Spark's own errors pass.
+    """Write the initial rows ``frames`` as Parquet to files below ``checkpoint``, in place of
+    former ones: a folder for each source or view that is read, then one for each result. The
+    checkpoint of a separate query that read former ones is removed. Return which input or result of
+    ``plan`` reads which folder.
+
+    Inputs of the plan that read the same source or view share its folder. A source or result
+    without rows has a folder of its own, whose files have none. Frames that no input reads are not
+    written. Spark's own errors pass.
     """
     rows = frames.inputs
     parts_read = [

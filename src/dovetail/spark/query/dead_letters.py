@@ -86,6 +86,9 @@ def _letters_of_view(view: View) -> DataFrame:
 def _upstream_changelog(entry: Entry) -> DataFrame | None:
     """Return the changelog that the views of ``entry`` read, if a stage makes it, as a frame of
     every change; None if they read a source.
+
+    It has key, values, ``_change``, ``_timestamp`` and ``_position``, and streams unless all inputs
+    are static. Errors of ``start.changelog`` pass.
     """
     derived = isinstance(entry.base, Derived)
     return start.changelog(entry.base, emit="change", buckets=None) if derived else None

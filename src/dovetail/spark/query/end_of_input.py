@@ -43,8 +43,8 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
     """Raise ``CheckpointError`` if the micro-batch that ends the input of ``checkpoint`` is
     committed, so its query has ended for good.
 
-    ``bound``: the content of the checkpoint's ``dovetail.json``. ``by``: the title of the query
-    that the error names.
+    ``bound``: the content of the checkpoint's ``dovetail.json``. If it has ``CLOSING``, raise
+    ``ConfigurationError`` on Spark Connect. ``by``: the title of the query that the error names.
     """
     last = _closing_batch(session, checkpoint, bound)
     if last is not None and _is_done(session, checkpoint, last):
@@ -62,7 +62,8 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
 
     ``bound``: the content of the checkpoint's ``dovetail.json``. ``asked``: True if the call has
     ``close_at_end=True``. Raises ``CheckpointError`` for a planned end that is not asked for, and
-    for one that is committed.
+    for one that is committed. Raises ``ConfigurationError`` on Spark Connect if ``bound`` has
+    ``CLOSING``.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
     planned = _closing_batch(run.session, run.checkpoint, bound) is not None
@@ -90,7 +91,8 @@ def plan_end(run: StartRequest) -> bool:
 
 def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
     """Return the id of the micro-batch that ends the input of a ``checkpoint``, if it is the last
-    planned one; else None. ``bound``: the content of the checkpoint's ``dovetail.json``.
+    planned one; else None. ``bound``: the content of the checkpoint's ``dovetail.json``. If it has
+    ``CLOSING``, raises ``ConfigurationError`` on Spark Connect.
     """
     if CLOSING not in bound:
         return None
@@ -102,5 +104,8 @@ def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, A
 
 
 def _is_done(session: SparkSession, checkpoint: str, batch: int) -> bool:
-    """Return True if the micro-batch with the id ``batch`` is committed in the checkpoint."""
+    """Return True if the micro-batch with the id ``batch`` is committed in the checkpoint. False
+    without a checkpoint, and if Spark has removed its commit. Raises ``ConfigurationError`` on
+    Spark Connect.
+    """
     return batch in files_of(session).numbers(f"{checkpoint.rstrip('/')}/commits")

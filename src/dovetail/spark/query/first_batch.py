@@ -419,11 +419,13 @@ def run_to_end(
     trigger: Mapping[str, Any] = TRIGGER_ALL,
     doing: str = "initial rows are joined",
 ) -> None:
-    """Run a query of ``stages`` until it ends by itself, with a progress bar, and wait for it.
+    """Run a query of ``stages`` until it ends by itself, with a progress bar, and wait for it. If
+    the wait is interrupted, the query is not stopped here.
 
     ``used``: Spark settings beside those of all queries. ``trigger``: arguments of
     ``DataStreamWriter.trigger``, by default all input that there is. ``doing``: the text of the
-    bar.
+    bar. The session has the settings only while the query starts; other starts of this process wait
+    meanwhile.
 
     Raises ``ConfigurationError`` if Spark does not start it, its sinks' errors before that, and
     ``StreamingQueryException`` if a micro-batch fails.

@@ -80,17 +80,21 @@ def refuse_overlaps(run: StartRequest) -> None:
 
 
 def is_overlap(folder: str, other: str) -> bool:
-    """Return True if one of two folders, which may be glob patterns, lies in the other, or both
-    are the same. Both must be full paths with equal schemes, or both without one. Slashes at their
-    ends do not count.
+    """Return True if one of two folders, which may be glob patterns, lies in the other, or both are
+    the same. Both must be full paths with equal schemes, or both without one. Slashes at their ends
+    do not count.
 
-    Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them. A
-    pattern reads no files above its own depth. So a folder with fewer names than the pattern, which
-    match its first ones, does not overlap it.
+    Paths are compared name by name. A name matches an equal one, and a pattern any name that it
+    describes, taking another pattern as a plain name. A pattern reads no files above its own depth.
+    So if one path has fewer names, only its own patterns match.
+
+    Readers of the outer folder skip hidden folders, ``_name`` or ``.name``, and all below them.
 
     >>> is_overlap("/data/orders", "/data/orders/out"), is_overlap("/data/orders", "/data/orders2")
     (True, False)
     >>> is_overlap("/data/2024-*/in", "/data/2024-05/in/x"), is_overlap("/data/*/in", "/data/out")
+    (True, False)
+    >>> is_overlap("/data", "/data/*/in"), is_overlap("/data/2024-05", "/data/2024-*/in")
     (True, False)
     >>> is_overlap("/out", "/out/_checkpoint")
     False

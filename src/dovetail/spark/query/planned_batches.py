@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def is_planned(session: SparkSession, checkpoint: str) -> bool:
     """Return True if the last micro-batch of a checkpoint is planned and not committed; False if
-    none is planned.
+    none is planned. Raises ``ConfigurationError`` on Spark Connect.
     """
     files, root = files_of(session), checkpoint.rstrip("/")
     last = max(files.numbers(f"{root}/offsets"), default=None)

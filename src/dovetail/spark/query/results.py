@@ -454,5 +454,8 @@ def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: in
 
 
 def _nullable(columns: StructType) -> StructType:
-    """Return the columns with the types of Arrow blobs: all nullable, also within nested types."""
+    """Return the columns with the types of Arrow blobs: all nullable, also within nested types. The
+    columns lose their metadata, texts their collation, and a day-time interval is ``interval day to
+    second``.
+    """
     return spark_schema(Output(columns, {}).schema)

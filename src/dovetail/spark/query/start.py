@@ -301,7 +301,7 @@ class _CallOptions(NamedTuple):
         stopped when the function is called.
 
         That function returns the query, or None if all planned micro-batches are complete. It
-        raises the errors of ``_start_query``.
+        raises the errors of ``_start_query``, and ``ConfigurationError`` on Spark Connect.
         """
 
         def complete() -> StreamingQuery | None:

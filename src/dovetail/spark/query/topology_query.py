@@ -263,10 +263,13 @@ class TopologyQuery(_SparkQuery):
 
     def stop_after_batch(self) -> None:
         """Stop the query, and complete the micro-batch that it was stopped within, by a query of
-        its own. Do nothing more if all are complete, or without ``rest`` (argument of ``of``).
+        its own. Wait for its end. Do nothing more if all are complete, or without ``rest``
+        (argument of ``of``). If the query has ended before, even by a failure, its planned
+        micro-batch is completed as well.
 
         Raises the failure of that micro-batch, and ``ConfigurationError`` if its query does not
-        start.
+        start. With ``rest``, raises ``ConfigurationError`` on Spark Connect once the query has
+        stopped.
         """
         self.stop()
         rest = None if self._rest is None else self._rest()

@@ -125,11 +125,12 @@ class DeltaTarget:
 
     def claim(self, session: SparkSession, query: str, relation: TableRelation) -> None:
         """With ``evolve``, add the columns that the table lacks. Then make the query with the id
-        ``query`` the table's owner if ``relation`` is ``"adopted"``; otherwise the owner stays.
+        ``query`` the table's owner if ``relation`` is ``"adopted"``. With ``"kept"`` and
+        ``"replaced"`` (``DeltaTarget.relation``) the owner stays.
 
         With ``evolve``, raises ``TargetError`` if the columns differ in another way. Raises Spark's
         error if another writer conflicts with the change of the owner twice, or with that of the
-        columns once.
+        columns once. So it does for a missing table, unless there is nothing to do.
         """
         if self.evolve:
             self.add_columns(session)

@@ -42,27 +42,28 @@ _TRANSFORM = re.compile(r"(year|month|day|hour)\((.+)\)|(bucket|truncate)\((\d+)
 
 def stored_schema(title: str, schema: StructType) -> StructType:
     """Return the columns of ``schema`` as Iceberg stores them, in order: all nullable, and
-    ``tinyint`` and ``smallint`` as int, at any depth. ``title``: the sink's name in errors.
+    ``tinyint`` and ``smallint`` as int, at any depth. Metadata is dropped. ``title``: the sink's
+    name in errors.
 
-    Raises ``PlanError`` for a type that Iceberg does not store.
+    Raises ``PlanError`` for a type that Iceberg does not store, such as ``char`` and intervals.
     """
     return StructType([_stored_field(title, field.name, field) for field in schema])
 
 
 def _stored_field(title: str, path: str, field: StructField) -> StructField:
-    """Return ``field`` as Iceberg stores it, nullable, with ``tinyint`` and ``smallint`` as int at
-    any depth. ``path``: the dotted path of the field. ``title``: the sink's name. Both are for
-    errors.
+    """Return ``field`` as Iceberg stores it: nullable, and ``tinyint`` and ``smallint`` as int, at
+    any depth. Metadata is dropped. ``path``: the dotted path of the field. ``title``: the sink's
+    name. Both are for errors.
 
-    Raises ``PlanError`` for a type that Iceberg lacks.
+    Raises ``PlanError`` for a type that Iceberg lacks, such as ``char`` and intervals.
     """
     return StructField(field.name, _stored_type(title, path, field.dataType))
 
 
 def _stored_type(title: str, path: str, type_: DataType) -> DataType:
     """Return the type in which Iceberg stores values of ``type_``, at any depth: ``tinyint`` and
-    ``smallint`` become int. ``path``: the dotted path of their column, for errors. Raises
-    ``PlanError`` for a type that Iceberg lacks.
+    ``smallint`` become int, and all parts nullable. ``path``: the dotted path of their column, for
+    errors. Raises ``PlanError`` for a type that Iceberg lacks, such as ``char`` and intervals.
     """
     if isinstance(type_, StructType):
         return StructType([_stored_field(title, f"{path}.{f.name}", f) for f in type_])
