@@ -177,6 +177,19 @@ def test_what_is_dropped_between_two_stages_is_counted() -> None:
     assert (changes, driver.dropped) == ([], 1)
 
 
+def test_a_record_of_a_row_without_a_left_side_needs_a_group() -> None:
+    """Its own key is null, which is allowed; the columns of its group may not be."""
+    kinds = {"id": pa.int64(), "user": pa.string()}
+    orders = testing.table("o", key="id", schema=kinds)
+    users = testing.table("u", key="user", schema={"user": pa.string(), "city": pa.string()})
+    joined = orders.join(users, on="user", how="outer")
+    driver = Driver(joined.to_changes().group_by("city").agg(n=dt.count()))
+    assert driver.pipe(orders, {"id": 1, "user": "ann"}, timestamp=1) == []
+    assert driver.dropped == 1
+    (change,) = driver.pipe(users, {"user": "bob", "city": "Oslo"}, timestamp=2)
+    assert (change.key, change.values) == ({"city": "Oslo"}, {"n": 1})
+
+
 def test_a_batch_that_fails_counts_nothing() -> None:
     given = inputs()
     driver = Driver(given["h"])

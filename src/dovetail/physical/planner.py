@@ -450,6 +450,8 @@ class _Planner:
             input_ = Input(entry, node.by, used=node.used)
             numbered = is_numbered((input_,), self.arrival, feeds)
             read = source_spec(input_, entry.name, self.arrival, numbered=numbered)
+            # A record whose own key may be null must still have a group.
+            read = replace(read, meaning=replace(read.meaning, null_keys=False))
             port = self._plan_port(input_, read, emit)
         else:
             by = tuple((name, entry.fields[name].dataType) for name in node.by)
