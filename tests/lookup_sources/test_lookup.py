@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import dovetail as dt
 from dovetail import testing
@@ -496,6 +496,27 @@ def test_records_that_cannot_be_read_pass_a_lookup(spark: SparkSession, path: Pa
     found = stream.lookup(users(path), columns="id long, city string", on="who")
     rows = rows_of_input(found.plan, None, unread=True).frame.collect()  # type: ignore[arg-type]
     assert [(row.city, row._unread is None) for row in rows] == [("Oslo", True), (None, False)]
+
+
+def test_constants_restrict_a_table_whose_unread_records_are_dead_letters(
+    spark: SparkSession, path: Path
+) -> None:
+    cities = enumerate(['"Oslo"', '"Rome"', "nix"])
+    given = [(f'{{"id": {n}}}', f'{{"city": {city}}}') for n, city in cities]
+    table = dt.Table.from_records(
+        spark.createDataFrame(given, "key string, value string").withColumn(
+            "timestamp", F.lit("2024-05-01T10:00:00Z").cast("timestamp")
+        ),
+        value=StructType([StructField("city", StringType())]),
+        key=StructType([StructField("id", LongType())]),
+        malformed="dead_letter",
+    )
+    source = dt.lookups.sqlite(path, "users", key="id", where={"city": "Oslo"})
+    restricted = table.with_lookup(source, changes="insert")
+    node: Any = restricted.plan
+    for unread, expected in ((False, ["Oslo"]), (True, ["Oslo", None])):
+        rows = rows_of_input(node, None, unread=unread).frame.collect()
+        assert [row.city for row in rows] == expected
 
 
 def test_postgres_answers_in_the_order_of_its_primary_key(database: str) -> None:

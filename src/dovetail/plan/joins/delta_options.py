@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from dovetail.base.columns import quoted
+from dovetail.base.columns import UNREAD, quoted
 from dovetail.base.validation import Natural, Rule, validated, validated_fields
 from dovetail.errors import PlanError
 from dovetail.laws.joins.delta_join import Form
@@ -221,30 +221,33 @@ def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) 
             "row out of the table unseen",
             "Restrict columns of the key, or say changes='insert' of rows that never change",
         )
-    return replace(table, frame=_frame_with_filters(table, lookup), lookup=lookup, changes=changes)
+    if lookup.filters:
+        table = _filtered_table(table, lookup)
+    return replace(table, lookup=lookup, changes=changes)
 
 
-def _frame_with_filters(table: Source, lookup: LookupSource) -> Any:
-    """Return the table's frame, restricted to rows that meet every filter of ``lookup``: the column
-    equals one of the filter's constants, where null equals null.
+def _filtered_table(table: Source, lookup: LookupSource) -> Source:
+    """Return the table with its rows restricted to those that meet every filter of ``lookup``: the
+    column equals one of the filter's constants, where null equals null.
 
-    Without filters it is the frame itself, perhaps None. Raises ``PlanError`` if there are filters
-    and no frame.
+    Records that cannot be read stay in ``with_unread``. Raises ``PlanError`` for a table without a
+    frame.
     """
-    frame = table.frame
-    if not lookup.filters:
-        return frame
-    if frame is None:
+    if table.frame is None:
         raise PlanError(
             table.name,
             "its lookup source has where=, which also filters the frame of a table, and a table of "
             "dt.testing has none",
             "Leave where= out in a test",
         )
+    frame, with_unread = table.frame, table.with_unread
     for column, constants in lookup.filters:
         parts = [F.col(quoted(column)).eqNullSafe(F.lit(value)) for value in constants]
-        frame = frame.where(reduce(Column.__or__, parts))
-    return frame
+        condition = reduce(Column.__or__, parts)
+        frame = frame.where(condition)
+        if with_unread is not None:
+            with_unread = with_unread.where(F.col(UNREAD).isNotNull() | condition)
+    return replace(table, frame=frame, with_unread=with_unread)
 
 
 def join_tables(
