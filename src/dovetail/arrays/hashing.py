@@ -177,7 +177,7 @@ def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     use it for few rows.
 
     ``keys``: at least one column, n rows each, with one NaN and without -0.0
-    (``equality.canonical_key``), timestamps and durations in microseconds, times of day in
+    (``equality.canonical_key``). Timestamps and durations are in microseconds, times of day in
     nanoseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map that is not
     null, which Spark does not hash either.
 

@@ -154,9 +154,11 @@ class Refresher:
         ``covered``, ``latest``: the version of each source that is covered and the present one, by
         table id. Several sources of one table share its version. ``max_versions``: the most
         versions of each table that a step covers; None for all. A Delta table whose present version
-        is below the covered one stays at that. Raises ``TargetError`` if an Iceberg table no longer
-        has the snapshots in between, or was rolled back, unless ``way`` is ``"all"`` and one step
-        covers all versions: it needs only the present snapshot.
+        is below the covered one stays at that.
+
+        Raises ``TargetError`` if an Iceberg table no longer has the snapshots in between, or was
+        rolled back. It does not if ``way`` is ``"all"`` and one step covers all versions, because
+        that needs only the present snapshot.
         """
         changes_count = way != "all" or max_versions is not None
         until = {}

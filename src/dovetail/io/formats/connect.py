@@ -79,10 +79,8 @@ _PER_MICROSECOND: Final = {
 """By encoding: units per microsecond. A negative number means microseconds per unit."""
 _TIMESTAMP_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name.endswith("stamp"))
 _TIME_NAMES: Final = tuple(name for name in _PER_MICROSECOND if name not in _TIMESTAMP_NAMES)
-_PLAIN: Final = (
-    *("string", "float", "double", "float32", "float64"),
-    *("int8", "int16", "int32", "int64"),
-)
+_FLOATS: Final = ("float", "double", "float32", "float64")
+_PLAIN: Final = ("string", *_FLOATS, "int8", "int16", "int32", "int64")
 """The names of plain types in a record's schema whose decimals are numbers or digits, not bytes."""
 _ZONED: Final = r"^[+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d(:\d\d)?)$"
 """The patterns of ISO 8601 texts: a timestamp with a zone, a date, and a time in UTC."""
@@ -139,7 +137,6 @@ _SCALE: Final = StructType().add("scale", "string")
 _ITEMS: Final = StructType().add("type", "string").add("name", "string").add("parameters", _SCALE)
 FIELD_PARTS: Final = StructType([StructField("field", StringType()), *_ITEMS]).add("items", _ITEMS)
 """The parts of a field's description in Kafka Connect's JSON that are needed here."""
-
 
 _DAYS_AND_YEARS: Final = (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}Year")
 """The encodings besides times that are numbers."""

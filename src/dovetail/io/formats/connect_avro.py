@@ -354,9 +354,9 @@ def _is_convertible(type_: DataType, encoding: str) -> bool:
 
 
 def _type_of_encoding(encoding: str, precision: int, scale: int | None) -> DataType | None:
-    """Return the type of a column in this encoding for which no type is declared; None for a plain
-    type, for an encoding that is read as it is, and for a decimal without one scale or with one
-    above 38.
+    """Return the type of a column in this encoding for which no type is declared. None for a plain
+    type, for an encoding that is read as it is, and for a decimal whose scale varies or is above
+    38.
 
     ``encoding``: the full name. ``precision``, of which at most 38 counts, and ``scale`` are used
     for decimals alone. PostgreSQL has decimals of a negative scale, and of a scale above the

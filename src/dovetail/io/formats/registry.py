@@ -204,8 +204,8 @@ class HttpRegistry(Registry):
         ``POST``. ``path``: the rest of the URL, behind ``self.url``. ``body``: data to send as
         JSON, None for nothing.
 
-        Raises ``ConfigurationError`` for other statuses of an error, for an answer that is no JSON
-        or no HTTP, and if there is none or a part of one.
+        Raises ``ConfigurationError`` for other statuses of an error, and for an answer that is no
+        JSON, no HTTP or not whole. So it does if there is no answer.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": _MEDIA_TYPE, **self.headers}
