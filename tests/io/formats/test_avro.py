@@ -366,6 +366,15 @@ def test_records_within_a_schema_have_names_of_their_own() -> None:
     assert fastavro.schemaless_reader(io.BytesIO(written.getvalue()), schema, None) == row
 
 
+def test_a_password_in_an_address_is_sent_and_not_shown() -> None:
+    given = dt.formats.registry("https://db", auth=("ann", "a@b:c"))
+    assert dt.formats.registry("https://ann:a%40b:c@db") == given
+    assert dt.formats.registry("https://x:y@db/v1?z=1", auth="token") == dt.formats.registry(
+        "https://db/v1?z=1", auth="token"
+    )
+    assert str(dt.formats.registry("http://x:y@db:8081")) == "http://db:8081"
+
+
 def test_a_schema_that_a_file_has_twice_has_the_place_of_the_last(tmp_path: Path) -> None:
     """A deleted schema that was registered again keeps its id, and is the latest one."""
     path = tmp_path / "schemas.json"

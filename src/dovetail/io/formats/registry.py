@@ -18,7 +18,7 @@ from os import fspath
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from dovetail.base import validation
@@ -257,7 +257,8 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
         this API, too. Any other address is the path of a file with a registry's answer to
         ``GET /schemas``.
     auth : tuple of str or str, optional
-        A user and a password, or a bearer token. Ignored for a file.
+        A user and a password, or a bearer token. By default the user and the password
+        that the URL has before an ``@``. Ignored for a file.
     timeout_s : float, default 30.0
         The limit of a request, in seconds. Ignored for a file.
 
@@ -304,6 +305,10 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
     where = fspath(address)
     if not where.startswith(("http://", "https://")):
         return FileRegistry(where)
+    parts = urlsplit(where)
+    if parts.username is not None:
+        where = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        auth = auth or (unquote(parts.username), unquote(parts.password or ""))
     headers = {}
     if isinstance(auth, tuple):
         coded = base64.b64encode(":".join(auth).encode()).decode()
