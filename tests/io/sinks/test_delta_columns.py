@@ -15,11 +15,13 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
 import dovetail as dt
-from dovetail.io.sinks.delta.columns import refuse_unstorable
+from dovetail.errors import PlanError
+from dovetail.io.sinks.delta.columns import refuse_repeated_hours, refuse_unstorable
 
 NUMBER = LongType()
 
@@ -69,3 +71,14 @@ def test_columns_to_partition_by() -> None:
     assert "'raw', which is of type binary" in refused(schema, "raw")
     assert "occurs twice" in refused(schema, "id", "id")
     assert "all columns" in refused(struct(id=NUMBER), "id")
+
+
+def test_a_timestamp_partitions_only_where_clocks_are_not_set_back() -> None:
+    """In Berlin 02:00 comes twice in a year, and Delta would read the first one for both."""
+    schema = struct(id=NUMBER, At=TimestampType(), day=TimestampNTZType())
+    for zone in ("UTC", "Etc/UTC", "Z", "GMT", "+02:00", "UTC+1", "Etc/GMT-3"):
+        refuse_repeated_hours("t", zone, schema, ["at"])
+    for zone in ("Europe/Berlin", "CET", "America/New_York"):
+        refuse_repeated_hours("t", zone, schema, ["id", "day"])
+        with pytest.raises(PlanError, match=f"t: .* by the timestamp 'At'.* in {zone}, the sess"):
+            refuse_repeated_hours("t", zone, schema, ["at"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
-from dovetail.io.sinks.delta.columns import fail_on_empty_partitions
+from dovetail.io.sinks.delta.columns import fail_on_empty_partitions, refuse_repeated_hours
 from dovetail.io.sinks.delta.conflicts import translate_conflicts
 from dovetail.io.sinks.delta.rewrite import Rewriter
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -134,6 +134,8 @@ class DeltaMerger:
                 target.claim(session, query, relation)
                 self._taken = True
                 self._partition_columns = delta_tables.partition_columns(session, table)
+                zone = str(session.conf.get("spark.sql.session.timeZone"))
+                refuse_repeated_hours(target.title, zone, target.schema, self._partition_columns)
             batch = self._refuse_empty_partitions(batch)
 
             with delta_tables.temporary_settings(session, settings):

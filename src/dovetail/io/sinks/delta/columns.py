@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pyspark.sql import DataFrame
@@ -36,6 +37,10 @@ _NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
 _NO_PARTITIONS = (*_NESTED_TYPES, BinaryType)
 """The types of columns that cannot partition a table. Delta would store bytes as a text, in which
 those that are no UTF-8 are lost."""
+_STEADY_ZONE = re.compile(
+    r"Z|(Etc/)?(GMT|UCT|UT|UTC|Zulu|Greenwich)|(Etc/)?(GMT|UT|UTC)?[+-]\d{1,2}(:\d\d){0,2}"
+)
+"""The names of time zones whose clocks are never set back."""
 
 
 def refuse_unstorable(
@@ -66,6 +71,29 @@ def refuse_unstorable(
             )
     if partition_by and len(partition_by) == len(schema):
         raise PlanError(title, "partition_by= names all columns", "Leave one out at least")
+
+
+def refuse_repeated_hours(
+    title: str, zone: str, schema: StructType, partition_columns: Sequence[str]
+) -> None:
+    """Raise ``PlanError`` for a timestamp among ``partition_columns``, the columns by which a table
+    of the columns ``schema`` is laid out, if clocks of the time zone ``zone`` may be set back.
+
+    Delta writes the value as a text without a zone in the session's zone, and reads it back. So of
+    two hours that are one on the clock, it reads the first in place of both. ``title``: the sink's
+    name in errors.
+    """
+    if _STEADY_ZONE.fullmatch(zone):
+        return
+    names = {name.lower() for name in partition_columns}
+    for field in schema:
+        if field.name.lower() in names and isinstance(field.dataType, TimestampType):
+            raise PlanError(
+                title,
+                f"the table is partitioned by the timestamp {field.name!r}, of which Delta would "
+                f"mistake an hour whenever clocks are set back in {zone}, the session's time zone",
+                "Set spark.sql.session.timeZone to UTC, or partition by a date",
+            )
 
 
 def fail_on_empty_partitions(

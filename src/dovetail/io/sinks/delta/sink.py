@@ -15,7 +15,7 @@ from dovetail.base.validation import ColumnNames, Path, Positive, Text, validate
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import tables, tombstones, versions
 from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
-from dovetail.io.sinks.delta.columns import refuse_unstorable
+from dovetail.io.sinks.delta.columns import refuse_repeated_hours, refuse_unstorable
 from dovetail.io.sinks.delta.rewrite import Rewriter, path_on_disk
 from dovetail.io.sinks.delta.tables import DeltaTarget
 from dovetail.io.sinks.ownership import Existing, Owner, query_of_checkpoint, refuse_existing
@@ -152,6 +152,8 @@ class DeltaSink:
         schema = self._table_schema(changes, node)
         mapped = tables.has_column_mapping(session, table)
         refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
+        zone = str(session.conf.get("spark.sql.session.timeZone"))
+        refuse_repeated_hours(self.title, zone, schema, self.partition_by)
         target = DeltaTarget(
             self.title,
             table,
@@ -166,6 +168,7 @@ class DeltaSink:
             target.prepare_appending(session)
             location = delta_tables.location(session, table)
             partition_columns = delta_tables.partition_columns(session, table)
+            refuse_repeated_hours(self.title, zone, schema, partition_columns)
             return DeltaAppender(self.title, location, partition_columns, owner)
         target.prepare(session, *query_of_checkpoint(session, checkpoint))
         rewriter = None
