@@ -29,7 +29,9 @@ from pyspark.sql import DataFrame
 
 import dovetail as dt
 from dovetail import testing
+from dovetail.engine.idle import IdleRules, idle_stream_times
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.state.manifest import Manifest
 from dovetail.testing import Change, Driver
 
 
@@ -51,6 +53,13 @@ def pipe(driver: Driver, at: float, key: str = "a", to: Any = LEFT) -> list[Chan
 
 def keys(changes: list[Change]) -> list[tuple[Any, int]]:
     return [(change.key["k"], int(change.key["window_start"].timestamp())) for change in changes]
+
+
+def test_stream_time_stays_at_the_beginning_of_1970() -> None:
+    """It is 0 there, which is a time like any other: an older one does not set it back."""
+    manifest = Manifest("t", 1, stream_time_us=(0,), read_us=(-20,), heard_us=(100,))
+    idle = IdleRules(runs=((0, 5),))
+    assert [idle_stream_times(idle, manifest, now) for now in (110, 130)] == [(0,), (10,)]
 
 
 def test_stream_time_goes_on_as_the_clock_does_once_the_silence_is_long_enough() -> None:

@@ -154,7 +154,8 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
     ):
         if read_us is not None and input_index not in idle.hears:
             read_us += now_us - since_us[input_index]
-        times.append(stream_us if read_us is None else max(read_us, stream_us or read_us))
+        known_us = [time for time in (stream_us, read_us) if time is not None]
+        times.append(max(known_us, default=None))
     return tuple(times)
 
 
