@@ -76,8 +76,8 @@ def refuse_unstorable(
 def refuse_repeated_hours(
     title: str, zone: str, schema: StructType, partition_columns: Sequence[str]
 ) -> None:
-    """Raise ``PlanError`` for a timestamp among ``partition_columns``, the columns by which a table
-    of the columns ``schema`` is laid out, if clocks of the time zone ``zone`` may be set back.
+    """Raise ``PlanError`` for a timestamp among ``partition_columns`` if clocks of the time zone
+    ``zone`` may be set back. A table with the columns ``schema`` is laid out by them.
 
     Delta writes the value as a text without a zone in the session's zone, and reads it back. So of
     two hours that are one on the clock, it reads the first in place of both. ``title``: the sink's
