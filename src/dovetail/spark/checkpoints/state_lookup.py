@@ -386,6 +386,8 @@ class Lookups:
         on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``. So
         they are if the query has another id: it was set back or begun anew.
         """
+        if self._stored is None:
+            self._files.text(caller, "dovetail.json")  # says why nothing can be read
         query = self._files.read("metadata")
         if query != self._query:
             self._stored, self._query = None, query
