@@ -1222,16 +1222,6 @@ class Topology(Planned):
         **options : QueryOptions
             Settings of the query, each an argument of its own. ``dt.typing.QueryOptions``
             describes them.
-            - ``trigger``: the time of micro-batches; by default as fast as data comes.
-            - ``emit``: ``"change"``, the default, for each change. ``"batch"``, for tables, for
-              the last change of each key in a micro-batch.
-            - ``buckets``: the number of parts of the key space, by default 4.
-            - ``partitions``: the number of tasks over which these are spread, by default 2.
-            - ``query_name``: the name of the query in Spark.
-            - ``initial``: rows with which tables begin, or a checkpoint or query to go on from.
-            - ``emit_initial``: True to write the results of the initial rows to the sinks.
-            - ``close_at_end``: True to end all waiting once all input is read.
-            - ``idle``: the time without input after which stream time goes on with the clock.
 
         Returns
         -------
