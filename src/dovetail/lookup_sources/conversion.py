@@ -230,7 +230,7 @@ def _values_as_array(
     if pa.types.is_floating(declared) or declared.num_fields:
         # A driver of PEP 249 gives a struct with all fields that the database has.
         fills = typeless or not counted
-        values = [_with_floats_and_fields(value, declared, fills=fills) for value in values]
+        values = [convert_parts(value, declared, _nearest_float, fills=fills) for value in values]
     if pa.types.is_decimal(declared):
         values = _with_one_number_type(values)
     array = pa.array(values)
@@ -256,27 +256,41 @@ def _with_one_number_type(values: list[Any]) -> list[Any]:
     return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
 
 
-def _with_floats_and_fields(value: Any, declared: pa.DataType, *, fills: bool) -> Any:
-    """Return a Python value with the nearest floats in place of decimals where the type
-    ``declared`` has floats. It goes into lists and structs (dicts). ``fills``: True to add None to
-    structs for each field that they lack. All else stays as it is.
+def convert_parts(
+    value: Any,
+    declared: pa.DataType,
+    convert: Callable[[Any, pa.DataType], Any],
+    *,
+    fills: bool = False,
+) -> Any:
+    """Return a Python value with its parts, at any depth of lists and structs (dicts), converted. A
+    part that is no list or struct becomes ``convert(part, its type)``.
 
-    Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
+    ``declared``: the type of the value. Fields that it lacks stay as they are. ``fills``: True to
+    add None to structs for each field that they lack.
     """
-    if isinstance(value, Decimal) and pa.types.is_floating(declared):
-        nearest = float(value)
-        if math.isinf(nearest) and value.is_finite():
-            raise OverflowError(f"{value} is too large")
-        return nearest
     if isinstance(value, list) and pa.types.is_list(declared):
-        return [_with_floats_and_fields(item, declared.value_type, fills=fills) for item in value]
+        type_ = declared.value_type
+        return [convert_parts(item, type_, convert, fills=fills) for item in value]
     if isinstance(value, dict) and pa.types.is_struct(declared):
         types = {field.name: field.type for field in declared}
         return {
-            name: _with_floats_and_fields(item, types[name], fills=fills) if name in types else item
+            name: convert_parts(item, types[name], convert, fills=fills) if name in types else item
             for name, item in ((dict.fromkeys(types) if fills else {}) | value).items()
         }
-    return value
+    return convert(value, declared)
+
+
+def _nearest_float(value: Any, declared: pa.DataType) -> Any:
+    """Return the float nearest to a decimal if ``declared`` is a float type. All else stays as it
+    is. Raises ``OverflowError`` for a decimal that is too large, which Python takes for infinity.
+    """
+    if not (isinstance(value, Decimal) and pa.types.is_floating(declared)):
+        return value
+    nearest = float(value)
+    if math.isinf(nearest) and value.is_finite():
+        raise OverflowError(f"{value} is too large")
+    return nearest
 
 
 def _with_room_for_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:

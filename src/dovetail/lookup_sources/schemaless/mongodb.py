@@ -19,7 +19,12 @@ from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
 from dovetail.laws.joins.delta_join import NO_GROUP
-from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
+from dovetail.lookup_sources.conversion import (
+    changed_store_error,
+    convert_parts,
+    is_text,
+    rows_as_table,
+)
 from dovetail.lookup_sources.keys import (
     find_calendar_keys,
     index_distinct_keys,
@@ -203,26 +208,17 @@ def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, 
     lists. Other values stay as pymongo gives them.
     """
     return tuple(
-        _with_dates(document.get(name), type_)
+        convert_parts(document.get(name), type_, _date_of_midnight)
         for name, type_ in zip(schema.names, schema.types, strict=True)
     )
 
 
-def _with_dates(value: Any, type_: pa.DataType) -> Any:
-    """Return a value of a document with dates in place of moments at midnight UTC, where ``type_``
-    has a date, at any depth. MongoDB stores no dates. Whatever does not suit the type stays.
+def _date_of_midnight(value: Any, type_: pa.DataType) -> Any:
+    """Return the date of a moment at midnight UTC if ``type_`` is a date, as MongoDB stores no
+    dates. All else stays as it is.
     """
-    if pa.types.is_date(type_) and isinstance(value, datetime) and value.time() == time.min:
-        return value.date()
-    if pa.types.is_list(type_) and isinstance(value, list):
-        return [_with_dates(item, type_.value_type) for item in value]
-    if pa.types.is_struct(type_) and isinstance(value, dict):
-        types = {field.name: field.type for field in type_}
-        return {
-            name: _with_dates(item, types[name]) if name in types else item
-            for name, item in value.items()
-        }
-    return value
+    is_day = pa.types.is_date(type_) and isinstance(value, datetime) and value.time() == time.min
+    return value.date() if is_day else value
 
 
 def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
