@@ -34,6 +34,7 @@ from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_chan
 from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.lookup_keys import Keys, key_columns
 from dovetail.spark.checkpoints.spark_files import SparkFiles
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
 from dovetail.spark.checkpoints.state_files import StateFiles, StatefulOperator
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
@@ -387,7 +388,7 @@ class Lookups:
         they are if the query has another id: it was set back or begun anew.
         """
         if self._stored is None:
-            self._files.text(caller, "dovetail.json")  # says why nothing can be read
+            self._files.text(caller, BINDING_FILE)  # says why nothing can be read
         query = self._files.read("metadata")
         if query != self._query:
             self._stored, self._query = None, query
