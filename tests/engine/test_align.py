@@ -6,7 +6,6 @@ other's rate.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bench.parameters import slow_after
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -225,12 +225,10 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
                 for own, k, v, s in batch
                 if own == side
             ]
-            (tmp_path / side).mkdir(exist_ok=True)
             table = pa.Table.from_pylist(rows, schema=files)
-            path = tmp_path / side / f"{number:03}.parquet"
-            pq.write_table(table, path)
             # Spark reads files by their time, which has a millisecond at best.
-            os.utime(path, (written + number, written + number))
+            with timed_file(tmp_path / side / f"{number:03}.parquet", written + number) as path:
+                pq.write_table(table, path)
 
     def frame(side: str) -> Any:
         reader = spark.readStream.schema("k string, v string, t timestamp")

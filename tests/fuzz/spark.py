@@ -7,7 +7,6 @@ files' times do: then rows come in the order of the files.
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.base.columns import DELETED, EVENT_TIME, SEQUENCE
@@ -230,9 +230,9 @@ def _write(
         low, high = place.searchsorted((places.start, places.stop))
         for part, rows in enumerate(_parts(own.slice(low, high - low), files)):
             age = batch * files + part
-            path = folder / f"s{number}" / f"{(age * 7919) % 10007:05}.parquet"
-            pq.write_table(rows, path)
-            os.utime(path, (_FIRST_FILE_S + age, _FIRST_FILE_S + age))
+            name = f"s{number}/{(age * 7919) % 10007:05}.parquet"
+            with timed_file(folder / name, _FIRST_FILE_S + age) as path:
+                pq.write_table(rows, path)
 
 
 def _parts(rows: pa.Table, count: int) -> Iterator[pa.Table]:

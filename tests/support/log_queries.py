@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from bench.records import Record, cut, flat
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from timed_files import timed_file
 
 import dovetail as dt
 
@@ -58,9 +58,8 @@ def write(folder: Path, given: Sequence[Sequence[Record]]) -> None:
             # Positions in the whole log: after a kill a micro-batch may read two files.
             for s, r in enumerate(records, start=number * len(given[0]))
         ]
-        path = folder / "log" / f"{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, schema=LOG), path)
-        os.utime(path, (number, number))
+        with timed_file(folder / "log" / f"{number}.parquet", number) as path:
+            pq.write_table(pa.Table.from_pylist(rows, schema=LOG), path)
 
 
 def start(spark: SparkSession, folder: Path, sink: object, kind: str = "tree") -> StreamingQuery:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from timed_files import timed_file
 
 import dovetail as dt
 
@@ -27,9 +27,8 @@ class Shop:
     def write(self, name: str, *rows: dict[str, Any]) -> None:
         self.files += 1
         at = f"2024-05-01T10:00:{self.files:02}Z"
-        path = self.folder / name / f"{self.files:03}.json"
-        path.write_text("".join(f"{json.dumps({'at': at} | row)}\n" for row in rows))
-        os.utime(path, (self.files, self.files))
+        with timed_file(self.folder / name / f"{self.files:03}.json", self.files) as path:
+            path.write_text("".join(f"{json.dumps({'at': at} | row)}\n" for row in rows))
 
     def read(self, name: str, columns: str) -> DataFrame:
         return self.spark.readStream.schema(columns).json(str(self.folder / name))

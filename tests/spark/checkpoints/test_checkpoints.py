@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 import time
@@ -21,6 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.plan.nodes import Node
@@ -36,11 +36,9 @@ ROWS = pa.schema(
 
 def write(folder: Path, number: int, rows: Sequence[tuple[Any, ...]]) -> None:
     """A file of rows, the ``number``-th to be read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{number:04}.parquet"
     columns = [list(column) for column in zip(*rows, strict=True)]
-    pq.write_table(pa.table(columns, schema=ROWS), path)
-    os.utime(path, (number + 1, number + 1))
+    with timed_file(folder / f"{number:04}.parquet", number + 1) as path:
+        pq.write_table(pa.table(columns, schema=ROWS), path)
 
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:

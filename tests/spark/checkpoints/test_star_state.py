@@ -5,7 +5,6 @@ Its tables, its result and its inner join are read from the checkpoint, by Spark
 
 from __future__ import annotations
 
-import os
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from timed_files import timed_file
 
 import dovetail as dt
 
@@ -47,11 +47,9 @@ def feed(folder: Path, number: int, choose: random.Random, tables: dict[str, Row
             tables[name].pop(key, None)
             if not gone:
                 tables[name][key] = row
-        (folder / name).mkdir(exist_ok=True)
         schema = pa.schema({**columns, "at": pa.timestamp("us", "UTC"), "gone": pa.bool_()})
-        path = folder / name / f"{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(changes, schema), path)
-        os.utime(path, (number + 1, number + 1))  # the oldest file is read first
+        with timed_file(folder / name / f"{number}.parquet", number + 1) as path:
+            pq.write_table(pa.Table.from_pylist(changes, schema), path)
 
 
 def joined(tables: dict[str, Rows], *, prices: bool) -> Rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 from collections import Counter
@@ -20,6 +19,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.arrays.hashing import spark_hash
@@ -64,10 +64,8 @@ def micro_batches(names: str, count: int, size: int) -> list[list[Row]]:
 
 
 def write(folder: Path, number: int, rows: Sequence[Row]) -> None:
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{number}.parquet"
-    pq.write_table(pa.Table.from_pylist(list(rows), LOG), path)
-    os.utime(path, (number, number))
+    with timed_file(folder / f"{number}.parquet", number) as path:
+        pq.write_table(pa.Table.from_pylist(list(rows), LOG), path)
 
 
 def table(log: DataFrame, name: str, columns: Sequence[str], **options: Any) -> dt.Table:

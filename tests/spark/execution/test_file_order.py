@@ -5,7 +5,6 @@ into: on streaming and on static frames, with rows that say otherwise where the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -35,15 +35,13 @@ def written(folder: Path, *, alike: bool = False) -> dict[int, int]:
     for hour, size in enumerate(SIZES):
         rows = [(key, 10 * hour + turn) for turn in (0, 1) for key in KEYS]
         rows += [(1000 + size + n, 0) for n in range(size)]
-        path = folder / f"{hour if alike else 9 - hour}.json"
         # All rows have one time: nothing but their places puts them in order.
-        path.write_text(
-            "".join(
-                json.dumps({"id": k, "v": v, "at": "2024-01-01T00:00:00Z"}) + "\n" for k, v in rows
-            )
-        )
+        at = "2024-01-01T00:00:00Z"
         age = 1_700_000_000 + (0 if alike else 3600 * hour)
-        os.utime(path, (age, age))
+        with timed_file(folder / f"{hour if alike else 9 - hour}.json", age) as path:
+            path.write_text(
+                "".join(json.dumps({"id": k, "v": v, "at": at}) + "\n" for k, v in rows)
+            )
     return {key: 10 * (len(SIZES) - 1) + 1 for key in KEYS}
 
 
@@ -107,12 +105,12 @@ def test_the_rows_times_count_where_they_are_the_sequence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The oldest file has the newest rows."""
-    (tmp_path / "in").mkdir()
     for hour in range(6):
-        path = tmp_path / "in" / f"{hour}.json"
         at = f"2024-01-01T{9 - hour:02}:00:00Z"
-        path.write_text("".join(json.dumps({"id": k, "v": hour, "at": at}) + "\n" for k in KEYS))
-        os.utime(path, (1_700_000_000 + hour, 1_700_000_000 + hour))
+        with timed_file(tmp_path / "in" / f"{hour}.json", 1_700_000_000 + hour) as path:
+            path.write_text(
+                "".join(json.dumps({"id": k, "v": hour, "at": at}) + "\n" for k in KEYS)
+            )
     frame = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     by_time = table(frame, sequence=F.unix_micros("at"))
     assert last(by_time.changelog(buckets=3).collect()) == dict.fromkeys(KEYS, 0)

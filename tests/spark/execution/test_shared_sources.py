@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 
@@ -68,9 +68,8 @@ def send(folder: Path) -> None:
                 "at": f"2024-05-0{number + 1}T10:00:{place:02}Z",
             }
             lines.append(draw.choice([json.dumps(row)] * 9 + ["no record"]))
-        path = folder / f"{number}.txt"
-        path.write_text("\n".join(lines))
-        os.utime(path, (number, number))
+        with timed_file(folder / f"{number}.txt", number) as path:
+            path.write_text("\n".join(lines))
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
 import time
@@ -21,6 +20,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.engine.bucket_report import BucketReport
@@ -37,13 +37,10 @@ SCHEMA = "id long, customer long, amount long, note string, at timestamp, gone b
 
 
 def write(folder: Path, number: int, rows: Sequence[dict[str, Any]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"at": f"2024-05-01T10:00:{number:02}Z"} | row) for row in rows]
-    file = folder / f"{number}.json"
-    file.write_text("\n".join(lines))
     # Spark reads the oldest file first. Files of one millisecond have no order.
-    second = 1_700_000_000 + number
-    os.utime(file, (second, second))
+    with timed_file(folder / f"{number}.json", 1_700_000_000 + number) as file:
+        file.write_text("\n".join(lines))
 
 
 def table(spark: SparkSession, folder: Path, name: str, *columns: str) -> dt.Table:

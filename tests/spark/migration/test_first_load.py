@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -15,6 +14,7 @@ from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -41,9 +41,8 @@ class World:
 
     def put(self, name: str, number: int, text: str) -> None:
         """Write a file. Spark orders files by their times."""
-        path = self.folder / name / f"{number}.json"
-        path.write_text(text)
-        os.utime(path, (self.began + number, self.began + number))
+        with timed_file(self.folder / name / f"{number}.json", self.began + number) as path:
+            path.write_text(text)
 
     def frame(self, name: str, schema: str) -> Any:
         reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +14,7 @@ from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from small_session import with_delta
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.io.sinks.spark_sinks import ParquetSink
@@ -42,10 +42,8 @@ def write(folder: Path, first: int = 0, count: int = BATCHES) -> None:
         ]
         customers = [{"name": "abc"[number % 3], "city": f"city {number}", "at": at}]
         for name, rows in (("orders", orders), ("customers", customers)):
-            (folder / name).mkdir(exist_ok=True)
-            path = folder / name / f"{number}.json"
-            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-            os.utime(path, (number, number))
+            with timed_file(folder / name / f"{number}.json", number) as path:
+                path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def joined(spark: SparkSession, folder: Path) -> dt.Table:
@@ -242,12 +240,11 @@ def test_what_cannot_be_gone_back_to_is_refused(spark: SparkSession, tmp_path: P
 def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path: Path) -> None:
     """The recipe of docs/sources.md: rewind, and read again with a limit."""
     folder, checkpoint = tmp_path / "prices", tmp_path / "checkpoint"
-    folder.mkdir()
     rows = [("pen", 2, "2024-05-01"), ("ink", 9, "2099-01-01"), ("pen", 3, "2024-05-09")]
     for n, (item, price, day) in enumerate(rows):
         at = f"{day}T10:00:00Z"
-        (folder / f"{n}.json").write_text(json.dumps({"item": item, "price": price, "at": at}))
-        os.utime(folder / f"{n}.json", (n, n))
+        with timed_file(folder / f"{n}.json", n) as path:
+            path.write_text(json.dumps({"item": item, "price": price, "at": at}))
 
     names = dt.Table.from_static(
         spark.createDataFrame([("pen", "a pen")], "item string, name string"), key="item", name="n"

@@ -27,6 +27,7 @@ import pytest
 import small_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -86,10 +87,8 @@ class Log:
         self.files.append(rows)
         at = (START + timedelta(seconds=number)).isoformat()
         places = (json.dumps({"at": at, "seq": number * 10 + n} | r) for n, r in enumerate(rows))
-        hidden = self.folder / f".{number}"
-        hidden.write_text("\n".join(places))
-        os.utime(hidden, (1_700_000_000 + number,) * 2)
-        hidden.rename(self.folder / f"{number}.json")
+        with timed_file(self.folder / f"{number}.json", 1_700_000_000 + number) as path:
+            path.write_text("\n".join(places))
 
     def expected(self, version: str) -> list[Changes]:
         """The changes of an unbroken query by each file."""

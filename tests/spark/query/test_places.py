@@ -5,7 +5,6 @@ query, the time zone, a frame that two inputs share.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 import warnings
@@ -18,6 +17,7 @@ import pytest
 from bench.parameters import slow_after
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.api.topology import Topology
@@ -38,14 +38,10 @@ Run = Callable[..., Any]
 
 
 def put(folder: Path, *rows: dict[str, Any], age: float = 0) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     number = len([*folder.glob("*.json")])
-    path = folder / f"{number:03}.json"
-    path.write_text(
-        "".join(json.dumps({"at": "2024-01-01T00:00:00Z"} | row) + "\n" for row in rows)
-    )
-    written = time.time() - 1000 + number - age
-    os.utime(path, (written, written))
+    lines = [json.dumps({"at": "2024-01-01T00:00:00Z"} | row) + "\n" for row in rows]
+    with timed_file(folder / f"{number:03}.json", time.time() - 1000 + number - age) as path:
+        path.write_text("".join(lines))
 
 
 def stream(

@@ -5,7 +5,6 @@ once.
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -460,14 +460,11 @@ def test_records_that_cannot_be_read_are_dead_letters_of_the_query(
     """Each once, whatever reads its source: a stream's views, a group, an expression that fails.
     The results are those of the other records alone.
     """
-    (tmp_path / "lines").mkdir()
-    (tmp_path / "sound").mkdir()
     for number, lines in enumerate(SENT):
         sound = [line for line in lines if '"at": ' in line and '"4"' not in line]
         for folder, text in (("lines", lines), ("sound", sound)):
-            path = tmp_path / folder / f"{number}.txt"
-            path.write_text("\n".join(text))
-            os.utime(path, (number, number))
+            with timed_file(tmp_path / folder / f"{number}.txt", number) as path:
+                path.write_text("\n".join(text))
     emitted: dict[str, list[Row]] = defaultdict(list)
 
     def take(name: str) -> dt.typing.Sink:

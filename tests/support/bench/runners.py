@@ -6,13 +6,13 @@ micro-batch, of a streaming query half of them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from timed_files import timed_file
 
 import dovetail as dt
 from bench.family import Family, Join, Source
@@ -190,10 +190,8 @@ def write_file(
     folder: Path, rows: Sequence[dict[str, Any]], schema: Mapping[str, pa.DataType], number: int
 ) -> None:
     """A file of one micro-batch. The file source reads the oldest first, so age is set."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{number:06}.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(list(schema.items()))), path)
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    with timed_file(folder / f"{number:06}.parquet", 1_700_000_000 + number) as path:
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(list(schema.items()))), path)
 
 
 def collected(family: Family, join: Join, changes: DataFrame) -> list[Result]:
