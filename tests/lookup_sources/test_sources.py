@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -465,6 +466,33 @@ def test_a_whole_number_is_a_constant_of_a_narrow_decimal() -> None:
     assert typed_constants("t", filters, stored)["price"].equals(expected)
     with pytest.raises(dt.errors.DataError, match=r"where= has \[1000\] for column 'price'"):
         typed_constants("t", (("price", (1000,)),), stored)
+
+
+@pytest.mark.parametrize("store", ["delta", "iceberg"])
+def test_floats_are_constants_as_in_sql(tmp_path: Path, store: str) -> None:
+    nan, infinity = float("nan"), float("inf")
+    floats = [0.1, nan, infinity, 0.0, -0.0, None]
+    columns = {"f": pa.array(floats, pa.float32()), "d": pa.array(floats)}
+    rows = pa.table({"id": [1, 2, 3, 4, 5, 6], "customer": ["ann"] * 6, **columns})
+    declare: Callable[..., Any]
+    if store == "delta":
+        pytest.importorskip("deltalake").write_deltalake(tmp_path, rows)
+        declare = partial(dt.lookups.delta_files, tmp_path, key="id", retries=0)
+    else:
+        catalog = iceberg_tables.properties(tmp_path)
+        iceberg_tables.opened(catalog).create_table("shop.orders", rows.schema).append(rows)
+        declare = partial(dt.lookups.iceberg, "shop.orders", catalog=catalog, key="id", retries=0)
+    for where, expected in (
+        ({"f": 0.1}, []),  # which a single float is not
+        ({"f": pa.scalar(0.1, pa.float32()).as_py()}, [1]),
+        ({"d": 0.1}, [1]),
+        ({"f": nan, "d": [nan, 0]}, [2]),
+        ({"f": [infinity, nan]}, [2, 3]),
+        ({"f": [0, 7.5]}, [4, 5]),
+        ({"d": [-0.0, None]}, [4, 5, 6]),
+    ):
+        reader = declare(where=where).open(SCHEMA.remove(2))
+        assert (where, ids(reader, "ann")) == (where, expected)
 
 
 def test_a_list_without_constants_is_refused() -> None:

@@ -134,7 +134,7 @@ def _have_common_type(constants: Sequence[Any]) -> bool:
 
 def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str, pa.Array]:
     """Return, by column name, the constants of each filter as an array of the column's type, in
-    their order and with null for None.
+    their order and with null for None. Those of a float column are doubles, whatever its width.
 
     ``title``: the source in errors. ``filters``: pairs of a column and its constants, each column
     once. ``stored``: the columns of the store. A constant may be of another type than its column if
@@ -153,7 +153,9 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
             exact = is_text(type_) or pa.types.is_boolean(type_) or pa.types.is_boolean(array.type)
             if exact and not _is_castable(array.type, type_, narrows=False):
                 raise pa.ArrowInvalid(f"the constants are {array.type}")
-            arrays[name] = _with_room_for_decimals(array, type_).cast(type_)
+            # As in SQL: 0.1 is no single float, so it must not become the nearest one.
+            target = pa.float64() if pa.types.is_floating(type_) else type_
+            arrays[name] = _with_room_for_decimals(array, target).cast(target)
         except (pa.ArrowException, OverflowError) as error:
             raise DataError(
                 title,

@@ -5,8 +5,9 @@ A worker skips the parts of files that statistics exclude.
 
 from __future__ import annotations
 
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,9 +109,9 @@ class DeltaFilesReader:
             if missing:
                 raise changed_store_error(title, f"there is no column {missing[0]!r}")
             refuse_other_kinds(title, by, keys, stored)
-            typed_constants(title, self._source.filters, stored)
+            constants = typed_constants(title, self._source.filters, stored)
             if keys.num_rows:
-                rows = self._query_rows(deltalake, by, keys)
+                rows = self._query_rows(deltalake, by, keys, constants)
             else:
                 rows = stored.empty_table().select(self._schema.names)
         except DovetailError:
@@ -120,19 +121,26 @@ class DeltaFilesReader:
             raise OSError(first_line(error)) from error
         return without_null_keys(title, cast_table(title, rows, self._schema), self._source.key)
 
-    def _query_rows(self, deltalake: Any, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _query_rows(
+        self, deltalake: Any, by: Sequence[str], keys: pa.Table, constants: Mapping[str, pa.Array]
+    ) -> pa.Table:
         """Return the rows in which each column of ``by`` has a value of one of the keys, and that
         pass the source's filters. There must be a key, and a constant in each filter.
 
         With several columns these may be more rows than asked for, since their values are not
         paired. They have the schema's columns in order, with the types of the store. Raises
-        deltalake's errors, and others for data files. ``deltalake``: the package.
+        deltalake's errors, and others for data files. ``deltalake``: the package. ``constants``:
+        those of the source's filters by column, as ``typed_constants`` makes them.
         """
         wanted = [
             self._value_condition(name, column.to_pylist())
             for name, column in zip(by, keys.columns, strict=True)
         ]
-        wanted += [self._value_condition(name, values) for name, values in self._source.filters]
+        for name, values in self._source.filters:
+            typed = constants[name]
+            # As doubles, whole numbers too, because zero has two of them.
+            floats = typed.to_pylist() if pa.types.is_floating(typed.type) else values
+            wanted.append(self._value_condition(name, floats))
         columns = ", ".join(map(_quoted_name, self._schema.names))
         query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
         return pa.table(
@@ -141,13 +149,19 @@ class DeltaFilesReader:
 
     def _value_condition(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that the column ``name`` has one of the values, or is null if
-        None is one of them. ``values``: texts, finite numbers, booleans and None, at least one;
-        None alone will do.
+        None is one of them. ``values``: texts, numbers, booleans and None, at least one; None alone
+        will do. A float of zero also finds -0.0.
         """
-        literals = [_sql_literal(v) for v in values if v is not None]
-        parts = [f"{_quoted_name(name)} IS NULL"] if None in values else []
+        column, floats = _quoted_name(name), [v for v in values if isinstance(v, float)]
+        literals = [_sql_literal(v) for v in values if v is not None and v == v]  # noqa: PLR0124
+        # Among several values of a single float, deltalake tells the zeros apart.
+        literals += [_sql_literal(zero) for zero in (0.0, -0.0) if 0.0 in floats]
+        parts = [f"{column} IS NULL"] if None in values else []
+        if any(map(math.isnan, floats)):
+            # Not by IN, for which the bounds of files count, and NaN is beyond them.
+            parts.append(f"isnan({column})")
         if literals:
-            parts.append(f"{_quoted_name(name)} IN ({', '.join(literals)})")
+            parts.append(f"{column} IN ({', '.join(literals)})")
         return f"({' OR '.join(parts)})"
 
 
@@ -162,7 +176,9 @@ def _quoted_name(name: str) -> str:
 
 
 def _sql_literal(value: Any) -> str:
-    """Return a text, a finite number or a boolean as an SQL literal. Quotes are doubled."""
+    """Return a text, a number other than NaN or a boolean as an SQL literal. Quotes are doubled."""
+    if isinstance(value, float):
+        return f"CAST('{value}' AS DOUBLE)"
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

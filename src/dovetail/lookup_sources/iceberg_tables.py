@@ -138,11 +138,15 @@ class IcebergReader:
         schema's columns and types. A null in a column equals a null among its constants.
 
         ``rows``: rows with the schema's columns and those of the filters, in the types of the
-        table. ``constants``: those of the source's filters by column, in the types of their
-        columns; empty without filters. Raises ``DataError`` for a type or value that does not fit.
+        table. ``constants``: those of the source's filters by column, as ``typed_constants`` makes
+        them; empty without filters. Raises ``DataError`` for a type or value that does not fit.
         """
         for name, values in constants.items():
-            rows = rows.filter(pc.is_in(rows[name].cast(values.type), values))
+            column = rows[name].cast(values.type)
+            if pa.types.is_floating(values.type):
+                # Arrow finds no -0.0 among zeros, and this sum is 0.0.
+                column, values = pc.add(column, 0.0), pc.add(values, 0.0)
+            rows = rows.filter(pc.is_in(column, values))
         return cast_table(self._source.title, rows.select(self._schema.names), self._schema)
 
 
