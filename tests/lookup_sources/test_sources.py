@@ -249,6 +249,17 @@ def test_a_number_that_is_too_large_is_not_infinity(bits: int, text: bytes) -> N
         texts_as_table("s", [[None, text]], schema)
 
 
+def test_decimals_may_be_texts_and_numbers_in_one_column() -> None:
+    """As SQLite has them in a column without a type, and JSON in Redis."""
+    schema = pa.schema([("x", pa.decimal128(9, 2))])
+    rows = [("1.50",), (2,), (None,), (Decimal("1E+2"),), (Decimal("-0.25"),)]
+    read = rows_as_table("s", rows, schema, (), typeless=True)["x"].to_pylist()
+    assert read == [Decimal("1.50"), 2, None, 100, Decimal("-0.25")]
+    for unfit, typeless in ((True, True), (2.5, True), (2, False), ("1.505", True)):
+        with pytest.raises(dt.errors.DataError, match="'x' is declared decimal"):
+            rows_as_table("s", [*rows[:1], (unfit,)], schema, (), typeless=typeless)
+
+
 @pytest.mark.parametrize("bits", [32, 64])
 def test_a_decimal_becomes_the_nearest_float(bits: int) -> None:
     type_ = {32: pa.float32(), 64: pa.float64()}[bits]

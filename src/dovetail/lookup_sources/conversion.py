@@ -234,7 +234,7 @@ def _values_as_array(
         fills = typeless or not counted
         values = [convert_parts(value, declared, _nearest_float, fills=fills) for value in values]
     if pa.types.is_decimal(declared):
-        values = _with_one_number_type(values)
+        values = _with_one_number_type(values, texts=typeless)
     array = pa.array(values)
     if counted and pa.types.is_integer(array.type) and pa.types.is_boolean(declared):
         if not pc.all(pc.is_in(array.drop_null(), pa.array([0, 1]))).as_py():
@@ -249,10 +249,15 @@ def _values_as_array(
     return _cast_array(array, declared, narrows=True)
 
 
-def _with_one_number_type(values: list[Any]) -> list[Any]:
+def _with_one_number_type(values: list[Any], *, texts: bool) -> list[Any]:
     """Return the values with whole numbers as decimals if there is a decimal, because Arrow takes
     only one of both; else ``values`` itself. Booleans, None and other values stay as they are.
+
+    ``texts``: True if texts may be decimals. If there is one, all numbers become texts.
     """
+    if texts and any(isinstance(value, str) for value in values):
+        is_number = [isinstance(v, (int, Decimal)) and not isinstance(v, bool) for v in values]
+        return [f"{v:f}" if number else v for v, number in zip(values, is_number, strict=True)]
     if not any(isinstance(value, Decimal) for value in values):
         return values
     return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]
