@@ -282,6 +282,32 @@ def test_a_null_of_before_a_column_was_not_null_is_one() -> None:
             assert fastavro.schemaless_reader(written, writer.row, read_by) == row
 
 
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_new_column_that_is_not_null_is_null_in_former_records(declared: bool) -> None:
+    def version(*sizes: str) -> Envelope:
+        schema = envelope([column("id", "int32")])
+        (row,) = (f["type"][1] for f in schema["fields"] if f["name"] == "before")
+        fields = [{"name": name, "type": "int"} for name in ("x", *sizes)]
+        row["fields"].append(
+            {"name": "at", "type": {"type": "record", "name": "P", "fields": fields}}
+        )
+        if sizes:
+            row["fields"].append({"name": "note", "type": "string"})
+            row["fields"].append({"name": "size", "type": "int", "default": 3})
+        return Envelope.from_schema(FormatContext("t", "value"), json.dumps(schema))
+
+    former, latest = version(), version("y")
+    at = StructType([StructField("x", LongType()), StructField("y", LongType())])
+    columns = StructType([StructField("id", LongType()), StructField("at", at)])
+    columns = columns.add("note", StringType()).add("size", LongType())
+    wanted = WantedParts(columns, ("id",), {}, declared=declared)
+    read_by = _reader_row(former.row, [latest, former], wanted)
+    row = {"id": 1, "at": {"x": 5}}
+    written = io.BytesIO(encoded(former.row, row))
+    read = fastavro.schemaless_reader(written, former.row, read_by)
+    assert read == {"id": 1, "at": {"x": 5, "y": None}, "note": None, "size": 3}
+
+
 def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:
     """The transaction of Oracle is a text, and bytes need not be one."""
     schema = envelope([column("id", "int32"), column("raw", "bytes")])

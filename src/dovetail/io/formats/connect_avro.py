@@ -256,7 +256,7 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
     A field that the records have, perhaps under an alias, loses its default, and is nullable where
     theirs is: a column may become ``NOT NULL``. One that they lack becomes nullable with the
-    default null, unless it has a default or no type is declared.
+    default null, unless it has a default: a column that is ``NOT NULL`` may be new.
     """
     names = [field["name"], *field.get("aliases", ())]
     written = next((writer[name] for name in names if name in writer), None)
@@ -267,7 +267,7 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
         read = {**field, "type": type_}
         read.pop("default", None)
         return read
-    if "default" in field or declared is None:
+    if "default" in field:
         return field
     branches = [branch for branch in union_types(field["type"]) if branch != "null"]
     return {**field, "type": ["null", *branches], "default": None}
@@ -284,8 +284,8 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
     In records, arrays and maps of both, each part is chosen by these rules. A union of several
     types gives ``reader``, unless one of the first two rules gives ``writer``. Fields of a record
     are made by ``_reader_field``. One that the records have loses its default. One that they lack
-    becomes nullable with the default null, unless it has a default or no type is declared.
-    ``declared``: the wanted type, None for none; fields of a record that it lacks are left out.
+    becomes nullable with the default null, unless it has a default. ``declared``: the wanted type,
+    None for none; fields of a record that it lacks are left out.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
