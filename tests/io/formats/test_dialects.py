@@ -107,6 +107,9 @@ def test_canal(spark: SparkSession) -> None:
             canal("INSERT", [row, {**two, "m": "much"}]),
             canal("INSERT", []),
             {"type": "TIDB_WATERMARK", "isDdl": False, "es": 1, "data": None, "_tidb": {}},
+            canal("INSERT", [{"id": "8"}], _tidb={"commitTs": 2**59, "onlyHandleKey": True}),
+            canal("UPDATE", [{"id": "8"}], [{}], _tidb={"claimCheckLocation": "s3://b/a.json"}),
+            canal("DELETE", [{"id": "8"}], _tidb={"commitTs": 2**59, "onlyHandleKey": True}),
         ],
         dt.formats.canal(SCHEMA),
     )
@@ -117,11 +120,18 @@ def test_canal(spark: SparkSession) -> None:
         (1, True, 2, None, None),
         (1, False, 7, "4.23", "a"),
         (2, True, 1, "5.50", "a"),
+        (10, True, 8, None, None),
     ]
+    too_large = (
+        "it has the key of a row that was too large for a message: raise max-message-bytes of "
+        "TiCDC, or compress by large-message-handle-compression"
+    )
     assert problems(table) == [
         "no change of a row: its type is TRUNCATE",
         "column m is no decimal(10,2): much",
         "it has no data",
+        too_large,
+        too_large,
     ]
     assert [row.id for row in table.changelog(emit="batch").collect()] == [7]
 

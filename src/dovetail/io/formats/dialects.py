@@ -91,6 +91,21 @@ _CANAL: Final = Dialect(
 )
 
 
+_TICDC: Final = "_tidb"
+"""The field of TiCDC's events that Canal's do not have."""
+_TICDC_TYPE: Final = StructType(
+    [
+        StructField("onlyHandleKey", BooleanType()),
+        StructField("claimCheckLocation", StringType()),
+    ]
+)
+_SHORT_ROW: Final = (
+    "value: it has the key of a row that was too large for a message: raise max-message-bytes of "
+    "TiCDC, or compress by large-message-handle-compression"
+)
+"""The problem of an event that does not have the whole row."""
+
+
 @validated
 def maxwell(schema: Schema) -> DialectFormat:
     """Describe Maxwell's change events, as the format of a value.
@@ -190,8 +205,9 @@ def canal(schema: Schema) -> DialectFormat:
     key's row.
 
     Events that only concern the schema, watermarks, and records without a value are left out. A
-    ``TRUNCATE`` or ``ERASE`` cannot be read, because it names no rows. The reader's
-    ``malformed=`` says what becomes of such a record.
+    ``TRUNCATE`` or ``ERASE`` cannot be read, because it names no rows. Neither can an insert
+    or update of TiCDC that only has the key of a large row. The reader's ``malformed=`` says
+    what becomes of such a record.
 
     Examples
     --------
@@ -252,6 +268,8 @@ class DialectFormat(Format):
             data, old = ArrayType(_text_columns(self.schema)), ArrayType(_text_columns(before))
         envelope = StructType([StructField("type", StringType())])
         envelope.add(self.dialect.time, "long").add("data", data)
+        if self.dialect.listed:
+            envelope.add(_TICDC, _TICDC_TYPE)
         if context.keys:
             envelope.add("old", old)
         text = F.col("value").cast("string")
@@ -318,6 +336,7 @@ class _DialectEvents(Decoding):
                 ),
             ),
             F.when(F.coalesce(F.size("_changes"), F.lit(0)) < 1, F.lit("value: it has no data")),
+            self._lack_of_columns(event),
             F.try_element_at(
                 F.filter(
                     F.transform("_changes", lambda change: change["problem"]), Column.isNotNull
@@ -339,6 +358,16 @@ class _DialectEvents(Decoding):
             .withColumn(DELETED, F.coalesce(F.col("_change.deleted"), F.lit(False)))
             .drop("_changes", "_change")
         )
+
+    def _lack_of_columns(self, event: Column) -> Column:
+        """Return a text why an upsert of TiCDC does not have the whole row, null for all other
+        events. A row that is too large for a message comes with its key alone, or lies in a file.
+        """
+        if not self.dialect.listed:
+            return F.lit(None).cast("string")
+        extension, upserts = event[_TICDC], event["type"].isin(*self.dialect.upserts)
+        is_short = extension["onlyHandleKey"] | extension["claimCheckLocation"].isNotNull()
+        return F.when(upserts & is_short, F.lit(_SHORT_ROW))
 
     def _changes(self, event: Column) -> Column:
         """Return an event's changes in order: an array of structs of ``row`` (a struct of the
