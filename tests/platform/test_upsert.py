@@ -8,13 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from bench.parameters import slow_after
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 from small_session import with_delta
 
 from dovetail.base.columns import DELETED
+from dovetail.errors import DataError
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import cloned_session
 
@@ -81,6 +83,16 @@ def test_a_condition_finds_the_rows_of_its_keys(own_session: SparkSession, type_
             for keys in (one, rest)
         ]
         assert found == [{number}, set(range(len(values))) - {number}]
+
+
+def test_a_text_that_is_no_utf8_is_no_key() -> None:
+    """As Spark casts it of bytes."""
+    octets = pa.array([b"a", None, b"\xff"])
+    texts = pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
+    given = {"a": (pa.chunked_array([texts[:2]]), StringType())}
+    assert delta_upsert.having_keys(given) == "((`a` IN ('a')) OR (`a` IS NULL))"
+    with pytest.raises(DataError, match=r"key column 'a' has a text that is no UTF-8\. Make a tex"):
+        delta_upsert.having_keys({"a": (pa.chunked_array([texts]), StringType())})
 
 
 def test_rows_are_replaced_by_their_keys(own_session: SparkSession, tmp_path: Path) -> None:

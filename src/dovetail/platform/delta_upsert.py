@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import DELETED, quoted
+from dovetail.errors import DataError
 from dovetail.platform import delta_tables
 
 ROWS_MAX = 10_000
@@ -186,7 +187,8 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     """Return the SQL condition that a row has one of these keys; a null equals a null.
 
     ``keys``: the values of each key column and its type, plain and no float; at least one key. The
-    ranges of the keys come first, unless a column has nulls. Delta Lake skips files by them.
+    ranges of the keys come first, unless a column has nulls. Delta Lake skips files by them. Raises
+    ``DataError`` for a text that is no UTF-8.
 
     >>> from pyspark.sql.types import LongType, StringType
     >>> a, b = pa.chunked_array([[1, 2, 2]]), pa.chunked_array([["x", None, "y"]])
@@ -199,6 +201,9 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     "((`a`, `b`) IN ((1L, 'x'), (2L, 'y'))) OR (`b` IS NULL AND `a` IN (2L)))"
     """
     names = {name: quoted(name) for name in keys}
+    for name, (column, type_) in keys.items():
+        if isinstance(type_, StringType):
+            _refuse_other_encodings(name, column)
     texts = {name: _literals(column, type_) for name, (column, type_) in keys.items()}
     nulls = [column.is_null().to_numpy() for column, _ in keys.values()]
     pattern = sum(null.astype(np.int64) << i for i, null in enumerate(nulls))
@@ -217,6 +222,20 @@ def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
             ranges += [f"{names[name]} >= {smallest}", f"{names[name]} <= {largest}"]
     keys_text = by_nulls[0] if len(by_nulls) == 1 else f"(({') OR ('.join(by_nulls)}))"
     return " AND ".join([*ranges, keys_text])
+
+
+def _refuse_other_encodings(name: str, texts: pa.ChunkedArray) -> None:
+    """Raise ``DataError`` for texts of the key column ``name`` that are no UTF-8, as Spark casts
+    them of bytes. Delta Lake would not find them by the bounds of its files.
+    """
+    try:
+        texts.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            "delta table",
+            f"key column {name!r} has a text that is no UTF-8",
+            "Make a text of it by F.make_valid_utf8(), or keep the bytes as binary",
+        ) from error
 
 
 def _keys_condition(
