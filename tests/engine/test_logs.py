@@ -20,6 +20,7 @@ from dovetail import testing
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, EVENT_TIME, LOG_PARTITION, POSITION, SEQUENCE
 from dovetail.engine.local import LocalRun
+from dovetail.laws.logs import REPLAY_LOG
 from dovetail.physical.inputs import Arrival
 from dovetail.physical.planner import plan_of
 from dovetail.plan.nodes import RowOrder, Source
@@ -170,6 +171,32 @@ def test_a_table_has_the_newest_row_of_each_key(kind: Any) -> None:
             made = run(kind[1](topic(dt.Table, "T")), logs, portion)
             last = {key: rows[-1] for key, rows in made.items()}
             assert {k: r["v"] for k, r in last.items() if not r[DELETED]} == newest(logs), seed
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_replayed_rows_and_those_of_a_topic_do_not_replace_each_other(limited: bool) -> None:
+    """Each takes effect as it arrives, and partitions are compared as if none was replayed."""
+    node = topic(dt.Table, "T", limited=limited).plan
+    local = LocalRun(
+        plan_of([node], buckets=1, emit="change", arrival=Arrival.of(node)), stable_hash
+    )
+    steps = [
+        (0, "first", 100, True),
+        (REPLAY_LOG, "mended", 50, True),
+        (REPLAY_LOG, "mended late", 200, True),
+        (0, "next", 150, True),
+        (1, "old", 120, not limited),
+    ]
+    for batch, (log, value, time, has_effect) in enumerate(steps):
+        rows = rows_of(log, batch, [("a", value, time, False)])
+        local.accept_rows(node, rows, partition=log)
+        made = [row["v"] for _, rows in local.run_batch(batch, batch) for row in rows.to_pylist()]
+        assert made == [value] * has_effect
+    for log, time in ((0, 300), (REPLAY_LOG, 310)):
+        rows = rows_of(log, 9, [("b", "", 400 * (log == 0), False), ("a", f"{time}", time, False)])
+        local.accept_rows(node, rows, partition=log)
+    ((_, made_together),) = local.run_batch(9, 9)
+    assert [row["v"] for row in made_together.to_pylist() if row["k"] == "a"] == ["310", "300"]
 
 
 def test_a_table_has_the_newest_row_of_each_key_over_slices() -> None:

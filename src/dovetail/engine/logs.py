@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dovetail.arrays.grouping import by_key
 from dovetail.arrays.timeline import NO_TIME, Ints, arrival_order
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH, LOG_PARTITION, SEQUENCE
-from dovetail.laws.logs import find_effective_rows
+from dovetail.laws.logs import REPLAY_LOG, find_effective_rows
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Share
 from dovetail.physical.fragment import log_store_name, replaced_metric
@@ -172,11 +172,17 @@ def _apply_key_logs(share: Share, source_index: int, key_logs: _KeyLogs | None) 
     was before the batch. None looks at the rows of this batch alone, and stores nothing.
 
     A row's age is a time in microseconds: the largest time in its log of the key so far. A row has
-    no effect if a row of its key that is later by age, log and position arrived before it.
+    no effect if a row of its key that is later by age, log and position arrived before it. Replayed
+    rows all have an effect, and ``key_logs`` does not know them.
     """
     source, rows = share.sources[source_index], share.batches[source_index].rows
+    mended = rows.column(LOG_PARTITION).to_numpy() == REPLAY_LOG
+    if mended.all():
+        return np.flatnonzero(mended)
     keyed = share.source_rows(source_index)
-    order, new, columns = by_key(keyed.hash, keyed.keys, arrival_row := arrival_order([keyed]))
+    arrival_row = arrival_order([keyed])
+    arrival_row = arrival_row[~mended[arrival_row]]
+    order, new, columns = by_key(keyed.hash, keyed.keys, arrival_row)
     at = arrival_row[order]
     group, starts = np.cumsum(new) - 1, np.flatnonzero(new)
     log, position = (rows.column(name).to_numpy()[at] for name in (LOG_PARTITION, SEQUENCE))
@@ -204,5 +210,5 @@ def _apply_key_logs(share: Share, source_index: int, key_logs: _KeyLogs | None) 
         stored = stored.set_column(1, EVENT_TIME, pa.array(age_us[changed]))
         logs = pa.array(log[arranged][changed])
         key_logs.store(stored.append_column(LOG_PARTITION, logs).cast(key_logs.schema))
-    kept_row: Ints = np.sort(row[effect & in_batch])
+    kept_row: Ints = np.sort(np.append(row[effect & in_batch], np.flatnonzero(mended)))
     return kept_row

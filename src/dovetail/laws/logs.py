@@ -12,10 +12,17 @@ the present row, it also follows its log's rows. So its age is its time.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from dovetail.arrays.timeline import Ints, Mask
 from dovetail.laws.arrival import running_clock
+
+REPLAY_LOG: Final = 2**31 - 1
+"""The id of the log of replayed records, which no partition of a topic has. Its rows take effect as
+they arrive, whatever the times of other logs are.
+"""
 
 
 def find_effective_rows(

@@ -40,6 +40,7 @@ from dovetail.base.columns import (
 )
 from dovetail.errors import DataError, PlanError
 from dovetail.io.sources.records import OFFSET, PARTITION
+from dovetail.laws.logs import REPLAY_LOG
 from dovetail.plan.nodes import Node, Source
 from dovetail.platform.files import files_of
 from dovetail.platform.spark_errors import make_folder
@@ -48,8 +49,6 @@ _ID, _NUMBER = "_letter", "_number"
 """The columns of the folder's files: the id of a dead letter, and its row's position in the folder.
 """
 _SUFFIX: Final = ".parquet"
-_REPLAY_LOG: Final = 2**31 - 1
-"""The id of the log of replayed records, which no partition of a topic has."""
 _ROWS_BITS: Final = 32
 """The bits of a row's index within its file."""
 _REQUIRED_COLUMNS: Final = (OPERATOR, LETTER, TIMESTAMP)
@@ -133,13 +132,13 @@ def _read_folder(session: SparkSession, frame: DataFrame, folder: str) -> DataFr
     """Return the rows of ``folder`` with the columns of a source's ``frame``, streaming if the
     frame is. The folder must exist.
 
-    A frame may have ``_partition`` and ``_offset``. The rows then have ``_REPLAY_LOG`` (2**31 - 1),
+    A frame may have ``_partition`` and ``_offset``. The rows then have ``REPLAY_LOG`` (2**31 - 1),
     a log of their own, and their position in the folder, in the order sent.
     """
     fields = [*_sent_fields(frame.schema), StructField(_NUMBER, LongType())]
     reader = session.readStream if frame.isStreaming else session.read
     rows = reader.schema(StructType(fields)).option(*_OF_ANY_AGE).parquet(folder)
-    places = {PARTITION: F.lit(_REPLAY_LOG), OFFSET: F.col(_NUMBER)}
+    places = {PARTITION: F.lit(REPLAY_LOG), OFFSET: F.col(_NUMBER)}
     columns = [places.get(n, F.col(quoted(n))).alias(n) for n in frame.columns]
     return rows.select(*columns)
 
