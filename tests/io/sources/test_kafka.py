@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 import dovetail as dt
-from dovetail.errors import PlanError
+from dovetail.errors import ConfigurationError, PlanError
 from dovetail.io.formats.plain import ReadFormat, WriteFormat
-from dovetail.io.sources.kafka import read_topic, to_records, write_topic
+from dovetail.io.sources.kafka import read_topic, to_records, topic_records, write_topic
 
 NewTopic = Callable[[int], str]
 Record = tuple[bytes | None, bytes | None]
@@ -364,6 +365,23 @@ def test_a_read_that_makes_no_sense_is_refused(
             servers="nowhere:1",
             **({"topic": "t", "key": "string", "value": "string"} | arguments),
         )
+
+
+def test_a_missing_connector_is_told_on_spark_connect_too() -> None:
+    """A frame there is looked up once its columns are asked for."""
+
+    class Lazy:
+        @property
+        def schema(self) -> StructType:
+            raise PySparkException("Failed to find the data source: kafka")
+
+    reader = SimpleNamespace(load=Lazy)
+    reader.format = reader.options = lambda *_, **__: reader
+    spark: Any = SimpleNamespace(readStream=reader)
+    limits: Any = {"max_per_trigger": None, "streaming": True, "options": None}
+    told = r"topic shop cannot be read: .*data source: kafka.* Start the session with Spark's Kafka"
+    with pytest.raises(ConfigurationError, match=told):
+        topic_records("table t", spark, "shop", servers="a:1", starting="earliest", **limits)
 
 
 def test_a_write_to_no_topic_is_refused(spark: SparkSession) -> None:

@@ -626,12 +626,13 @@ def spark_type_of_schema(context: FormatContext, schema: str) -> DataType:
     decoded = from_avro(F.lit(None).cast("binary"), schema)
     try:
         with explain_missing_functions(context):
-            frame = SparkSession.active().range(0).select(decoded.alias("made"))
+            # Spark Connect reads the schema, and misses the functions, as types are asked for.
+            columns = SparkSession.active().range(0).select(decoded.alias("made")).schema
     except (Py4JError, PySparkException) as error:
         raise context.refuse(
             f"has an Avro schema that Spark does not take: {reason(error)}", "Give another"
         ) from error
-    return frame.schema["made"].dataType
+    return columns["made"].dataType
 
 
 def _schema_id(value: Column) -> Column:

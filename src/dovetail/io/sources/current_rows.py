@@ -89,7 +89,8 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     with convert_spark_errors(_READER, problem, _ONE_TYPE):
         # By default Spark takes the columns of one file for those of all.
         changes = spark.read.option("mergeSchema", "true").parquet(str(path))
-    missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in changes.columns]
+        column_names = changes.columns  # Spark Connect reads the folder only now.
+    missing = [name for name in (CHANGE, TIMESTAMP, POSITION) if name not in column_names]
     if missing:
         problem = f"path={str(path)!r} has no changelog, its files have no column {missing[0]!r}"
         raise PlanError(_READER, problem, _FOLDER_REMEDY)

@@ -253,7 +253,9 @@ def topic_records(
     _refuse_topic(operator, source["subscribe"])
     reader = spark.readStream if streaming else spark.read
     with convert_spark_errors(operator, f"topic {topic} cannot be read", NEEDS_JAR):
-        return reader.format("kafka").options(**source).load()
+        records = reader.format("kafka").options(**source).load()
+        _ = records.schema  # Spark Connect looks for the connector only now.
+        return records
 
 
 def write_topic(
