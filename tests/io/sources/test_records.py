@@ -325,7 +325,7 @@ def test_rows_of_the_future_and_without_a_time_are_left_out(spark: SparkSession)
     frame = spark.createDataFrame(
         [
             (1, datetime(2024, 1, 1, tzinfo=timezone.utc)),
-            (2, datetime(2099, 1, 1, tzinfo=timezone.utc)),
+            (2, datetime(2099, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)),
             (3, None),
         ],
         "id long, at timestamp",
@@ -336,6 +336,8 @@ def test_rows_of_the_future_and_without_a_time_are_left_out(spark: SparkSession)
         assert [row.id for row in table.changelog(emit="batch").collect()] == [1]
     letters = table.dead_letters().collect()
     problem = {json.loads(letter["row"])["id"]: letter["_problem"] for letter in letters}
+    times = [json.loads(letter["row"]).get("at") for letter in letters]
+    assert times == ["2099-01-01T00:00:00.123456Z", None]
     assert problem.keys() == {2, 3}
     assert problem[3] == "it has no event time"
     with pytest.raises(Exception, match="table t: the row cannot be read: its event time, 2099"):

@@ -38,6 +38,7 @@ from dovetail.base.columns import (
 from dovetail.base.validation import Rule
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import Format, FormatContext, Part, keep_rows
+from dovetail.plan.dead_letters import row_as_json
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
 from dovetail.plan.types.analysis import file_metadata
@@ -547,7 +548,7 @@ def _rows_without_problems(
         letter = F.struct(
             F.lit(operator).alias(OPERATOR),
             F.concat_ws(": ", F.nullif(where, F.lit("")), problem).alias(PROBLEM),
-            F.to_json(F.struct(*sent.columns)).alias(LETTER),
+            row_as_json(sent.columns).alias(LETTER),
             F.unix_micros(sent.time).alias(EVENT_TIME),
         )
         with_unread = counted.withColumn(UNREAD, F.when(~fits, letter))

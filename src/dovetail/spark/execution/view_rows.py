@@ -32,6 +32,7 @@ from dovetail.base.columns import (
     quoted,
 )
 from dovetail.physical.specs.lookup import store_lookup
+from dovetail.plan.dead_letters import row_as_json
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Node
@@ -343,4 +344,4 @@ def as_json(node: Node) -> Column:
     """Return the key and value columns of ``node``, by name, as one column with a JSON text per
     row. A null field is left out of the text.
     """
-    return F.to_json(F.struct(*(F.col(quoted(name)) for name in node.row.names)))
+    return row_as_json([F.col(quoted(name)) for name in node.row.names])

@@ -21,7 +21,7 @@ from dovetail.base.columns import (
     quoted,
 )
 from dovetail.errors import PlanError
-from dovetail.plan.dead_letters import nodes_with_dead_letters
+from dovetail.plan.dead_letters import nodes_with_dead_letters, row_as_json
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.views import View, views_of
@@ -106,5 +106,5 @@ def _letters_of_join(join: ForeignKeyJoin) -> DataFrame:
         F.lit(join.name).alias(OPERATOR),
         F.lit(f"on= fails on a row of {left.name}").alias(PROBLEM),
         read.timestamp.alias(TIMESTAMP),
-        F.to_json(F.struct(*(F.col(quoted(name)) for name in names))).alias(LETTER),
+        row_as_json([F.col(quoted(name)) for name in names]).alias(LETTER),
     )
