@@ -420,6 +420,23 @@ def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
     assert place.batch() == [(1,)]
 
 
+def test_a_repartition_is_no_micro_batch_of_the_table(place: Place) -> None:
+    """It takes a number of Spark's micro-batches, and writes to no sink."""
+    place.come((1, "a"))
+    place.run()
+    for partitions in (1, 2):
+        dt.checkpoints.repartition(
+            place.spark, place.directory / "checkpoint", partitions=partitions
+        )
+    place.come((1, "b"))
+    place.run()
+    assert place.rows() == [(1, "b")]
+    assert place.batch() == [(3,)]
+    place.sql("UPDATE dovetail_queries SET batch_id = 0")
+    place.come((1, "c"))
+    failed(place, "up to 0, and the next one is 4")
+
+
 @pytest.mark.parametrize(("kind", "few"), slow_after(0, [("table", "few"), ("stream", "many")]))
 def test_a_kill_loses_and_doubles_nothing(place: Place, kind: str, few: str) -> None:
     for batch in range(3):

@@ -18,6 +18,8 @@ on with them.
 TableRelation: TypeAlias = Literal["kept", "replaced", "adopted"]
 """The relation of a query to its table: it owns the table, replaces its rows, or goes on with them.
 """
+_PARTITIONS = "spark.sql.shuffle.partitions"
+"""Spark's setting for the count of partitions of the state, which each planned micro-batch has."""
 
 
 @dataclass
@@ -36,6 +38,28 @@ class Owner:
             self._id, _ = query_of_checkpoint(session, self.checkpoint)
         assert self._id is not None, self.checkpoint
         return self._id
+
+    def batch_before(self, session: SparkSession, batch_id: int) -> int:
+        """Return the id of the last micro-batch before ``batch_id`` that was written to sinks; -1
+        for none. A repartition of the state takes an id, too, and writes nothing.
+        """
+        before = batch_id - 1
+        while before > 0 and self._repartitions(session, before):
+            before -= 1
+        return before
+
+    def _repartitions(self, session: SparkSession, batch_id: int) -> bool:
+        """Return True if micro-batch ``batch_id``, which is not the first one, is a repartition of
+        the state: its plan has another count of partitions than the one before. False if the
+        checkpoint lacks one of the two plans.
+        """
+        files, counts = files_of(session), []
+        for planned in (batch_id - 1, batch_id):
+            text = files.text(f"{self.checkpoint}/offsets/{planned}")
+            if text is None:
+                return False
+            counts.append(json.loads(text.splitlines()[1])["conf"].get(_PARTITIONS))
+        return bool(counts[0] != counts[1])
 
 
 def query_of_checkpoint(session: SparkSession, checkpoint: str) -> tuple[str | None, bool]:

@@ -131,7 +131,10 @@ class PostgresTables:
         rights that PostgreSQL refuses. Also if a table's last micro-batch is not the one before:
         the table or the checkpoint is then an older copy.
         """
-        query = self.owner.query_id(batches[0].sparkSession)
+        session = batches[0].sparkSession
+        query, before = self.owner.query_id(session), batch_id - 1
+        if not all(member.taken for member in self.members):
+            before = self.owner.batch_before(session, batch_id)
         all_settings = [member.sink_settings for member in self.members]
         parts: list[_TableRows] = []
         try:
@@ -148,7 +151,9 @@ class PostgresTables:
             joint_settings = SinkSettings(
                 server, max(settings.retries for settings in all_settings)
             )
-            joint_settings.run_with_retries(lambda: self._write_once(server, parts, batch_id))
+            joint_settings.run_with_retries(
+                lambda: self._write_once(server, parts, batch_id, before)
+            )
         finally:
             for part in parts:
                 release(part.stored_rows)
@@ -156,11 +161,11 @@ class PostgresTables:
             member.taken = True
 
     def _write_once(
-        self, server: ServerConnection, parts: Sequence[_TableRows], batch_id: int
+        self, server: ServerConnection, parts: Sequence[_TableRows], batch_id: int, before: int
     ) -> None:
         """Make one attempt to write micro-batch ``batch_id``, in one transaction over ``server``.
         Tables that have this micro-batch already stay as they are. ``parts``: the rows of each
-        table.
+        table. ``before``: the id of the micro-batch that was written before this one.
 
         The staging tables of tasks are dropped, also after a failure. Raises ``OSError`` if another
         attempt may help, else ``TargetError`` or ``DataError``.
@@ -171,7 +176,9 @@ class PostgresTables:
             with server.transaction() as cursor:
                 # Always in one order, so that two queries cannot deadlock.
                 in_order = sorted(parts, key=lambda part: part.table.target.qualified_name)
-                opened = [(p, p.table.open_for_batch(cursor, p.query, batch_id)) for p in in_order]
+                opened = [
+                    (p, p.table.open_for_batch(cursor, p.query, batch_id, before)) for p in in_order
+                ]
                 self._apply_rows(
                     cursor, [(p, clears) for p, clears in opened if clears is not None]
                 )
@@ -348,10 +355,10 @@ class PostgresTable:
         error_type: type[DovetailError] = getattr(errors, kind)
         return error_type(self.sink_settings.title, problem, remedy)
 
-    def open_for_batch(self, cursor: Cursor, query: str, batch_id: int) -> bool | None:
+    def open_for_batch(self, cursor: Cursor, query: str, batch_id: int, before: int) -> bool | None:
         """Lock the table for micro-batch ``batch_id``, until the transaction ends. Return True if
         its former rows are to be deleted, False if they stay, and None if the table has the
-        micro-batch already.
+        micro-batch already. ``before``: the id of the one that was written before it.
 
         A table with a key belongs to ``query``, the query's id, alone from then on. Raises
         ``TargetError`` if the table's last micro-batch is not the one before, because table or
@@ -362,7 +369,7 @@ class PostgresTable:
         last = self.target.last_batches(cursor).get(query)
         if last == batch_id:
             return None
-        if last is not None and last != batch_id - 1:
+        if last is not None and not before <= last < batch_id:
             raise TargetError(
                 self.sink_settings.title,
                 f"the table has this query's micro-batches up to {last}, and the next one is "
