@@ -273,9 +273,16 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
 
 
-@pytest.mark.parametrize("of", ["table", "stream"])
-def test_an_empty_text_that_lays_out_the_table_is_refused(place: Place, of: str) -> None:
-    """Delta would store null in its place."""
+@pytest.mark.parametrize(
+    ("of", "text", "shown"),
+    [
+        ("table", "", "an empty text"),
+        ("stream", "__HIVE_DEFAULT_PARTITION__", "the text '__HIVE_DEFAULT_PARTITION__'"),
+    ],
+)
+def test_a_text_that_delta_reads_as_null_lays_out_no_table(
+    place: Place, of: str, text: str, shown: str
+) -> None:
     reader = place.spark.readStream.schema("id long, v string, at timestamp")
     frame = reader.parquet(str(place.directory / "in")).withColumn("w", F.nullif("v", F.lit("a")))
     kind = dt.Table if of == "table" else dt.Stream
@@ -289,8 +296,8 @@ def test_an_empty_text_that_lays_out_the_table_is_refused(place: Place, of: str)
         ).awaitTermination()
 
     run()
-    place.come([(3, "")])
-    with pytest.raises(StreamingQueryException, match="has an empty text in column 'v', by which"):
+    place.come([(3, text)])
+    with pytest.raises(StreamingQueryException, match=f"has {shown} in column 'v', by which"):
         run()
     rows = place.spark.read.format("delta").load(str(place.target)).select("v", "w").collect()
     assert sorted(map(tuple, rows)) == [("a", None), ("b", "b")]

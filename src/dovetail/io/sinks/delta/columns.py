@@ -37,6 +37,11 @@ _NESTED_TYPES = (ArrayType, MapType, StructType, VariantType)
 _NO_PARTITIONS = (*_NESTED_TYPES, BinaryType)
 """The types of columns that cannot partition a table. Delta would store bytes as a text, in which
 those that are no UTF-8 are lost."""
+_NULL_TEXTS = {
+    "": "an empty text",
+    "__HIVE_DEFAULT_PARTITION__": "the text '__HIVE_DEFAULT_PARTITION__'",
+}
+"""The texts for which Delta stores null in a partition column, and their descriptions."""
 _STEADY_ZONE = re.compile(
     r"Z|(Etc/)?(GMT|UCT|UT|UTC|Zulu|Greenwich)|(Etc/)?(GMT|UT|UTC)?[+-]\d{1,2}(:\d\d){0,2}"
 )
@@ -99,9 +104,9 @@ def refuse_repeated_hours(
 def fail_on_empty_partitions(
     title: str, changes: DataFrame, partition_columns: Sequence[str]
 ) -> DataFrame:
-    """Return the changes such that the query fails at an upsert with an empty text in a partition
-    column. Delta stores null in its place, so a row with such a key would never be found. Deletes
-    with an empty text pass.
+    """Return the changes such that the query fails at an upsert with an empty text, or the text
+    ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta stores null in its place, so a row
+    with such a key would never be found. Deletes pass.
 
     ``changes``: a changelog, whose ``_change`` is ``upsert`` or ``delete``. ``title``: the sink's
     name in errors. ``partition_columns``: the columns that partition the table; their case does not
@@ -112,15 +117,17 @@ def fail_on_empty_partitions(
         if field.name.lower() not in partitions or not isinstance(field.dataType, StringType):
             continue
         name = field.name
-        column = F.col(quoted(name))
-        problem = (
-            f"{title}: a row has an empty text in column {name!r}, by which the table is laid out, "
-            "and Delta stores null in its place. Put another text there by with_columns(), or lay "
-            "the table out by other columns."
-        )
-        is_empty = (F.col(CHANGE) == UPSERT) & (column == "")
-        refused = F.raise_error(F.lit(problem)).cast("string")
-        changes = changes.withColumn(name, F.when(is_empty, refused).otherwise(column))
+        column = checked = F.col(quoted(name))
+        for text, shown in _NULL_TEXTS.items():
+            problem = (
+                f"{title}: a row has {shown} in column {name!r}, by which the table is laid out, "
+                "and Delta stores null in its place. Put another text there by with_columns(), or "
+                "lay the table out by other columns."
+            )
+            refused = F.raise_error(F.lit(problem)).cast("string")
+            is_null_text = (F.col(CHANGE) == UPSERT) & (column == text)
+            checked = F.when(is_null_text, refused).otherwise(checked)
+        changes = changes.withColumn(name, checked)
     return changes
 
 

@@ -273,7 +273,8 @@ def to_delta(
         ``retention`` if that is longer.
     partition_by : str or list of str, optional
         The columns that partition a new table. By default it has no partitions. An empty
-        text in one of them fails the query, because Delta stores null for it.
+        text or ``__HIVE_DEFAULT_PARTITION__`` in one of them fails the query, because Delta
+        stores null for it.
     evolve : bool, default False
         True to add columns of the query that the table lacks, null in its present rows.
         Other differences are refused all the same.
