@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from os.path import normpath
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -31,6 +32,17 @@ def folder(path: str) -> Dataset:
     if parts.scheme in ("", "file"):
         return Dataset("file", str(Path(parts.path if parts.scheme else path).absolute()))
     return Dataset(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/")
+
+
+def normal_folder(path: str) -> Dataset:
+    """Return the dataset of a folder, in whatever way it is written: without ``.`` and ``..``, and
+    without slashes at its ends or next to each other. Links are not followed.
+
+    >>> normal_folder("./lake/../lake/orders/") == normal_folder("lake//orders")
+    True
+    """
+    namespace, name = folder(path)
+    return Dataset(namespace, normpath(name))
 
 
 def topic(servers: str, name: str) -> Dataset:

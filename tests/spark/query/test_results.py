@@ -281,6 +281,10 @@ def test_run_says_what_it_cannot_do(spark: SparkSession, tmp_path: Path) -> None
             {located: dt.to_parquet("out"), t["orders"]: [sink, dt.to_parquet("out")]},
             r"run: results= has to_parquet\('out'\) twice",
         ),
+        (
+            {located: dt.to_delta("out"), t["orders"]: dt.to_parquet("./x/../out/")},
+            r"run: results= has to_delta\('out'\) twice",
+        ),
         ({located: sink, dt.Table(located.plan): sink}, "run: results= has one of them twice"),
     ]
     for results, message in wrong:

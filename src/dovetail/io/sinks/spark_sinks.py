@@ -163,6 +163,11 @@ class ParquetSink:
         return datasets.folder(self.path)
 
     @property
+    def target(self) -> datasets.Dataset:
+        """The identity of the folder. Two sinks of one folder have equal ones."""
+        return datasets.normal_folder(self.path)
+
+    @property
     def title(self) -> str:
         """The call as written: ``to_parquet('folder')``."""
         return f"to_parquet({self.path!r})"

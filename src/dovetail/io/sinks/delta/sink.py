@@ -84,6 +84,15 @@ class DeltaSink:
         return datasets.folder(self.path)
 
     @property
+    def target(self) -> datasets.Dataset:
+        """The identity of the table: its folder, or its name without backticks in small letters.
+        Two sinks of one folder, or of one name, have equal ones.
+        """
+        if self.path is None:
+            return datasets.Dataset("spark", str(self.table).lower().replace("`", ""))
+        return datasets.normal_folder(self.path)
+
+    @property
     def title(self) -> str:
         """The call as written: ``to_delta(...)`` with the path, else with the table's name."""
         return f"to_delta({self.path or self.table!r})"
