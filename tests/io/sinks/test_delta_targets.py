@@ -273,6 +273,11 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
 
 
+    # The same micro-batch again, by a start with several sinks.
+    stored = place.spark.read.format("delta").load(str(place.target))
+    checkpoint = str(place.directory / "v-w")
+    dt.to_delta(place.target).batches(place.spark, written.plan, checkpoint)(stored, 0)
+    assert stored.sparkSession.read.format("delta").load(str(place.target)).count() == 4
 @pytest.mark.parametrize(
     ("of", "text", "shown"),
     [

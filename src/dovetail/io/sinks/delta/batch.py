@@ -246,7 +246,8 @@ class DeltaAppender:
         that a rule of the table forbids. Other errors of Spark pass.
         """
         query = self.owner.query_id(batch.sparkSession)
-        write_once = {"txnAppId": f"dovetail-{query}", "txnVersion": str(batch_id)}
+        write_once = {"txnAppId": query, "txnVersion": str(batch_id)}
         with translate_conflicts(self.title):
             rows = self.refuse_empty_partitions(batch)
             rows.write.format("delta").mode("append").options(**write_once).save(self.location)
+        # The name that Spark's sink gives, so that a restart of the query may change between them.
