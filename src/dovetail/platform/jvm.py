@@ -142,6 +142,14 @@ def delta_snapshot_at(session: SparkSession, path: str, version: int) -> Any:
     return log.getSnapshotAt(version, none, none, False)
 
 
+def delta_transaction(session: SparkSession, path: str, application: str) -> int | None:
+    """Return the version of the last commit that a writer has numbered in the log of the Delta
+    table in the folder ``path``; None if it has numbered none. ``application``: the writer's name.
+    """
+    version = delta_snapshot(session, path).transactions().get(application)
+    return int(version.get()) if version.isDefined() else None
+
+
 def clean_delta_log(session: SparkSession, path: str) -> None:
     """Delete from the log of the Delta table in the folder ``path`` commits that are older than the
     property ``delta.logRetentionDuration`` allows, by default 30 days. The present version stays

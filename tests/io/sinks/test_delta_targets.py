@@ -278,6 +278,13 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
     checkpoint = str(place.directory / "v-w")
     dt.to_delta(place.target).batches(place.spark, written.plan, checkpoint)(stored, 0)
     assert stored.sparkSession.read.format("delta").load(str(place.target)).count() == 4
+    # An older copy of the checkpoint, whose next micro-batch would be taken for that one.
+    for kind in ("offsets", "commits"):
+        shutil.rmtree(f"{checkpoint}/{kind}")
+    with pytest.raises(dt.errors.TargetError, match="up to 0, and the next one is 0: the checkpoi"):
+        dt.to_delta(place.target).batches(place.spark, written.plan, checkpoint)
+
+
 @pytest.mark.parametrize(
     ("of", "text", "shown"),
     [

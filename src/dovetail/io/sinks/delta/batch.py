@@ -112,7 +112,7 @@ class DeltaMerger:
             # Only merges of versions must not be done twice.
             settings: dict[str, str] = {}
             if self.history:
-                settings = delta_tables.commit_once_settings(f"dovetail-{query}", batch_id)
+                settings = delta_tables.commit_once_settings(history_application(query), batch_id)
 
             if self._taken:
                 if self.rewriter is None:
@@ -212,6 +212,13 @@ def _merge_session(session: SparkSession) -> SparkSession:
     merging = cloned_session(session)
     delta_tables.tune(merging)
     for name, value in _MERGE_SETTINGS.items():
+def history_application(query: str) -> str:
+    """Return the name under which the log of a table with all versions has the number of the last
+    micro-batch of the query with the id ``query``.
+    """
+    return f"dovetail-{query}"
+
+
         merging.conf.set(name, value)
     # Drop the streaming query's settings: Spark finds the number of tasks by itself.
     for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):

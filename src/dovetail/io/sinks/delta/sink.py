@@ -14,7 +14,7 @@ from dovetail.base.columns import TIMESTAMP
 from dovetail.base.validation import ColumnNames, Path, Positive, Text, validated
 from dovetail.errors import PlanError
 from dovetail.io.sinks.delta import tables, tombstones, versions
-from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger
+from dovetail.io.sinks.delta.batch import DeltaAppender, DeltaMerger, history_application
 from dovetail.io.sinks.delta.columns import refuse_repeated_hours, refuse_unstorable
 from dovetail.io.sinks.delta.rewrite import Rewriter, path_on_disk
 from dovetail.io.sinks.delta.tables import DeltaTarget
@@ -173,13 +173,19 @@ class DeltaSink:
             evolve=self.evolve,
         )
         owner = Owner(checkpoint)
+        query, begun = query_of_checkpoint(session, checkpoint)
         if not node.current:
             target.prepare_appending(session)
             location = delta_tables.location(session, table)
             partition_columns = delta_tables.partition_columns(session, table)
             refuse_repeated_hours(self.title, zone, schema, partition_columns)
+            if query is not None:
+                tables.refuse_older_checkpoint(session, self.title, table, query, checkpoint)
             return DeltaAppender(self.title, location, partition_columns, owner)
-        target.prepare(session, *query_of_checkpoint(session, checkpoint))
+        target.prepare(session, query, begun)
+        if query is not None and self.history:
+            application = history_application(query)
+            tables.refuse_older_checkpoint(session, self.title, table, application, checkpoint)
         rewriter = None
         if self.engine == "deltalake":
             path = path_on_disk(self.title, session, delta_tables.location(session, table))

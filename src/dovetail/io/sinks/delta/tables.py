@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from dovetail.errors import DovetailWarning
+from dovetail.errors import DovetailWarning, TargetError
 from dovetail.io.sinks.delta.conflicts import commit_with_retry, is_conflict
 from dovetail.io.sinks.ownership import (
     Existing,
@@ -32,6 +32,7 @@ from dovetail.io.sinks.ownership import (
 from dovetail.io.sinks.target_columns import find_missing_columns
 from dovetail.platform import delta_tables, jvm
 from dovetail.platform.sessions import is_remote
+from dovetail.platform.files import files_of
 from dovetail.platform.spark_errors import reason
 
 QUERY_PROPERTY = "dovetail.query"
@@ -197,6 +198,28 @@ def compact(session: SparkSession, table: str) -> None:
     """
     try:
         with delta_tables.temporary_settings(session, _COMPACT_SETTINGS):
+def refuse_older_checkpoint(
+    session: SparkSession, title: str, table: str, application: str, checkpoint: str
+) -> None:
+    """Raise ``TargetError`` if a table has later micro-batches than a checkpoint has planned. Delta
+    would skip the next ones, whose numbers it has. On Spark Connect do nothing.
+
+    ``title``: the sink's call, for the error. ``table``: the table's name in SQL. ``application``:
+    the name under which the table's log has the numbers of the query's micro-batches.
+    """
+    if is_remote(session):
+        return
+    last = jvm.delta_transaction(session, delta_tables.location(session, table), application)
+    planned = max(files_of(session).numbers(f"{checkpoint}/offsets"), default=-1)
+    if last is not None and last > planned:
+        raise TargetError(
+            title,
+            f"the table has this query's micro-batches up to {last}, and the next one is "
+            f"{planned + 1}: the checkpoint is an older copy",
+            "Bring back the checkpoint and the table of one time, or start with a new checkpoint",
+        )
+
+
             session.sql(f"OPTIMIZE {table}").collect()
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):
