@@ -280,6 +280,22 @@ def test_files_have_no_bounds_by_which_spark_would_skip_their_rows(tmp_path: Pat
     assert stored["a.b"].to_pylist() == [long, None]
 
 
+def test_a_table_of_another_query_is_left_to_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    rows = pa.table({"k": [1]})
+    deltalake.DeltaTable.create(
+        path, rows.schema, configuration={"dovetail.query": "q"}, raise_if_key_not_exists=False
+    )
+    rewriter, rows = (
+        Rewriter("to_delta('t')", path, ["k"]),
+        rows.append_column("_deleted", [[False]]),
+    )
+    assert rewriter.merge(rows, "q")
+    with pytest.raises(TargetError, match="another query has taken the table over"):
+        rewriter.merge(rows, "p")
+    assert deltalake.DeltaTable(path).version() == 1
+
+
 def test_the_folder_of_a_table_is_named_as_delta_names_it() -> None:
     for path in ("/a/b c", "/a/b%20c", "/a/b#c", "/a/b?c", "/a/b;c", "/"):
         assert delta_tables.local_path(f"file:{path}") == path

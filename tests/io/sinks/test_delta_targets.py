@@ -13,14 +13,16 @@ import pytest
 from bench.parameters import slow_after
 from parquet_rows import add_file
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from small_session import with_delta
 
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import tables
-from dovetail.platform import delta_tables
+from dovetail.io.sinks.delta.conflicts import commit_with_retry
+from dovetail.io.sinks.ownership import refuse_taken
+from dovetail.platform import delta_tables, delta_upsert
 
 SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -271,8 +273,6 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
         *((1, "a", "A"), (1, "a", None), (2, "b", "B"), (2, "b", None)),
     ]
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
-
-
     # The same micro-batch again, by a start with several sinks.
     stored = place.spark.read.format("delta").load(str(place.target))
     checkpoint = str(place.directory / "v-w")
@@ -381,28 +381,38 @@ def test_a_table_that_is_gone_or_taken_over_ends_its_query(place: Place) -> None
 
 
 @pytest.mark.slow
-def test_a_query_notices_in_the_next_micro_batch_that_its_table_was_taken(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "options",
+    slow_after(
+        1, [{}, {"history": True}, {"history": True, "late": "correct"}, {"deletes": "mark"}]
+    ),
+)
+def test_a_table_that_is_taken_while_changes_are_computed_is_left_to_its_owner(
+    place: Place, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    place.come([(3, "c")])
-    merge = delta_merge.merge_changes
+    measure, table = delta_upsert.measure, delta_tables.sql_name(str(place.target))
 
-    def taken(*arguments: Any, **options: Any) -> None:
-        merge(*arguments, **options)
-        delta_tables.set_property(arguments[0], arguments[2], tables.QUERY_PROPERTY, "another's")
+    def taken(frame: DataFrame) -> tuple[int, bool]:
+        measured = measure(frame)
+        delta_tables.set_property(place.spark, table, tables.QUERY_PROPERTY, "another's")
+        return measured
 
-    monkeypatch.setattr(delta_merge, "merge_changes", taken)
-    changes = place.spark.readStream.schema("id long, v string, at timestamp")
-    files = changes.option("maxFilesPerTrigger", 1).parquet(str(place.directory / "in"))
-    table = dt.Table.from_changelog(files, key="id", timestamp="at", name="t")
-    query = table.write_stream(
-        dt.to_delta(place.target),
-        checkpoint=str(place.directory / "checkpoint"),
-        trigger={"availableNow": True},
-        buckets=1,
-    )
+    monkeypatch.setattr(delta_upsert, "measure", taken)
     with pytest.raises(StreamingQueryException, match="another query has taken the table over"):
-        query.awaitTermination()
+        place.run(**options)
+    assert place.spark.table(table).isEmpty()
+
+
+def test_a_second_attempt_looks_for_the_owner_again() -> None:
+    attempts = []
+
+    def commit() -> None:
+        attempts.append(1)
+        raise PySparkException("[DELTA_METADATA_CHANGED] another commit was faster")
+
+    with pytest.raises(dt.errors.TargetError, match="another query has taken the table over"):
+        commit_with_retry(lambda: refuse_taken("to_delta('t')"), commit)
+    assert len(attempts) == 1
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.io.sinks.delta import corrections, merge, tables, tombstones, versions
 from dovetail.io.sinks.delta.columns import fail_on_empty_partitions, refuse_repeated_hours
@@ -28,14 +29,17 @@ from dovetail.platform.sessions import cloned_session, frame_in_session, stored_
 #   ─────────────────────────────────────────────────────────────────────────────────────────────
 #   start    create the table, empty         0 or 1     a table without rows: any query may take it
 #     ▼
-#   owner    read the owner's name           -          as before
-#     │
-#     ├─ first micro-batch of a start:
+#   first micro-batch of a start:
+#     │    read the owner's name             -          as before
 #     │    add columns (evolve)              0 or 1     no column is missing
 #     │    name the query as the owner       0 or 1     its own name, with the rows that were there
 #     │    or replace rows and owner,        1          its own name, with the new rows; the rest is
 #     │    and leave out the other steps                as after a merge
-#     ├─ any other, if the name is another:
+#     ▼
+#   compute  the changes                     -          as before
+#     ▼
+#   owner    read the owner's name           -          as before
+#     ├─ if it is another:
 #     │    fail                              -          the same name
 #     ▼
 #   merge    current rows                    0 or 1     the same rows, which are merged once more
@@ -108,18 +112,13 @@ class DeltaMerger:
             query = self.owner.query_id(batch.sparkSession)
             if self._session is None:
                 self._session = _merge_session(batch.sparkSession)
-            session, details = self._session, None
+            session = self._session
             # Only merges of versions must not be done twice.
             settings: dict[str, str] = {}
             if self.history:
                 settings = delta_tables.commit_once_settings(history_application(query), batch_id)
 
-            if self._taken:
-                if self.rewriter is None:
-                    details = target.details_if_owned(session, query)
-                else:
-                    self.rewriter.refuse_taken(query)
-            else:
+            if not self._taken:
                 relation = target.relation(session, query, begun=batch_id > 0)
                 if relation == "replaced":
                     self._partition_columns = target.partition_by
@@ -131,7 +130,7 @@ class DeltaMerger:
                         self._replace(session, batch, query)
                     self._taken = True
                     return
-                target.claim(session, query, relation)
+                target.claim(session, query, relation, begun=batch_id > 0)
                 self._taken = True
                 self._partition_columns = delta_tables.partition_columns(session, table)
                 zone = str(session.conf.get("spark.sql.session.timeZone"))
@@ -139,7 +138,7 @@ class DeltaMerger:
             batch = self._refuse_empty_partitions(batch)
 
             with delta_tables.temporary_settings(session, settings):
-                self._merge(session, batch, details)
+                self._merge(session, batch, query)
 
             compacts = self.compact_every and (batch_id + 1) % self.compact_every == 0
             if self.rewriter is not None:
@@ -149,8 +148,7 @@ class DeltaMerger:
             if compacts:
                 with delta_upsert.settings_for_many_rows(session):
                     tables.compact(session, table)
-                details = details or delta_tables.details(session, table)
-                tables.clean_log(session, details["location"])
+                tables.clean_log(session, delta_tables.location(session, table))
             tables.read_log_ahead(session, table)
 
     def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
@@ -160,28 +158,39 @@ class DeltaMerger:
         """
         return fail_on_empty_partitions(self.target.title, batch, self._partition_columns)
 
-    def _merge(self, session: SparkSession, batch: DataFrame, details: Row | None) -> None:
+    def _merge(self, session: SparkSession, batch: DataFrame, query: str) -> None:
         """Merge a micro-batch into the table in one commit; make none without changes. ``session``:
-        the session for merges. ``details``: the table's details if they were just read, else None.
+        the session for merges. ``query``: the id of the query that writes.
+
+        Raises ``TargetError`` if another query owns the table. The owner is read once the changes
+        are computed, which may take long, and again before a second attempt.
         """
+        read_details = partial(self.target.details_if_owned, session, query)
         table, schema, keys, nulls = self.target.table, self.target.schema, self.keys, self.nulls
         if self.corrects:
             corrections.merge_corrections(
-                session, batch, table, schema, keys, nulls=nulls, details=details
+                session, batch, table, schema, keys, nulls=nulls, read_details=read_details
             )
         elif self.history:
-            track = self.track
             versions.merge_versions(
-                session, batch, table, schema, keys, nulls=nulls, track=track, details=details
+                *(session, batch, table, schema, keys),
+                nulls=nulls,
+                track=self.track,
+                read_details=read_details,
             )
         elif self.marks:
             tombstones.mark_changes(
-                session, batch, table, schema, keys, nulls=nulls, details=details
+                session, batch, table, schema, keys, nulls=nulls, read_details=read_details
             )
         else:
-            rewrite = None if self.rewriter is None else self.rewriter.merge
+            rewrite = None
+            if self.rewriter is not None:
+                rewrite = partial(self.rewriter.merge, query=query)
             merge.merge_changes(
-                session, batch, table, keys, nulls=nulls, details=details, rewrite=rewrite
+                *(session, batch, table, keys),
+                nulls=nulls,
+                read_details=read_details,
+                rewrite=rewrite,
             )
 
     def _replace(self, session: SparkSession, batch: DataFrame, query: str) -> None:
@@ -203,6 +212,13 @@ class DeltaMerger:
             self.target.replace(new, query)
 
 
+def history_application(query: str) -> str:
+    """Return the name under which the log of a table with all versions has the number of the last
+    micro-batch of the query with the id ``query``.
+    """
+    return f"dovetail-{query}"
+
+
 def _merge_session(session: SparkSession) -> SparkSession:
     """Return a new session for merges, beside ``session``, which stays as it is. It begins with
     copies of the settings, functions and temporary views of ``session``, and has the same catalogs.
@@ -212,13 +228,6 @@ def _merge_session(session: SparkSession) -> SparkSession:
     merging = cloned_session(session)
     delta_tables.tune(merging)
     for name, value in _MERGE_SETTINGS.items():
-def history_application(query: str) -> str:
-    """Return the name under which the log of a table with all versions has the number of the last
-    micro-batch of the query with the id ``query``.
-    """
-    return f"dovetail-{query}"
-
-
         merging.conf.set(name, value)
     # Drop the streaming query's settings: Spark finds the number of tasks by itself.
     for name in ("spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"):
@@ -252,9 +261,9 @@ class DeltaAppender:
         changes nothing. Raises ``TargetError`` for a conflict with another writer, and for a row
         that a rule of the table forbids. Other errors of Spark pass.
         """
+        # The name that Spark's sink gives, so that a restart of the query may change between them.
         query = self.owner.query_id(batch.sparkSession)
         write_once = {"txnAppId": query, "txnVersion": str(batch_id)}
         with translate_conflicts(self.title):
             rows = self.refuse_empty_partitions(batch)
             rows.write.format("delta").mode("append").options(**write_once).save(self.location)
-        # The name that Spark's sink gives, so that a restart of the query may change between them.

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ParamSpec
+from typing import ParamSpec, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import Row
 
 from dovetail.errors import TargetError
 from dovetail.platform.spark_errors import reason
 
 P = ParamSpec("P")
 """The parameters of a function that makes a commit."""
+ReadDetails: TypeAlias = Callable[[], Row]
+"""A function that returns Delta's details of a query's table. It raises ``TargetError`` if another
+query has become the owner.
+"""
 _RULE_ERRORS = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT\w*|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
     r"(.*(?:\n - .*)*)"
@@ -59,18 +64,26 @@ def conflict_error(title: str, problem: str) -> TargetError:
     )
 
 
-def commit_with_retry(commit: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call ``commit``, which makes a commit. If another writer was faster, call it once more, and
-    raise the error if that fails again. Other errors are raised at once. All are Spark's own
-    errors, for ``translate_conflicts``.
+def commit_with_retry(
+    check: Callable[[], object] | None,
+    commit: Callable[P, None],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Call ``commit``, which makes a commit. If another writer was faster, call ``check`` and then
+    ``commit`` once more, and raise the error if that fails again. Other errors are raised at once.
+    All are Spark's own errors, for ``translate_conflicts``.
 
-    ``commit`` must read the table anew in each call.
+    ``check``: raises an error if the query may no longer write the table; None for no check. The
+    other writer may have taken it. ``commit`` must read the table anew in each call.
     """
     try:
         commit(*args, **kwargs)
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):
             raise
+        if check is not None:
+            check()
         commit(*args, **kwargs)
 
 

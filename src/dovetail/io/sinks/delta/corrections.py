@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import commit_with_retry
+from dovetail.io.sinks.delta.conflicts import ReadDetails, commit_with_retry
 from dovetail.io.sinks.delta.versions import (
     CURRENT,
     VALID_FROM,
@@ -72,7 +72,7 @@ def merge_corrections(
     keys: Sequence[str],
     *,
     nulls: bool,
-    details: Row | None = None,
+    read_details: ReadDetails | None = None,
 ) -> None:
     """Bring a table of versions to the state after ``changes``, in one commit; make none without
     changes. A late change goes to its event time and cuts the version there. Merging the same
@@ -82,14 +82,16 @@ def merge_corrections(
     with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``. ``table``: the
     table's name in SQL. ``schema``: its columns: key, values, ``_valid_from``, ``_valid_to`` and
     ``_current``. ``keys``: its key columns. ``nulls``: True if keys may have nulls in them.
-    ``details``: the table's details if they were just read, else None. Raises Spark's error if
-    another writer conflicts twice (``commit_with_retry``).
+    ``read_details``: called once the changes are computed, and before a second attempt; None for a
+    table whose owner does not count. Raises its errors, and Spark's error if another writer
+    conflicts twice (``commit_with_retry``).
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
+        details = None if read_details is None else read_details()
         settings = (
             delta_upsert.settings_for_few_rows(session, table, details)
             if few
@@ -97,6 +99,7 @@ def merge_corrections(
         )
         with frame_in_session(stored_changes, session) as source, settings:
             commit_with_retry(
+                read_details,
                 _merge,
                 _new_points(source, internal_names),
                 table,

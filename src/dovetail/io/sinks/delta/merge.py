@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, quoted
-from dovetail.io.sinks.delta.conflicts import commit_with_retry
+from dovetail.io.sinks.delta.conflicts import ReadDetails, commit_with_retry
 from dovetail.io.sinks.last_changes import last_rows
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import frame_in_session, stored_frame
@@ -37,7 +37,7 @@ def merge_changes(
     keys: Sequence[str],
     *,
     nulls: bool = False,
-    details: Row | None = None,
+    read_details: ReadDetails | None = None,
     rewrite: Callable[[pa.Table], bool] | None = None,
 ) -> None:
     """Bring a table of current rows to the state after ``changes``, in one commit; make none
@@ -46,7 +46,8 @@ def merge_changes(
     ``session``: a session for this sink alone, whose settings are changed. ``changes``: the columns
     of the table, with ``_change`` (``upsert`` or ``delete``) and ``_position``, which orders a
     key's changes. ``table``: the table's name in SQL. ``keys``: its key columns. ``nulls``: True if
-    keys may have nulls in them. ``details``: the table's details if they were just read, else None.
+    keys may have nulls in them. ``read_details``: called once the changes are computed, and before
+    a second attempt; None for a table whose owner does not count.
 
     ``rewrite``: merges few rows and returns True, or returns False to leave them to Spark; None for
     Spark alone. Its argument has one row per key: the columns of ``changes`` without ``_change``
@@ -54,7 +55,7 @@ def merge_changes(
     and bytes. All columns are then of plain types, and no key column is a float.
 
     Raises Spark's error if another writer conflicts twice (``commit_with_retry``), and the errors
-    of ``rewrite``.
+    of ``read_details`` and ``rewrite``.
     """
     with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
@@ -67,14 +68,22 @@ def merge_changes(
             rows = rows.select(schema.names)
             if rewrite is not None and rewrite(rows):
                 return
-            upsert = delta_upsert.upsert
-            commit_with_retry(
-                upsert, session, table, rows, schema, keys, nulls=nulls, details=details
-            )
+
+            def put_rows() -> None:
+                """Put the rows in place of those of their keys, after reading the owner."""
+                details = None if read_details is None else read_details()
+                delta_upsert.upsert(
+                    session, table, rows, schema, keys, nulls=nulls, details=details
+                )
+
+            commit_with_retry(None, put_rows)
             return
+        details = None if read_details is None else read_details()
         settings = delta_upsert.settings_for_few_rows(session, table, details)
         with settings if few else delta_upsert.settings_for_many_rows(session):
-            commit_with_retry(_merge_many, session, stored_changes, table, keys, nulls=nulls)
+            commit_with_retry(
+                read_details, _merge_many, session, stored_changes, table, keys, nulls=nulls
+            )
 
 
 def _merge_many(

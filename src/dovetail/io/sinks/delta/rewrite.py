@@ -79,21 +79,15 @@ class Rewriter:
     _last_reason: str = field(default="", init=False)
     """The reason of the last warning; empty before the first."""
 
-    def refuse_taken(self, query: str) -> None:
-        """Raise ``TargetError`` if the query with the id ``query`` no longer owns the table.
-        Deltalake's error passes for a table that is gone.
-        """
-        if _open_table(self.path).metadata().configuration.get(QUERY_PROPERTY) != query:
-            refuse_taken(self.title)
-
-    def merge(self, rows: pa.Table) -> bool:
+    def merge(self, rows: pa.Table, query: str | None = None) -> bool:
         """Merge ``rows`` in one commit and return True, or leave them to Spark: change nothing and
         return False. Rows are left to Spark in three cases: a key is null, deltalake cannot write
         the table (with a warning), or a rule of the table forbids a row.
 
         ``rows``: one per key: the table's columns and ``_deleted``, true if the key's row is to be
-        deleted. Raises ``TargetError`` if another writer conflicts twice; deltalake's other errors
-        pass.
+        deleted. ``query``: the id of the query that writes, None if the owner does not count.
+        Raises ``TargetError`` if another writer conflicts twice, or another query is the owner of
+        the table that is written. Deltalake's other errors pass.
         """
         if any(rows[name].null_count for name in self.keys):
             return False
@@ -102,6 +96,9 @@ class Rewriter:
         rows = _in_utc(rows)
         for last in (False, True):
             table = _open_table(self.path)
+            owner = table.metadata().configuration.get(QUERY_PROPERTY)
+            if query is not None and owner != query:
+                refuse_taken(self.title)
             reason = reason_for_spark(table)
             if reason is not None:
                 self._warn(reason)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -31,8 +32,8 @@ from dovetail.io.sinks.ownership import (
 )
 from dovetail.io.sinks.target_columns import find_missing_columns
 from dovetail.platform import delta_tables, jvm
-from dovetail.platform.sessions import is_remote
 from dovetail.platform.files import files_of
+from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import reason
 
 QUERY_PROPERTY = "dovetail.query"
@@ -124,19 +125,26 @@ class DeltaTarget:
             refuse_rows(self.title, is_empty=session.table(self.table).isEmpty())
         return relation
 
-    def claim(self, session: SparkSession, query: str, relation: TableRelation) -> None:
+    def claim(
+        self, session: SparkSession, query: str, relation: TableRelation, *, begun: bool
+    ) -> None:
         """With ``evolve``, add the columns that the table lacks. Then make the query with the id
         ``query`` the table's owner if ``relation`` is ``"adopted"``. With ``"kept"`` and
-        ``"replaced"`` (``DeltaTarget.relation``) the owner stays.
+        ``"replaced"`` (``DeltaTarget.relation``) the owner stays. ``begun``: True if a micro-batch
+        of the query is complete.
 
-        With ``evolve``, raises ``TargetError`` if the columns differ in another way. Raises Spark's
-        error if another writer conflicts with the change of the owner twice, or with that of the
-        columns once. So it does for a missing table, unless there is nothing to do.
+        If another writer conflicts with the change of the owner, ``relation`` is called again, for
+        its ``TargetError``: another query may have filled the table. Spark's error is raised if
+        that change conflicts twice, or that of the columns once. With ``evolve``, raises
+        ``TargetError`` if the columns differ in another way. For a missing table raises Spark's
+        error, unless there is nothing to do.
         """
         if self.evolve:
             self.add_columns(session)
         if relation == "adopted":
-            commit_with_retry(delta_tables.set_property, session, self.table, QUERY_PROPERTY, query)
+            check = partial(self.relation, session, query, begun=begun)
+            set_property = delta_tables.set_property
+            commit_with_retry(check, set_property, session, self.table, QUERY_PROPERTY, query)
 
     def replace(self, rows: DataFrame, query: str) -> None:
         """Put ``rows`` in place of the table's rows, columns, properties and partitions, in one
@@ -190,14 +198,6 @@ def has_column_mapping(session: SparkSession, table: str) -> bool:
     return mode in ("name", "id")
 
 
-def compact(session: SparkSession, table: str) -> None:
-    """Put small files of a table together in one commit; larger ones only if many of their rows are
-    deleted. ``table``: its name in SQL.
-
-    If another writer is faster, the files stay as they are. Other errors of Spark pass.
-    """
-    try:
-        with delta_tables.temporary_settings(session, _COMPACT_SETTINGS):
 def refuse_older_checkpoint(
     session: SparkSession, title: str, table: str, application: str, checkpoint: str
 ) -> None:
@@ -220,6 +220,14 @@ def refuse_older_checkpoint(
         )
 
 
+def compact(session: SparkSession, table: str) -> None:
+    """Put small files of a table together in one commit; larger ones only if many of their rows are
+    deleted. ``table``: its name in SQL.
+
+    If another writer is faster, the files stay as they are. Other errors of Spark pass.
+    """
+    try:
+        with delta_tables.temporary_settings(session, _COMPACT_SETTINGS):
             session.sql(f"OPTIMIZE {table}").collect()
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):

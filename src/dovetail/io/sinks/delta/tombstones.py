@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, TIMESTAMP, UPSERT, quoted
-from dovetail.io.sinks.delta.conflicts import commit_with_retry
+from dovetail.io.sinks.delta.conflicts import ReadDetails, commit_with_retry
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import frame_in_session, stored_frame
 
@@ -52,7 +52,7 @@ def mark_changes(
     keys: Sequence[str],
     *,
     nulls: bool,
-    details: Row | None = None,
+    read_details: ReadDetails | None = None,
 ) -> None:
     """Bring a table that marks deleted rows to the state after ``changes``, in one commit; make
     none without changes. Merging the same changes again changes no row.
@@ -61,21 +61,25 @@ def mark_changes(
     with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``, which orders a
     key's changes. ``table``: the table's name in SQL. ``schema``: its columns, ``_timestamp`` and
     ``_deleted`` among them. ``keys``: its key columns. ``nulls``: True if keys may have nulls in
-    them. ``details``: the table's details if they were just read, else None. Raises Spark's error
-    if another writer conflicts twice (``commit_with_retry``).
+    them. ``read_details``: called once the changes are computed, and before a second attempt; None
+    for a table whose owner does not count. Raises its errors, and Spark's error if another writer
+    conflicts twice (``commit_with_retry``).
     """
     internal_names = _internal_names(schema, keys)
     with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
+        details = None if read_details is None else read_details()
         settings = delta_upsert.settings_for_few_rows(session, table, details)
         with (
             stored_frame(_last_changes(stored_changes, internal_names, keys)) as last_changes,
             frame_in_session(last_changes, session) as source,
             settings if few else delta_upsert.settings_for_many_rows(session),
         ):
-            commit_with_retry(_merge, source, table, internal_names, keys, nulls=nulls)
+            commit_with_retry(
+                read_details, _merge, source, table, internal_names, keys, nulls=nulls
+            )
 
 
 def _internal_names(schema: StructType, keys: Sequence[str]) -> dict[str, str]:

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 from pyspark.sql.window import Window, WindowSpec
 
 from dovetail.base.columns import CHANGE, DELETE, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.errors import PlanError
-from dovetail.io.sinks.delta.conflicts import commit_with_retry
+from dovetail.io.sinks.delta.conflicts import ReadDetails, commit_with_retry
 from dovetail.plan.types.aggregate_types import has_no_equality
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 from dovetail.platform import delta_tables, delta_upsert
@@ -133,7 +133,7 @@ def merge_versions(
     *,
     nulls: bool,
     track: Sequence[str] = (),
-    details: Row | None = None,
+    read_details: ReadDetails | None = None,
 ) -> None:
     """Bring a table of versions to the state after ``changes``, in one commit; make none without
     changes. A second merge of the same changes would be wrong, so the caller must run it under
@@ -144,15 +144,18 @@ def merge_versions(
     key's changes. ``table``: the table's name in SQL. ``schema``: its columns: key, values,
     ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: its key columns. ``nulls``: True if
     keys may have nulls in them. ``track``: the columns whose changes make versions, empty if every
-    upsert makes one. ``details``: the table's details if they were just read, else None.
+    upsert makes one. ``read_details``: called once the changes are computed, and before a second
+    attempt; None for a table whose owner does not count.
 
-    Raises Spark's error if another writer conflicts twice (``commit_with_retry``).
+    Raises the errors of ``read_details``, and Spark's error if another writer conflicts twice
+    (``commit_with_retry``).
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     with stored_frame(changes) as stored_changes:
         count, few = delta_upsert.measure(stored_changes)
         if count == 0:
             return
+        details = None if read_details is None else read_details()
         with frame_in_session(stored_changes, session) as source:
             merge = _VersionMerge(
                 changes_under_names(source, internal_names),
@@ -164,14 +167,14 @@ def merge_versions(
             )
             if not few:
                 with delta_upsert.settings_for_many_rows(session):
-                    commit_with_retry(merge.merge)
+                    commit_with_retry(read_details, merge.merge)
                 return
             with delta_upsert.settings_for_few_rows(session, table, details) as properties:
                 where = None if delta_upsert.has_floats(schema, keys) else merge.keys_condition()
                 if where is None or delta_tables.records_changes(properties):
-                    commit_with_retry(merge.merge)
+                    commit_with_retry(read_details, merge.merge)
                 else:
-                    commit_with_retry(merge.replace, where)
+                    commit_with_retry(read_details, merge.replace, where)
 
 
 @dataclass(frozen=True)
