@@ -62,7 +62,7 @@ from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.types.checks import columns_as_text
-from dovetail.plan.views import View, sees_each_change, split_result_views
+from dovetail.plan.views import View, sees_each_change, split_result_views, views_of
 
 
 def plan_of(
@@ -168,9 +168,9 @@ class _Planner:
         the names of the user's columns that partition rows, the key if empty. Raises the errors of
         ``stage_of``.
 
-        The stage behind emits as the reader does if two conditions hold. Its node is a table with
+        The stage behind emits as the reader does if three conditions hold. Its node is a table with
         current rows, and no delta join or union. No view of the input leaves out or counts single
-        rows. Else that stage emits each change.
+        rows. None makes a stream of the table. Else that stage emits each change.
         """
         base = input_.source.base
         if isinstance(base, Source):
@@ -179,7 +179,9 @@ class _Planner:
         # view needs each change. A union keeps no rows, so its reader nets them: it keeps the last
         # change of each key.
         exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
-        nets = exact and not sees_each_change(input_.source)
+        # In a stream each change is a record of its own: it may be counted, or have another key.
+        streams = any(view.stream for view in views_of(input_.source))
+        nets = exact and not streams and not sees_each_change(input_.source)
         origin = self.stage_of(
             base.node,
             emit if nets else "change",

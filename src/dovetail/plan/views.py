@@ -689,10 +689,11 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
         or any(view.asks for view in views_of(node))
     ):
         return node, ()
+    views = views_of(node)
     # A stage turns a stream's records into a table's rows, and drops null keys.
-    if node.base.stream and not node.stream:
+    if any(view.node.stream and not view.stream for view in views):
         return node, ()
-    return node.base.node, views_of(node)
+    return node.base.node, views
 
 
 def views_of(node: Node) -> tuple[View, ...]:

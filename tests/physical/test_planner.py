@@ -1,0 +1,57 @@
+"""The stages of a topology, judged by what they emit. No session is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import dovetail as dt
+from dovetail import testing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dovetail.testing.changes import Change
+
+ROWS = [{"id": 1, "x": 1, "y": True}, {"id": 1, "x": 2, "y": False}, {"id": 2, "x": 2, "y": True}]
+
+
+def left_join() -> tuple[dt.Table, dt.Table]:
+    """A table of the columns of ``ROWS``, and its left join with another one."""
+    number = pa.int64()
+    left = testing.table("left", key="id", schema={"id": number, "x": number, "y": pa.bool_()})
+    right = testing.table("right", key="id", schema={"id": number, "z": number})
+    return left, left.join(right, how="left", select=["x", "y"])
+
+
+def last_rows(changes: list[Change]) -> dict[tuple[object, ...], object]:
+    return {tuple(change.key.values()): change.values for change in changes}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda joined: joined.to_stream().group_by("id").agg(n=dt.count(), xs=dt.collect_list("x")),
+        lambda joined: joined.to_stream().where("y").to_table(),
+        lambda joined: joined.to_stream().key_by("x").to_table(),
+    ],
+    ids=["counted", "left out", "under another key"],
+)
+def test_records_of_changes_do_not_depend_on_micro_batches(
+    made: Callable[[dt.Table], dt.Table],
+) -> None:
+    """``emit="batch"`` says what is emitted of the result, not which records a stream within has."""
+    left, joined = left_join()
+    each = testing.Driver(made(joined)).pipe(left, ROWS, timestamp=[1, 2, 3])
+    net = testing.Driver(made(joined), emit="batch").pipe(left, ROWS, timestamp=[1, 2, 3])
+    assert last_rows(net) == last_rows(each)
+    assert len(net) == len(last_rows(net))
+
+
+def test_a_stream_of_a_join_becomes_a_table_without_null_keys() -> None:
+    left, joined = left_join()
+    driver = testing.Driver(joined.to_stream().key_by("x").to_table())
+    changes = driver.pipe(left, [*ROWS, {"id": 3, "x": None, "y": True}], timestamp=1)
+    assert [change.key["x"] for change in changes] == [1, 2, 2]
