@@ -42,7 +42,7 @@ def last_rows(changes: list[Change]) -> dict[tuple[object, ...], object]:
 def test_records_of_changes_do_not_depend_on_micro_batches(
     made: Callable[[dt.Table], dt.Table],
 ) -> None:
-    """``emit="batch"`` says what is emitted of the result, not which records a stream within has."""
+    """``emit="batch"`` is of the result: a stream within the topology has all records."""
     left, joined = left_join()
     each = testing.Driver(made(joined)).pipe(left, ROWS, timestamp=[1, 2, 3])
     net = testing.Driver(made(joined), emit="batch").pipe(left, ROWS, timestamp=[1, 2, 3])
@@ -55,3 +55,17 @@ def test_a_stream_of_a_join_becomes_a_table_without_null_keys() -> None:
     driver = testing.Driver(joined.to_stream().key_by("x").to_table())
     changes = driver.pipe(left, [*ROWS, {"id": 3, "x": None, "y": True}], timestamp=1)
     assert [change.key["x"] for change in changes] == [1, 2, 2]
+
+
+def test_a_result_that_is_also_read_change_by_change_has_two_stages() -> None:
+    left, _ = left_join()
+    sums = left.group_by("y").agg(xs=dt.collect_list("x"), last=dt.max("x"))
+    filled = sums.ignore_null_updates().rename({"xs": "former", "last": "largest"})
+    both = sums.join(filled)
+    kinds = sums.to_changes().group_by("kind").agg(n=dt.count())
+    tables = []
+    for emit in ("change", "batch"):
+        driver = testing.Driver(both, sums, kinds, emit=emit)
+        driver.pipe(left, [*ROWS, {"id": 2, "x": None, "y": False}], timestamp=1)
+        tables.append([driver.table(table) for table in (both, sums, kinds)])
+    assert tables[1] == tables[0]

@@ -56,7 +56,7 @@ from dovetail.plan.joins.delta_join import DeltaJoin, needed_columns
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.join_call import materialize
 from dovetail.plan.joins.window_join import WindowJoin
-from dovetail.plan.nodes import Derived, Entry, Node, Source
+from dovetail.plan.nodes import Derived, Node, Source
 from dovetail.plan.repeat_checks import refuse_random_state
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.union import Union
@@ -82,9 +82,8 @@ def plan_of(
     table must come as what reads it: an ``Unwindowed``, or a join of a stream with it.
 
     Raises ``PlanError`` for a source that is a stream, and for random values in state or in keys.
-    Also for ``emit="batch"`` of a node without current rows, and if two readers of a node need
-    different emissions. Also if only some inputs of a stage share a log, and for selections that
-    ``plan_windowed_fragment`` refuses.
+    Also for ``emit="batch"`` of a node without current rows. Also if only some inputs of a stage
+    share a log, and for selections that ``plan_windowed_fragment`` refuses.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -135,25 +134,15 @@ class _Planner:
     """The count of nodes and results that read each node."""
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
     """The stages so far, by node and emission."""
-    emits: dict[Node, Emit] = field(default_factory=dict)
-    """The emission of each node that is read without a view."""
 
-    def stage_of(
-        self, node: Node, emit: Emit, feeds: tuple[str, ...], entry: Entry | None = None
-    ) -> Stage:
+    def stage_of(self, node: Node, emit: Emit, feeds: tuple[str, ...]) -> Stage:
         """Return the stage that computes ``node`` with the emission ``emit``, planning it on first
         use.
 
-        A node has a second stage only if a view needs each of its changes and other readers do not.
+        A node has a second stage only if one reader needs each of its changes and another does not.
         ``feeds``: the columns that tell a reader which record caused a change; those of the first
-        call count. ``entry``: the input that reads the node, perhaps through a view; None for a
-        result.
-
-        Raises ``PlanError`` if another reader without a view needs another emission. Raises the
-        errors of ``plan_stage``.
+        call count. Raises the errors of ``plan_stage``.
         """
-        if not isinstance(entry, View) and self.emits.setdefault(node, emit) != emit:
-            chains.refuse_batch(node)
         if (node, emit) not in self.made:
             self.made[node, emit] = self.plan_stage(node, emit, feeds)
         return self.made[node, emit]
@@ -186,7 +175,6 @@ class _Planner:
             base.node,
             emit if nets else "change",
             self.arrival.cause_columns(base),
-            input_.source,
         )
         return Port(source, origin, input_, by)
 
