@@ -7,7 +7,7 @@ column. A new column therefore appears only where a join, a view or a result has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,15 +16,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from dovetail.aggregates.collect import LastRow
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.fingerprint import described_sources, fingerprint, sources_of
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, joined_row_columns
-from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.aggregation import AggregatedColumn, Aggregation
+from dovetail.plan.transforms.fill import Filled
 from dovetail.plan.transforms.unwindow import Unwindowed
-from dovetail.plan.view_columns import Constant, column_of
+from dovetail.plan.types.aggregate_types import arrow_type
+from dovetail.plan.view_columns import Constant, FieldOf, column_of
 from dovetail.plan.views import View, expression_row
 
 
@@ -212,7 +215,10 @@ class _NodeNarrower:
             return _narrow_columns(node, over)
         if isinstance(over, JoinNode):
             return _narrow_join(node, over)
+        if isinstance(over, Filled):
+            return _narrow_nulls(node, over)
         if isinstance(over, Aggregation):
+            over = _narrow_last_row(over)
             _refuse_changed_inputs(node, over)
         return over
 
@@ -228,13 +234,42 @@ class _NodeNarrower:
         return value
 
 
+def _narrow_nulls(before: Node, over: Filled) -> Filled:
+    """Return a copy of ``over`` that ignores nulls of the remaining columns only, if it ignored
+    those of all value columns. Otherwise ``over`` itself. ``before``: the same node over its former
+    input.
+    """
+    if over.unsent is not None or [*over.nulls] != before.inputs[0].values.names:
+        return over
+    return replace(over, nulls=tuple(over.node.values.names))
+
+
+def _narrow_last_row(over: Aggregation) -> Aggregation:
+    """Return a copy of ``over`` whose last rows of groups (``LastRow``, as of ``key_by``) have only
+    columns of the input, with the types that they have there. An aggregation without one is
+    returned unchanged.
+    """
+    row, columns = over.input.fields, list[AggregatedColumn]()
+    for column in over.columns:
+        narrowed = column
+        if isinstance(column.kernel, LastRow):
+            names = tuple(name for name in column.columns if name in row)
+            data_type = StructType([StructField(n, row[n].dataType, True) for n in names])
+            kernel = replace(column.kernel, values=arrow_type(data_type))
+            narrowed = replace(column, columns=names, kernel=kernel, type=data_type)
+        columns.append(narrowed)
+    return replace(over, columns=tuple(columns))
+
+
 def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
     """Raise ``PlanError`` for an aggregation that groups by or aggregates a new column, or a column
-    whose type has changed by narrowing.
+    whose type has changed by narrowing. Last rows of groups may have columns of changed types.
 
     ``before``: the aggregation over the unnarrowed input; ``over``: over the narrowed one.
     """
-    names, was = [*over.by, *over.used], before.inputs[0].fields
+    whole = [c for c in over.columns if not isinstance(c.kernel, LastRow)]
+    names = [*over.by, *(name for column in whole for name in column.columns)]
+    was = before.inputs[0].fields
     _refuse_new_names(over, names)
     if any(over.input.fields[name].dataType != was[name].dataType for name in names):
         raise PlanError(over.name, "it aggregates what is new", "Go on in a new checkpoint")
@@ -264,9 +299,9 @@ def _narrow_columns(before: Node, over: Any) -> Node:
     chosen = isinstance(over, View) and over.chosen
     exploded = over.exploded if isinstance(over, View) else None
     key, values, exploded_index = list[Any](), list[Any](), None
-    for column_index, (field, item) in enumerate(zip(over.row, over.columns, strict=True)):
+    for column_index, (field, item) in enumerate(_with_struct_fields(over, source)):
         narrowed_field = field
-        if isinstance(item, Constant):
+        if isinstance(item, (Constant, FieldOf)):
             pass
         elif not isinstance(item, str):
             seen = expression_row(source) if isinstance(over, View) else source.row
@@ -294,6 +329,20 @@ def _narrow_columns(before: Node, over: Any) -> Node:
         over, **made_of, **({} if exploded is None else {"exploded": exploded_index})
     )
     return view
+
+
+def _with_struct_fields(over: Any, source: Node) -> Iterator[tuple[StructField, Any]]:
+    """Yield each column of ``over`` with its origin, in order. A field of a struct has the type
+    that it has in its input ``source``; one that the struct no longer has is left out.
+    """
+    for field, item in zip(over.row, over.columns, strict=True):
+        if not isinstance(item, FieldOf):
+            yield field, item
+            continue
+        struct = source.fields[item.struct].dataType
+        assert isinstance(struct, StructType)
+        if item.field in struct.names:
+            yield StructField(field.name, struct[item.field].dataType, field.nullable), item
 
 
 def _narrow_lookup(over: Lookup) -> Lookup:
