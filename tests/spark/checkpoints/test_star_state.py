@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,9 @@ from pyspark.sql import SparkSession
 from timed_files import timed_file
 
 import dovetail as dt
+from dovetail import testing
+from dovetail.physical.planner import plan_of
+from dovetail.spark.checkpoints.state_results import stages_as_stored
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 COLUMNS = {
@@ -118,3 +122,19 @@ def test_a_star_and_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     assert by_id([row.asDict() for row in placed]) == joined(tables, prices=False)
     found = dt.checkpoints.lookup_state(checkpoint, "orders", keys=[*range(7)])
     assert by_id(found.to_pylist()) == tables["orders"]
+
+
+def test_joins_of_a_star_that_another_result_reads_have_their_stages() -> None:
+    """A query of both results has no star. Each result alone is read by the query's stages."""
+    orders, customers, products = (
+        testing.table(name, key=next(iter(columns)), schema=columns)
+        for name, columns in COLUMNS.items()
+    )
+    inner = orders.join(customers, on="customer", how="left")
+    star = inner.join(products, on="sku").select("city", "price")
+    for results in ([star.plan], [inner.plan, star.plan]):
+        stages = plan_of(results, buckets=1, emit="change").stages
+        stored: Any = SimpleNamespace(stages={s.fragment.topology: s for s in stages}, buckets=1)
+        for result in results:
+            found = {s.fragment.topology for s in stages_as_stored(stored, result)}
+            assert found <= stored.stages.keys()

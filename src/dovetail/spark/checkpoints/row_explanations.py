@@ -14,7 +14,6 @@ from dovetail.engine import store_contents
 from dovetail.engine.fragment import latest_times
 from dovetail.errors import ConfigurationError
 from dovetail.operators.job import END_OF_TIME
-from dovetail.physical.planner import plan_of
 from dovetail.physical.stage import Stage
 from dovetail.plan.nodes import Node
 from dovetail.provenance.explanation import RowExplanation
@@ -23,7 +22,7 @@ from dovetail.provenance.stored_rows import in_microseconds, key_columns, matchi
 from dovetail.provenance.walk import Walk
 from dovetail.spark.checkpoints.state_lookup import Lookups, index_of, with_latest_state
 from dovetail.spark.checkpoints.state_reader import Topologies
-from dovetail.spark.checkpoints.state_results import find_result
+from dovetail.spark.checkpoints.state_results import find_result, stages_as_stored
 from dovetail.spark.checkpoints.stores import CheckpointStores, StageStore
 from dovetail.spark.execution.expressions import Evaluator
 
@@ -144,10 +143,10 @@ def explain_stored_row(
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
         """Return the explanation from the stores ``stored``, whose rows ``lookups`` reads."""
         node, whole = _find_node(stored, nodes, result)
-        plan = plan_of([whole], buckets=stored.buckets, emit="change")
+        stages = stages_as_stored(stored, whole)
         state = CheckpointState(lookups, stored)
         columns = (key_of_named_texts if as_text else key_of)(caller, node, key)
-        return Walk(plan.stages, state, Evaluator(spark), members).row(node, columns)
+        return Walk(stages, state, Evaluator(spark), members).row(node, columns)
 
     return with_latest_state(caller, checkpoint, walk, spark)
 

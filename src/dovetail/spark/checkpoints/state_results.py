@@ -19,6 +19,7 @@ from dovetail.plan.fingerprint import (
     refuse_other,
     refuse_unknown_result,
 )
+from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.unwindow import Unwindowed
@@ -60,6 +61,23 @@ def find_result(
     return next(((node, parts[node]) for node in matches), None)
 
 
+def stages_as_stored(stored: CheckpointStores, topology: Node) -> Sequence[Stage]:
+    """Return the stages of the query's result ``topology`` as the query of the stores has them,
+    each after those that feed it.
+
+    Joins by foreign key are stages of their own, not parts of a star, if another result of that
+    query reads them. So those with stages in the checkpoint count as results here.
+    """
+    made_by = {name.partition(".")[0] for name in stored.stages}
+    joins = [
+        part
+        for part in dict.fromkeys(topology.walk())
+        if isinstance(part, ForeignKeyJoin) and part is not topology
+    ]
+    read = [join for join in joins if fingerprint(join) in made_by]
+    return plan_of([topology, *read], buckets=stored.buckets, emit="change").stages
+
+
 def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> DataFrame:
     """Return the current rows of ``node`` after the stores' micro-batch, one row per key, in no
     order. The frame has the key, the values and ``_timestamp``. ``topology``: the query's result
@@ -80,8 +98,7 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
                 node.name, lambda stage_store: stage_store.stage.topology.startswith(made_by)
             ),
         )
-    plan = plan_of([topology], buckets=1, emit="change")
-    stages = [stage for stage in plan.stages if stage.computes(node)]
+    stages = [stage for stage in stages_as_stored(stored, topology) if stage.computes(node)]
     if isinstance(node, Entry):  # a view whose rows a stage stores
         frame = _stored_input(stored, stages, node).frame
         assert frame is not None
