@@ -77,6 +77,10 @@ def test_streams_and_windows_show_rows_with_time(spark: SparkSession) -> None:
         "1    | 1  | ann      | 40",
         "2    | 2  | bob      | 7",
     ]
+    whole = clicks.select("amount", tenth=F.expr("40 / (amount - 7)"), errors="dead_letter")
+    kept = whole.expect("amount > 5", on_fail="dead_letter")
+    assert [(row["id"], row["amount"]) for row in whole.preview()] == [(1, 40), (3, 2)]
+    assert [(row["id"], row["amount"]) for row in kept.preview()] == [(1, 40)]
     window = dt.windows.tumbling("1 hour")
     hours = clicks.group_by("customer").window(window).agg(n=dt.count())
     assert [(row["customer"], row["n"]) for row in hours.preview()] == [("ann", 2), ("bob", 1)]

@@ -34,6 +34,7 @@ from dovetail.base.columns import (
 from dovetail.errors import ConfigurationError
 from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.plan.spark_sources import spark_sources_of
+from dovetail.plan.views import views_of
 from dovetail.platform.sessions import is_remote
 from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.execution import static_frames
@@ -139,7 +140,9 @@ def _records_of_stream(entry: Entry, sources: Mapping[Entry, Source]) -> DataFra
     followed by ``_change`` (``delete`` for a record without a value) and ``_timestamp``.
     ``sources``: the static sources in place of streaming ones.
     """
-    read = rows_of_input(static_frames.Static([0], 1, sources=sources).source_in_place(entry), None)
+    static_entry = static_frames.Static([0], 1, sources=sources).source_in_place(entry)
+    # Dead letters and counts are of no use here, so the views leave such rows out.
+    read = rows_of_input(static_entry, None, reported=len(views_of(entry)))
     deleted = F.lit(False) if read.deleted is None else read.deleted
     return read.frame.select(
         *(F.col(quoted(name)) for name in entry.row.names),
