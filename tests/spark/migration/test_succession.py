@@ -291,8 +291,9 @@ def test_what_cannot_be_followed_is_refused(shop: Shop) -> None:
 
     texts = shop.orders(ORDERS.replace("id long", "id string"))
     aligned = texts.join(shop.customers(), on={"id": "name"}, how="left", align="1 hour")
-    with refuses(r"wait for other inputs \(align=, idle=\).* Stop it first"):
-        upgrade(aligned)
+    for result in (aligned, aligned.drop("city"), aligned.group_by("city").agg(n=dt.count())):
+        with refuses(r"wait for other inputs \(align=, idle=\).* Stop it first"):
+            upgrade(result)
     with refuses("no_such has no micro-batch"):
         upgrade(shop.joined(), shop.folder / "no_such")
     cleaned = shop.spark.readStream.schema(ORDERS).option("cleanSource", "delete")

@@ -376,7 +376,8 @@ def _refuse_waiting(run: StartRequest, checkpoint: str, bound: Mapping[str, Any]
     the clock (``align=``, ``idle=``). Only the running query knows which of them have come out.
     ``bound``: the content of ``dovetail.json`` of ``checkpoint``.
     """
-    here = run.idle is not None or any(node.longest_align_us is not None for node in run.nodes)
+    parts = (part for node in run.nodes for part in node.walk())
+    here = run.idle is not None or any(part.longest_align_us is not None for part in parts)
     there = TIMED in bound or '"align": true' in json.dumps(bound["plan"])
     if here or there:
         raise CheckpointError(
