@@ -626,8 +626,9 @@ class Topology(Planned):
             A whole number over the rows, the position in a log; by default the record's
             offset.
         log_partition : str or Column, optional
-            A whole number over the rows, the log that ``sequence`` belongs to; by default
-            the record's partition. With a column ``topic``, each topic has its own logs.
+            A whole number over the rows, the log that ``sequence`` belongs to. By default all
+            rows are in one log or, without ``sequence``, in that of the record's partition.
+            With a column ``topic``, each topic has its own partitions.
         malformed : {"fail", "drop", "dead_letter"}, default "fail"
             The effect of a record that cannot be read, has no event time, or is further
             ahead than ``max_ahead``. ``"fail"`` stops the query with its place and the
@@ -753,10 +754,13 @@ class Topology(Planned):
                     "Read it as a table, and its changes by to_stream()",
                 )
         rows, with_unread = readable_rows(records, rows, label, malformed)
-        if sequence is None and records.ordered:
-            sequence, log_partition = OFFSET, PARTITION
-        elif records.ordered:
-            rows = rows.drop(OFFSET, PARTITION)
+        if records.ordered and sequence is None:
+            sequence, log_partition = OFFSET, PARTITION if log_partition is None else log_partition
+        if records.ordered:
+            unused = {OFFSET, PARTITION}.difference(
+                role for role in (sequence, log_partition) if isinstance(role, str)
+            )
+            rows = rows.drop(*unused)
         roles = {
             "timestamp=": TIMESTAMP,
             "deleted=": DELETED,

@@ -319,6 +319,15 @@ def test_each_topic_has_logs_of_its_own(first: str, spark: SparkSession) -> None
     table = dt.Table.from_records(frame, key="string", value=dt.formats.json("v string"), name="t")
     changes = table.materialize().changelog(emit="batch", buckets=1).collect()
     assert [(row.v, row._timestamp) for row in changes] == [("a", at["a"].replace(tzinfo=None))]
+    options: dict[str, Any] = {"key": "string", "value": dt.formats.json("v string")}
+    for log, values in (("shard", ["v"]), (F.col("shard") + 1, ["v", "shard"])):
+        own = dt.Table.from_records(
+            frame, metadata={"shard": "partition"}, log_partition=log, **options
+        )
+        positions = own.plan.order.positions
+        assert "_offset" in str(positions["sequence="])
+        assert "shard" in str(positions["log_partition="])
+        assert own.plan.values.names == values
 
 
 def test_rows_of_the_future_and_without_a_time_are_left_out(spark: SparkSession) -> None:
