@@ -237,6 +237,13 @@ def test_a_row_whose_foreign_key_fails_is_a_dead_letter(
     assert letter["_operator"] == "with names"
     assert letter["_problem"] == "on= fails on a row of orders"
     assert letter["row"] == '{"id":"b","customer":"x"}'
+    hours = dt.windows.tumbling("1 hour")
+    hourly = orders.to_stream().group_by("id").window(hours).agg(n=dt.count())
+    looked = orders.join(hourly, window_of=F.timestamp_seconds(number), name="by the hour")
+    (letter,) = looked.dead_letters().collect()
+    assert letter["_operator"] == "by the hour"
+    assert letter["_problem"] == "window_of= fails on a row of orders"
+    assert letter["row"] == '{"id":"b","customer":"x"}'
 
 
 def test_where_nothing_can_fail_there_are_no_dead_letters(customers: dt.Table) -> None:

@@ -1296,8 +1296,8 @@ class Topology(Planned):
 
         They are records that cannot be read, and rows on which an expression fails. The
         records are those of sources with ``malformed="dead_letter"``. The expressions are
-        those of foreign keys and of calls with ``errors="dead_letter"``. Rows that do not meet
-        an ``expect`` with ``on_fail="dead_letter"`` are among them, too.
+        those of foreign keys, of ``window_of`` and of calls with ``errors="dead_letter"``. Rows
+        that do not meet an ``expect`` with ``on_fail="dead_letter"`` are among them, too.
 
         Returns
         -------

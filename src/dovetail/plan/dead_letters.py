@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.base.columns import LETTER, OPERATOR, PROBLEM
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Node
 from dovetail.plan.views import View
 
@@ -43,16 +44,16 @@ class DeadLetters(Node):
     stream = True
 
 
-def nodes_with_dead_letters(node: Node) -> Iterator[View | ForeignKeyJoin]:
+def nodes_with_dead_letters(node: Node) -> Iterator[View | ForeignKeyJoin | WindowJoin]:
     """Yield each node, of ``node`` and all below it through all stages, whose rows may become dead
     letters: rows that are left out with a note of the problem. Each comes once, inputs first.
 
-    These are views that leave out rows on which an expression or an expectation fails, and joins by
-    a foreign key with expressions.
+    These are views that leave out rows on which an expression or an expectation fails, and joins
+    whose foreign key or ``window_of`` has an expression.
     """
     for part in dict.fromkeys(node.walk()):
         if isinstance(part, View):
             if part.letters is not None:
                 yield part
-        elif isinstance(part, ForeignKeyJoin) and part.fallible:
+        elif isinstance(part, (ForeignKeyJoin, WindowJoin)) and part.fallible:
             yield part

@@ -78,6 +78,11 @@ class WindowJoin(JoinNode):
         return self.left.stream if self.left.windows is None else self.shift_us == 0
 
     @property
+    def fallible(self) -> bool:
+        """True if ``window_of`` may fail on a left row: if it is an expression. A column cannot."""
+        return isinstance(self.window_of, Column)
+
+    @property
     def manner(self) -> str:
         """A few words for ``explain`` on the windows that meet: the same ones, shifted ones, those
         of ``window_of``, or a row without a window.

@@ -23,6 +23,7 @@ from dovetail.base.columns import (
 from dovetail.errors import PlanError
 from dovetail.plan.dead_letters import nodes_with_dead_letters, row_as_json
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Derived, Entry, Node
 from dovetail.plan.views import View, views_of
 from dovetail.spark.execution.wire import rows_of_input, with_foreign_key
@@ -52,8 +53,8 @@ def dead_letters(node: Node) -> DataFrame:
     if not letters:
         raise PlanError(
             node.name,
-            "no source or view of it keeps dead letters, and no join has an expression in on=, so "
-            "it leaves no row out",
+            "no source or view of it keeps dead letters, and no join has an expression in on= or "
+            "window_of=, so it leaves no row out",
             "Read a source with malformed='dead_letter', give where() or select() "
             "errors='dead_letter', or leave dead_letters() out",
         )
@@ -94,17 +95,21 @@ def _upstream_changelog(entry: Entry) -> DataFrame | None:
     return start.changelog(entry.base, emit="change", buckets=None) if derived else None
 
 
-def _letters_of_join(join: ForeignKeyJoin) -> DataFrame:
-    """Return a dead letter for each left row on which a join's foreign key fails: its operator,
-    problem, time and row as JSON. The frame has no rows if it never fails.
+def _letters_of_join(join: ForeignKeyJoin | WindowJoin) -> DataFrame:
+    """Return a dead letter for each left row on which a join's foreign key, or the start of its
+    window, fails: its operator, problem, time and row as JSON. The frame has no rows if it never
+    fails.
     """
     left = join.left
+    argument, items = "on=", join.on if isinstance(join, ForeignKeyJoin) else ()
+    if isinstance(join, WindowJoin) and join.window_of is not None:
+        argument, items = "window_of=", (join.window_of,)
     read = rows_of_input(left, _upstream_changelog(left))
-    frame, _, failed = with_foreign_key(read.frame, join.on, read.deleted, foreign_key_name(0))
+    frame, _, failed = with_foreign_key(read.frame, items, read.deleted, foreign_key_name(0))
     names = [*left.key.names, *left.values.names]
     return frame.filter(failed).select(
         F.lit(join.name).alias(OPERATOR),
-        F.lit(f"on= fails on a row of {left.name}").alias(PROBLEM),
+        F.lit(f"{argument} fails on a row of {left.name}").alias(PROBLEM),
         read.timestamp.alias(TIMESTAMP),
         row_as_json([F.col(quoted(name)) for name in names]).alias(LETTER),
     )
