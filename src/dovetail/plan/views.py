@@ -683,15 +683,11 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source):
         return node, ()
-    if (
-        node.emits_spurious_tombstones
-        or sees_each_change(node)
-        or any(view.asks for view in views_of(node))
-    ):
-        return node, ()
     views = views_of(node)
+    asks = any(view.asks for view in views)
     # A stage turns a stream's records into a table's rows, and drops null keys.
-    if any(view.node.stream and not view.stream for view in views):
+    as_table = any(view.node.stream and not view.stream for view in views)
+    if node.emits_spurious_tombstones or sees_each_change(node) or asks or as_table:
         return node, ()
     return node.base.node, views
 
