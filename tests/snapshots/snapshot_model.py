@@ -188,7 +188,7 @@ def applied(then: Iterable[Row], changes: DataFrame, key: Sequence[str]) -> list
     rows = {tuple(row[name] for name in key): row for row in then}
     for change in changes.collect():
         at = tuple(change[name] for name in key)
-        old, new = (image and image.asDict() for image in (change["_old"], change["_new"]))
+        old, new = (image and image.asDict() for image in (change["_row_old"], change["_row_new"]))
         assert rows.pop(at, None) == old
         assert old != new
         if new is not None:

@@ -131,6 +131,10 @@ def test_an_expression_has_one_text_in_every_process() -> None:
         ({"on": {}}, "on= names no column"),
         ({"on": "customer", "select": ["city"]}, "select= names an unknown column 'city'"),
         ({"on": "customer", "select": {"id": "kind_of"}}, "column 'id' occurs twice"),
+        (
+            {"on": "customer", "select": {"_Sign": "kind_of"}},
+            "column '_Sign' has a name that dovetail or the change feed uses itself. Give",
+        ),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], problem: str) -> None:

@@ -111,13 +111,14 @@ def test_columns_may_have_any_names_but_those_refused(
 ) -> None:
     """Such as those that other libraries take for ages, versions and counts."""
     left, right, target = (str(tmp_path / name) for name in ("left", "right", "target"))
-    rows = "SELECT 'a' AS image, 1 AS turns, 0.5D AS count, 7 AS _age, 3L AS _version"
+    rows = "SELECT 'a' AS image, 1 AS turns, 2 AS gone, 0.5D AS count, 7 AS _age, 3L AS _version"
     delta_spark.sql(rows).write.format("delta").save(left)
-    others = "SELECT 'a' AS gone, 1 AS come, 0.5D AS count, 8 AS _age, 4L AS _version"
+    others = "SELECT 'a' AS _old, 1 AS _new, 2 AS come, 0.5D AS count, 8 AS _age, 4L AS _version"
     delta_spark.sql(others).write.format("delta").save(right)
-    joined = dt.SnapshotTable.from_delta(delta_spark, left, key=["image", "turns", "count"]).join(
-        dt.SnapshotTable.from_delta(delta_spark, right, key=["gone", "come", "count"]),
-        on={"image": "gone", "turns": "come", "count": "count"},
+    keys = {"image": "_old", "turns": "_new", "gone": "come", "count": "count"}
+    joined = dt.SnapshotTable.from_delta(delta_spark, left, key=[*keys]).join(
+        dt.SnapshotTable.from_delta(delta_spark, right, key=[*keys.values()]),
+        on=keys,
         select={"l": "left._age", "r": "right._age", "_version": "left._version"},
     )
     joined.refresh(target)
@@ -125,4 +126,4 @@ def test_columns_may_have_any_names_but_those_refused(
         delta_spark.sql(f"UPDATE delta.`{table}` SET _age = {age}, _version = 30L")
     joined.refresh(target, way="changes")
     (row,) = delta_spark.read.format("delta").load(target).collect()
-    assert tuple(row) == ("a", 1, 0.5, 70, 80, 30)
+    assert tuple(row) == ("a", 1, 2, 0.5, 70, 80, 30)

@@ -28,6 +28,7 @@ from dovetail.snapshots import delta_rules
 from dovetail.snapshots.few_rows import FewRows, ranges_of
 from dovetail.snapshots.iceberg_reader import SnapshotReader
 from dovetail.snapshots.plan import (
+    COUNT,
     REBUILD,
     SIGN,
     SnapshotAggregate,
@@ -477,10 +478,10 @@ def _refuse_grouped_duplicates(
     nulls = delta_rules.all_of(column.isNull() for column in key)
     counts = (
         rows.groupBy(*key)
-        .agg(F.count("*").alias("_row_count"))
+        .agg(F.count("*").alias(COUNT))
         .agg(
-            F.sum(F.when(nulls, F.col("_row_count"))).alias("nulls"),
-            F.count(F.when((F.col("_row_count") > 1) & ~nulls, True)).alias("twice"),
+            F.sum(F.when(nulls, F.col(COUNT))).alias("nulls"),
+            F.count(F.when((F.col(COUNT) > 1) & ~nulls, True)).alias("twice"),
         )
     )
     row = counts.first()

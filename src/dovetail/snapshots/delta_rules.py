@@ -47,10 +47,19 @@ from pyspark.sql.types import (
 from dovetail.base.columns import DELETED, foreign_name, key_name, quoted, value_name
 from dovetail.plan.select import joined_row_columns
 from dovetail.snapshots.plan import (
+    AFTER,
     AGE,
+    APART,
+    BEFORE,
+    COME,
+    FAULTY,
+    FRESH,
+    GONE,
+    IMAGE,
     LEFT_AGE,
     RIGHT_AGE,
     SIGN,
+    TURNS,
     SnapshotAggregate,
     SnapshotJoin,
     plan_source,
@@ -58,8 +67,7 @@ from dovetail.snapshots.plan import (
 
 OLD, NEW, UNCHANGED = "o", "n", "u"
 AGES = (LEFT_AGE, RIGHT_AGE)
-FEED_VERSION, FAULTY, FRESH = "_commit_version", "_faulty", "_fresh"
-BEFORE, AFTER, APART = "_old", "_new", "_apart"
+FEED_VERSION = "_commit_version"
 
 
 def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -70,40 +78,41 @@ def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     result has a row per key in the feed, with these columns:
 
     - the key
-    - ``_old`` and ``_new``: structs of the key and the values, null if there was or is no row
-    - ``_apart``: true if both differ
-    - ``_fresh``: true if the first change brings a row, so the key must have had none before
-    - ``_faulty``: true if the key had two rows at once
+    - ``_row_old`` and ``_row_new``: structs of the key and the values, null if there was or is no
+      row
+    - ``_row_apart``: true if both differ
+    - ``_row_fresh``: true if the first change brings a row, so the key must have had none before
+    - ``_row_faulty``: true if the key had two rows at once
 
     The changes of a key, ordered by version with -1 before +1, must alternate. Otherwise two rows
     had one key.
 
-        changes of a key (version: signs)    _old        _new        flags
-        1: +1                                null        of v. 1     _fresh, _apart
-        1: -1, +1    2: -1, +1               before 1    of v. 2     _apart if they differ
-        1: +1        2: -1                   null        null        _fresh
-        1: +1        2: +1                   null        of v. 2     _fresh, _apart, _faulty
+        changes of a key (version: signs)    _row_old    _row_new    _row_ flags
+        1: +1                                null        of v. 1     fresh, apart
+        1: -1, +1    2: -1, +1               before 1    of v. 2     apart if they differ
+        1: +1        2: -1                   null        null        fresh
+        1: +1        2: +1                   null        of v. 2     fresh, apart, faulty
     """
     columns = [name for name in feed.columns if name not in (SIGN, FEED_VERSION)]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
     added, removed = F.col(SIGN) > 0, F.col(SIGN) < 0
     order = F.struct(FEED_VERSION, SIGN)
     grouped = feed.groupBy(*(F.col(quoted(name)) for name in key)).agg(
-        F.sort_array(F.collect_list(order)).alias("_row_turns"),
-        F.min_by(F.when(removed, row), F.when(removed, F.col(FEED_VERSION))).alias("_row_gone"),
-        F.max_by(F.when(added, row), F.when(added, F.col(FEED_VERSION))).alias("_row_come"),
+        F.sort_array(F.collect_list(order)).alias(TURNS),
+        F.min_by(F.when(removed, row), F.when(removed, F.col(FEED_VERSION))).alias(GONE),
+        F.max_by(F.when(added, row), F.when(added, F.col(FEED_VERSION))).alias(COME),
     )
-    signs = f"transform(_row_turns, t -> t.{SIGN})"
-    length = "size(_row_turns) - 1"
+    signs = f"transform({TURNS}, t -> t.{SIGN})"
+    length = f"size({TURNS}) - 1"
     alternate = F.expr(
         f"forall(zip_with(slice({signs}, 1, {length}), slice({signs}, 2, {length}), "
         "(a, b) -> a != b), apart -> apart)"
     )
-    first, last = F.expr(f"_row_turns[0].{SIGN}"), F.expr(f"element_at(_row_turns, -1).{SIGN}")
+    first, last = F.expr(f"{TURNS}[0].{SIGN}"), F.expr(f"element_at({TURNS}, -1).{SIGN}")
     ends = grouped.select(
         *(F.col(quoted(name)) for name in key),
-        F.when(first < 0, F.col("_row_gone")).alias(BEFORE),
-        F.when(last > 0, F.col("_row_come")).alias(AFTER),
+        F.when(first < 0, F.col(GONE)).alias(BEFORE),
+        F.when(last > 0, F.col(COME)).alias(AFTER),
         (first > 0).alias(FRESH),
         (~alternate).alias(FAULTY),
     )
@@ -114,7 +123,7 @@ def signed_rows(changed: DataFrame) -> DataFrame:
     """Return the rows that go and come, with ``_sign``: -1 for an old row, +1 for a new one, in
     undefined order.
 
-    ``changed``: a result of ``images_of_feed``. A key whose row did not change (``_apart`` is
+    ``changed``: a result of ``images_of_feed``. A key whose row did not change (``_row_apart`` is
     false) gives no rows, one whose row is updated gives two. The columns are ``_sign`` and those of
     the source.
     """
@@ -123,7 +132,9 @@ def signed_rows(changed: DataFrame) -> DataFrame:
     fields = [f.name for f in row]
 
     def signed_image(image: str, sign: int) -> Column:
-        """Return a struct of ``_sign`` and the columns of ``image``: ``_old`` or ``_new``."""
+        """Return a struct of ``_sign`` and the columns of the struct ``image``: ``_row_old`` or
+        ``_row_new``.
+        """
         return F.struct(
             F.lit(sign).alias(SIGN),
             *(F.col(f"{image}.{quoted(name)}").alias(name) for name in fields),
@@ -140,13 +151,14 @@ def signed_rows(changed: DataFrame) -> DataFrame:
 
 
 def paired_images(delta: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return a row for each key whose row differs in a delta: the key, ``_old`` and ``_new``.
+    """Return a row for each key whose row differs in a delta: the key, ``_row_old`` and
+    ``_row_new``.
 
     ``delta``: rows with ``_sign``, at most one per key and sign. ``key``: the names of the key
-    columns; null keys equal each other. ``_old`` and ``_new`` are structs of all columns but
-    ``_sign``, null for no row. A key whose row is the same before and after is left out. It stays
-    if a column is of a type that Spark cannot compare exactly (``_is_coarse``), other than float
-    and double.
+    columns; null keys equal each other. ``_row_old`` and ``_row_new`` are structs of all columns
+    but ``_sign``, null for no row. A key whose row is the same before and after is left out. It
+    stays if a column is of a type that Spark cannot compare exactly (``_is_coarse``), other than
+    float and double.
     """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -325,11 +337,11 @@ def net_delta(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
         terms.groupBy(*keys, *AGES)
         .agg(
             F.sum(SIGN).cast("int").alias(SIGN),
-            F.first(F.struct(*image_columns)).alias("_row_image"),
+            F.first(F.struct(*image_columns)).alias(IMAGE),
         )
         .where(F.col(SIGN) != 0)
     )
-    return projected_rows(node, summed.select("_row_image.*", SIGN, *AGES), [F.col(SIGN)])
+    return projected_rows(node, summed.select(f"{IMAGE}.*", SIGN, *AGES), [F.col(SIGN)])
 
 
 def joined_rows(node: SnapshotJoin, left: DataFrame, right: DataFrame, kind: str) -> DataFrame:
@@ -494,7 +506,7 @@ def all_of(conditions: Iterable[Column]) -> Column:
 
 
 def _difference_condition(changed: DataFrame) -> Column:
-    """Return the condition that ``_old`` and ``_new`` differ, which is never null.
+    """Return the condition that ``_row_old`` and ``_row_new`` differ, which is never null.
 
     ``changed``: a frame with both structs of equal fields, each null for no row. Floats differ if
     their texts do, so -0.0 differs from 0.0. If a column that is no plain float has a coarse type

@@ -29,7 +29,12 @@ from dovetail.snapshots.delta_reader import (
 )
 from dovetail.snapshots.few_rows import FewRows
 from dovetail.snapshots.plan import (
+    AFTER,
     AGE,
+    APART,
+    BEFORE,
+    FAULTY,
+    FRESH,
     SIGN,
     SnapshotAggregate,
     SnapshotJoin,
@@ -57,8 +62,8 @@ class TargetChanges:
     """The changes of a target's rows between the versions that two commits cover."""
 
     frame: DataFrame | None
-    """A row for each changed key, a result of ``delta_rules.paired_images``: the key, ``_old`` and
-    ``_new``. None if nothing changes.
+    """A row for each changed key, a result of ``delta_rules.paired_images``: the key, ``_row_old``
+    and ``_row_new``. None if nothing changes.
     """
     rows: int
     """The count of changed keys."""
@@ -102,9 +107,9 @@ class Deltas:
 
     def changes(self, root: SnapshotNode) -> TargetChanges:
         """Return the keys of ``root`` whose rows differ between the old and the new versions.
-        ``root``: the plan's last node. The result has their count, and a frame of the key, ``_old``
-        and ``_new``: the rows before and after, as structs. It has 0 rows and no frame if nothing
-        changes.
+        ``root``: the plan's last node. The result has their count, and a frame of the key,
+        ``_row_old`` and ``_row_new``: the rows before and after, as structs. It has 0 rows and no
+        frame if nothing changes.
 
         Runs Spark jobs, each time anew, and stores the rows in the reader's ``scratch``. Raises
         ``DataError`` if a changed key of a source has several rows, or is null in all its columns.
@@ -138,29 +143,26 @@ class Deltas:
         images = delta_rules.images_of_feed(
             self._reader.change_feed(source, self._old, self._new), key
         )
-        row_type = images.schema[delta_rules.BEFORE].dataType
+        row_type = images.schema[BEFORE].dataType
         assert isinstance(row_type, StructType)
         if self._few and all(delta_upsert.is_plain(field.dataType) for field in row_type):
             return self._source_delta_of_few(source, images, row_type)
         images = keep(images)
         nulls = delta_rules.all_of(F.col(quoted(name)).isNull() for name in key)
-        has_row = F.col(delta_rules.AFTER).isNotNull()
-        present = sum(
-            F.col(image).isNotNull().cast("int")
-            for image in (delta_rules.BEFORE, delta_rules.AFTER)
-        )
+        has_row = F.col(AFTER).isNotNull()
+        present = sum(F.col(image).isNotNull().cast("int") for image in (BEFORE, AFTER))
         row = images.agg(
-            F.count(F.when(F.col(delta_rules.FAULTY) & ~nulls, True)).alias("faulty"),
-            F.count(F.when(F.col(delta_rules.FRESH), True)).alias("fresh"),
-            F.count(F.when(F.col(delta_rules.FRESH) & has_row, True)).alias("come"),
+            F.count(F.when(F.col(FAULTY) & ~nulls, True)).alias("faulty"),
+            F.count(F.when(F.col(FRESH), True)).alias("fresh"),
+            F.count(F.when(F.col(FRESH) & has_row, True)).alias("come"),
             F.count(F.when(nulls & has_row, True)).alias("nulls"),
-            F.coalesce(F.sum(F.when(F.col(delta_rules.APART), present)), F.lit(0)).alias("rows"),
+            F.coalesce(F.sum(F.when(F.col(APART), present)), F.lit(0)).alias("rows"),
         ).first()
         assert row is not None
         refuse_keys(source, self._new, row["faulty"], row["nulls"])
         if row["fresh"]:
             names = [F.col(quoted(n)).alias(foreign_name(i)) for i, n in enumerate(key)]
-            fresh = keep(images.where(delta_rules.FRESH).select(*names))
+            fresh = keep(images.where(FRESH).select(*names))
             self._refuse_known_keys(source, count_keys(fresh), row["come"])
         return RowDelta(delta_rules.signed_rows(images) if row["rows"] else None, row["rows"])
 
@@ -177,10 +179,10 @@ class Deltas:
         counts = few_rows.count_images(held, key)
         refuse_keys(source, self._new, counts.faulty, counts.nulls)
         if counts.fresh:
-            fresh = held.filter(held[delta_rules.FRESH])
+            fresh = held.filter(held[FRESH])
             keys = few_rows.numbered_columns(fresh, key)
             types = [field.dataType for field in source.key]
-            come = fresh.num_rows - fresh[delta_rules.AFTER].null_count
+            come = fresh.num_rows - fresh[AFTER].null_count
             self._refuse_known_keys(source, few_keys(self._reader.session, keys, types), come)
         sign = StructField(SIGN, IntegerType())
         return self._delta_of_few(

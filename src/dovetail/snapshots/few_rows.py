@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from dovetail.base.columns import foreign_name
 from dovetail.platform.delta_tables import Range, has_range
-from dovetail.snapshots.delta_rules import AFTER, APART, BEFORE, FAULTY, FRESH
-from dovetail.snapshots.plan import SIGN
+from dovetail.snapshots.plan import AFTER, APART, BEFORE, FAULTY, FRESH, SIGN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +72,7 @@ def signed_rows(images: pa.Table) -> pa.Table:
     for old rows, +1 for new ones.
 
     ``images``: a result of ``delta_rules.images_of_feed``. All old rows stand before all new ones.
-    Keys whose row did not change (``_apart`` is false) give no rows.
+    Keys whose row did not change (``_row_apart`` is false) give no rows.
     """
     changed = images.filter(images[APART])
     sides = []

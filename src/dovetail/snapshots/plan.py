@@ -10,7 +10,7 @@ side are null. The key of an aggregate is its group columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -37,8 +37,17 @@ from dovetail.plan.types.checks import (
 from dovetail.platform.spark_errors import reason
 
 SIGN, AGE, LEFT_AGE, RIGHT_AGE = "_sign", "_row_age", "_left_age", "_right_age"
+BEFORE, AFTER, APART = "_row_old", "_row_new", "_row_apart"
+FAULTY, FRESH = "_row_faulty", "_row_fresh"
+TURNS, GONE, COME = "_row_turns", "_row_gone", "_row_come"
+IMAGE, COUNT = "_row_image", "_row_count"
+INTERNAL_COLUMNS = (
+    *(SIGN, AGE, LEFT_AGE, RIGHT_AGE, BEFORE, AFTER, APART, FAULTY, FRESH),
+    *(TURNS, GONE, COME, IMAGE, COUNT),
+)
+"""Column names that stand beside a node's own columns while changes are computed."""
 FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
-OWN_COLUMNS = (SIGN, AGE, LEFT_AGE, RIGHT_AGE, *FEED_COLUMNS)
+OWN_COLUMNS = (*INTERNAL_COLUMNS, *FEED_COLUMNS)
 """Column names that sources must not have."""
 REBUILD = "Let it be made anew with rebuild=True"
 """Advice on a target that must be computed anew."""
@@ -295,6 +304,7 @@ def join(
         selected, values = resolve_selection(
             label, *shells, how, select, one_key=one_key, repeatable=True
         )
+    _refuse_own_names(label, values.names, "Give it another name in select=", INTERNAL_COLUMNS)
     node = SnapshotJoin(
         left=left, right=right, on=pairs, how=how, select=selected, values=values, name=label
     )
@@ -465,12 +475,14 @@ def _described_type(source: SnapshotSource, field: StructField) -> str:
     return type_ if source.iceberg is None else f"{type_}, column {source.iceberg.ids[field.name]}"
 
 
-def _refuse_own_names(operator: str, columns: Iterable[str], remedy: str) -> None:
-    """Raise ``PlanError`` for a reserved column name, and for one in ``OWN_COLUMNS``, in any case
-    of letters. ``operator``, ``remedy``: the subject and the advice of the error.
+def _refuse_own_names(
+    operator: str, columns: Iterable[str], remedy: str, own: Collection[str] = OWN_COLUMNS
+) -> None:
+    """Raise ``PlanError`` for a reserved column name, and for one in ``own``, in any case of
+    letters. ``operator``, ``remedy``: the subject and the advice of the error.
     """
     for column in columns:
-        if is_reserved(column) or column.lower() in OWN_COLUMNS:
+        if is_reserved(column) or column.lower() in own:
             raise PlanError(
                 operator,
                 f"column {column!r} has a name that dovetail or the change feed uses itself",

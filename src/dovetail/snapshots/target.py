@@ -26,9 +26,9 @@ from dovetail.snapshots.commit_records import (
 )
 from dovetail.snapshots.costs import RefreshStep, TimedStep
 from dovetail.snapshots.delta_reader import Versions
-from dovetail.snapshots.delta_rules import AFTER, changes_after
+from dovetail.snapshots.delta_rules import changes_after
 from dovetail.snapshots.deltas import TargetChanges
-from dovetail.snapshots.plan import SnapshotNode
+from dovetail.snapshots.plan import AFTER, SnapshotNode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
