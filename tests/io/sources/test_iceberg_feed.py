@@ -11,9 +11,14 @@ import iceberg_tables as iceberg
 import pyarrow as pa
 import pytest
 from iceberg_histories import History, Row
+from pyspark.sql.types import StructType
 
+from dovetail.errors import TargetError
+from dovetail.iceberg.catalogs import TableAddress
 from dovetail.iceberg.changed_rows import FileChange, RowReader
+from dovetail.iceberg.columns import projected
 from dovetail.iceberg.live_files import ManifestReader
+from dovetail.io.sources.iceberg_feed import FeedRequest, IcebergStreamReader
 
 
 def expected(states: dict[int, dict[int, Row]]) -> dict[int, Any]:
@@ -109,3 +114,21 @@ def test_deletes_by_a_uuid_apply_to_rows_that_are_read_without_it(tmp_path: Path
     (live,) = files.values()
     found = list(reader.changed_rows(FileChange(live.file, None, live.deletes)))
     assert [(removed, part.to_pylist()) for removed, part in found] == [(False, [{"id": 1}])]
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_table_that_has_lost_its_snapshots_is_refused(
+    tmp_path: Path, available_now: bool
+) -> None:
+    """A restart goes on after a snapshot that was read, and the table was made anew without any."""
+    catalog = iceberg.properties(tmp_path)
+    table = iceberg.opened(catalog).create_table("shop.t", pa.schema([("id", pa.int64())]))
+    columns = projected(table.schema(), None).model_dump_json()
+    request = FeedRequest("table t", TableAddress.of("shop.t", catalog), columns, iceberg.CONTENT)
+    reader = IcebergStreamReader(request, StructType())
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(reader.initialOffset(), limit) == iceberg.CONTENT
+    with pytest.raises(TargetError, match="it has no snapshot, and snapshot 7 has been read"):
+        reader.latestOffset({"snapshot": 7, "content": False}, limit)

@@ -351,8 +351,9 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         None, and ``content``, true before the whole content is read.
 
         ``limit``: the most snapshots of the micro-batch, or no limit. Raises ``ConfigurationError``
-        if the table cannot be read. With a limit, raises ``TargetError`` if a snapshot has expired,
-        or if ``start`` does not precede the table's present snapshot.
+        if the table cannot be read, and ``TargetError`` if it has lost all snapshots. With a limit,
+        raises ``TargetError``, too, if a snapshot has expired, or if ``start`` does not precede the
+        table's present snapshot.
         """
         begin = cast(FeedOffset, start)
         end = self._planner.latest_offset(begin) if self._last is None else self._last
@@ -420,11 +421,15 @@ class _ChangePlanner:
     def latest_offset(self, start: FeedOffset) -> FeedOffset:
         """Return the offset of the snapshot that the table has now; ``start`` if it has none. An
         offset is a dict of ``snapshot``, an id or None, and ``content``, true before the whole
-        content is read: here False. Raises ``ConfigurationError`` if the catalog cannot be asked.
+        content is read: here False. Raises ``ConfigurationError`` if the catalog cannot be asked,
+        and ``TargetError`` if the table has lost the snapshot of ``start``, and all others.
         """
         self._refresh()
         snapshot = self._table.current_snapshot()
-        return start if snapshot is None else {"snapshot": snapshot.snapshot_id, "content": False}
+        if snapshot is None:
+            self._refuse_lost(start)
+            return start
+        return {"snapshot": snapshot.snapshot_id, "content": False}
 
     def limited_offset(
         self, start: FeedOffset, end: FeedOffset, snapshots_max: int | None
@@ -435,8 +440,11 @@ class _ChangePlanner:
         snapshot that was read (or None), and True before the whole content is read.
 
         ``snapshots_max``: at least 1, None for no limit. With a limit, raises ``TargetError`` if a
-        snapshot has expired, or if ``start`` does not precede ``end``.
+        snapshot has expired, or if ``start`` does not precede ``end``. So it does if ``start`` has
+        a snapshot and ``end`` has none, as of a table that was replaced by an empty one.
         """
+        if end["snapshot"] is None:
+            self._refuse_lost(start)
         if snapshots_max is None or start["content"] or start == end:
             return end
         line = self._snapshots_between(start, end)[:snapshots_max]
@@ -476,6 +484,16 @@ class _ChangePlanner:
             self._table = self._request.address.open(self._request.operator, self._table)
             self._manifests.metadata, self._manifests.io = self._table.metadata, self._table.io
         self._is_fresh = False
+
+    def _refuse_lost(self, start: FeedOffset) -> None:
+        """Raise ``TargetError`` if ``start`` has a snapshot; the table has none."""
+        if start["snapshot"] is not None:
+            raise TargetError(
+                self._request.operator,
+                "the table was rolled back or replaced: it has no snapshot, and snapshot "
+                f"{start['snapshot']} has been read",
+                "Read the table into a new checkpoint, which begins with its content",
+            )
 
     def _snapshots_between(self, start: FeedOffset, end: FeedOffset) -> list[Snapshot]:
         """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
