@@ -144,3 +144,9 @@ def test_rows_that_go_are_marked(own_session: SparkSession, tmp_path: Path) -> N
     assert len(after) == 4
     put(own_session, table, [(n, 1, True) for n in range(300)], schema)
     assert delta_tables.read(own_session, table).isEmpty()
+
+
+def test_files_are_skipped_by_keys_of_any_name(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 2), (3, 4)], "`a.b` int, `c``d` int")
+    found = delta_tables.file_skipping_conditions(rows, {name: name for name in rows.columns})
+    assert rows.where(found[0] & found[1]).count() == 2

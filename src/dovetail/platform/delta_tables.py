@@ -413,7 +413,7 @@ def range_aggregates(name: str, type_: DataType) -> list[Column]:
     if not has_range(type_):
         return []
     asked = {"count": F.count, "min": F.min, "max": F.max}
-    return [of(name).alias(f"{name} {part}") for part, of in asked.items()]
+    return [of(quoted(name)).alias(f"{name} {part}") for part, of in asked.items()]
 
 
 def range_of(row: Row, name: str) -> Range | None:
