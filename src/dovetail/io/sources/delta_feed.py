@@ -56,7 +56,7 @@ class DeltaChanges:
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None. They are
-        the change data feed or, for a batch without a version, the present content.
+        the change data feed or, for a batch without a first version, the content.
 
         Columns: the table's, or ``keys`` and ``columns``; then ``_deleted`` (boolean),
         ``_timestamp`` and ``_commit_position`` (long), which orders the changes. ``timestamp``: the
@@ -70,7 +70,8 @@ class DeltaChanges:
         with convert_spark_errors(
             f"table {self.label}", f"path={self.path!r} cannot be read", _TABLE_REMEDY
         ):
-            if self.streaming or self.version is not None:
+            starts = {"startingversion", "startingtimestamp"} & self._option_names.keys()
+            if self.streaming or self.version is not None or starts:
                 rows, nets = self._change_feed(table)
             else:
                 rows, nets = self._present_rows(table), False
@@ -108,18 +109,42 @@ class DeltaChanges:
         rows = reader.format("delta").options(**options | dict(self.options)).load(self.path)
         return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
 
+    @property
+    def _option_names(self) -> Mapping[str, str]:
+        """The name of each option as it is given, by its name in lower case, as Delta reads it."""
+        return {name.lower(): name for name in self.options}
+
     def _present_rows(self, table: str) -> DataFrame:
         """Return the rows of the present version, then ``_change_type`` (``insert``),
-        ``_commit_version`` and ``_commit_timestamp``, as if its commit had inserted them all.
-        ``table``: its name in SQL. The version is fixed now; Spark's errors pass.
+        ``_commit_version`` and ``_commit_timestamp``, as if its commit had inserted them all. The
+        options ``versionAsOf`` and ``timestampAsOf`` name another version than the present one.
+
+        ``table``: its name in SQL. The version is fixed now; Spark's errors pass. Raises
+        ``ConfigurationError`` for another version if the history does not have its commit.
         """
-        history = self.session.sql(f"DESCRIBE HISTORY {table} LIMIT 1")
-        ((version, time),) = history.select("version", F.unix_micros("timestamp")).collect()
-        reader = self.session.read.format("delta").option("versionAsOf", str(version))
-        rows = reader.options(**self.options).load(self.path)
+        given = {name: self.options[full] for name, full in self._option_names.items()}
+        at, time_at = given.get("versionasof"), given.get("timestampasof")
+        most = " LIMIT 1" if at is None and time_at is None else ""
+        history = self.session.sql(f"DESCRIBE HISTORY {table}{most}")
+        if at is not None:
+            history = history.where(F.col("version") == F.lit(at).cast("long"))
+        elif time_at is not None:
+            history = history.where(F.col("timestamp") <= F.lit(time_at).cast("timestamp"))
+        latest = history.orderBy(F.desc("version")).limit(1)
+        commits = latest.select("version", F.unix_micros("timestamp")).collect()
+        if not commits:
+            raise ConfigurationError(
+                f"table {self.label}",
+                f"its history has no commit of {at or time_at}, whose content options= asks for",
+                "Ask for a version that DESCRIBE HISTORY shows",
+            )
+        ((version, time),) = commits
+        reader = self.session.read.format("delta").options(**self.options)
+        if most:
+            reader = reader.option("versionAsOf", str(version))
         feed_columns = {
             KIND: F.lit("insert"),
             COMMIT_VERSION: F.lit(version).cast("long"),
             COMMIT_TIME: F.timestamp_micros(F.lit(time)),
         }
-        return rows.withColumns(feed_columns)
+        return reader.load(self.path).withColumns(feed_columns)
