@@ -123,6 +123,11 @@ def test_records_meet_the_whole_table(
         assert [sum(p.values()) for p in read] == [1] * 6
         assert [p.get("prices", 0) for p in read] == [1, 1, 1, 1, 0, 0]
     assert "loading" not in world.binding()
+    if load:
+        with pytest.raises(
+            CheckpointError, match=r"after micro-batch 2 .* Name micro-batch 3 or a"
+        ):
+            dt.checkpoints.rewind(world.spark, world.folder / "checkpoint", batch=2)
     world.write("prices", [price("pen", 50, 50)])
     world.write("sales", [sale(3, "pen", 40)])
     world.start(joined, rows, **ALL).awaitTermination()

@@ -45,6 +45,8 @@ LOADING = "loading"
 """Key of a binding: tables are read to their end before streams flow.
 
 See ``spark.migration.first_load``."""
+LOADED = "loaded"
+"""Key of a binding: the last micro-batch in which tables were read before streams flowed."""
 FOLLOWS = "follows"
 """Key of a binding: the query from which this one is to take over.
 

@@ -11,7 +11,7 @@ goes on with the checkpoint, and begins the streams where their readers say.
     real query  tables, streams                   n + 1 ─▶ …    everything flows
 
 ``LOADING`` stands in ``dovetail.json`` until the first query has read all. So a start after a kill
-reads the rest first.
+reads the rest first. Then ``LOADED`` has the number ``n``, before which ``rewind`` does not go.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dovetail.plan.nodes import Entry, Node, Source
 from dovetail.platform.files import files_of
 from dovetail.platform.jvm import streaming_leaves
 from dovetail.platform.sessions import is_remote
-from dovetail.spark.checkpoints.checkpoint import LOADING
+from dovetail.spark.checkpoints.checkpoint import LOADED, LOADING
 
 if TYPE_CHECKING:
     from dovetail.spark.query.writer import StartRequest
@@ -126,13 +126,17 @@ def describe_held_sources(nodes: Sequence[Node]) -> str:
 
 
 def note_loaded(run: StartRequest) -> dict[str, Any] | None:
-    """Remove ``LOADING`` from the file ``dovetail.json`` of the query ``run``, since all tables are
-    loaded. Return the binding that is written; None, and write nothing, if the checkpoint has not
-    begun. Raises ``CheckpointError`` for a binding that cannot be read.
+    """Put ``LOADED`` in the place of ``LOADING`` in the file ``dovetail.json`` of the query
+    ``run``, since all tables are loaded. Return the binding that is written; None, and write
+    nothing, if the checkpoint has not begun. Raises ``CheckpointError`` for a binding that cannot
+    be read.
     """
     bound = run.file.read(run.title)
     if bound is None:  # Spark has read nothing, and written nothing
         return None
     binding = {name: value for name, value in bound.items() if name != LOADING}
+    batches = files_of(run.session).numbers(f"{run.checkpoint.rstrip('/')}/commits")
+    if batches:
+        binding[LOADED] = max(batches)
     run.file.write(binding)
     return binding

@@ -12,7 +12,7 @@ from dovetail.base.validation import Natural, Path, validated
 from dovetail.errors import CheckpointError
 from dovetail.plan.changelog_source import Session
 from dovetail.platform.files import files_of
-from dovetail.spark.checkpoints.checkpoint import CLOSING, CheckpointFile
+from dovetail.spark.checkpoints.checkpoint import CLOSING, LOADED, CheckpointFile
 from dovetail.spark.migration.state_versions import (
     description_folders,
     files_by_version,
@@ -48,7 +48,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     CheckpointError
         If the folder is no checkpoint of a query or has no such micro-batch. Also if the
         query runs in this application. A query that runs in another one is not noticed: stop
-        it first.
+        it first. Also for a micro-batch before tables were read to their end (``load="first"``).
     ConfigurationError
         On Spark Connect, which cannot delete the files.
 
@@ -94,6 +94,14 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         available = f"{min(batch_ids)} to {max(batch_ids)}" if batch_ids else "none"
         raise CheckpointError(
             "rewind", f"{root} has no micro-batch {batch}", f"Spark has kept {available}"
+        )
+    loaded = bound.get(LOADED, batch)
+    if batch < loaded:
+        raise CheckpointError(
+            "rewind",
+            f"after micro-batch {batch} tables were not yet read to their end, by load='first', "
+            "and streams would meet a part of them",
+            f"Name micro-batch {loaded} or a later one, or start with a new checkpoint",
         )
     names_by_version = {
         folder: files_by_version(files, folder) for folder in partition_folders(files, root)
