@@ -7,6 +7,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -94,6 +95,31 @@ def test_a_micro_batch_before_a_repartition_has_its_own_partitions(golden: Copie
     shutil.rmtree(checkpoint / "state/0/1")
     with pytest.raises(UnreadableFile):
         CheckpointStores.read("test", LocalFiles(checkpoint), 7)
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_a_lookup_reads_all_anew_after_a_repartition(
+    golden: Copied, monkeypatch: pytest.MonkeyPatch, described: bool
+) -> None:
+    """It describes the state anew. If it writes changelogs, these are only of its partitions."""
+    checkpoint, reads = golden(TABLES), list[int]()
+    commit = checkpoint / "commits/8"
+    committed = commit.read_bytes()
+    commit.unlink()
+    assert dt.checkpoints.lookup_state(checkpoint, "subscriptions", keys=[0]).num_rows
+    for folder in checkpoint.glob("state/*/_metadata/v2") if described else ():
+        shutil.copy(folder / "0", folder / "8")
+    commit.write_bytes(committed)
+    read = CheckpointStores.read
+
+    def counted(*given: Any) -> CheckpointStores:
+        reads.append(1)
+        return read(*given)
+
+    monkeypatch.setattr(CheckpointStores, "read", counted)
+    found = dt.checkpoints.lookup_state(checkpoint, "subscriptions", keys=[0])
+    assert found["name"].to_pylist() == ["o8"]
+    assert len(reads) == described
 
 
 def test_a_key_is_looked_up_without_a_session(

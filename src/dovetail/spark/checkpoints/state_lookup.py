@@ -411,7 +411,7 @@ class Lookups:
     def _next_stores(self, stored: CheckpointStores) -> CheckpointStores:
         """Return the stores one micro-batch later, from its changelog files, and cache the new
         segments of the followed stores. ``stored``, the stores before, stays as it is. Raises
-        ``UnreadableFile`` if a file is missing or in another format.
+        ``UnreadableFile`` as ``_changed_blobs`` does.
         """
         batch = _next_batch(stored)
         written: dict[str, bytes] = {}
@@ -421,26 +421,37 @@ class Lookups:
                 label: MemoryBlobs(dict(manifest_blobs.blobs))
                 for label, manifest_blobs in before.items()
             }
-            for partition in range(operator.partitions):
-                file = self._files.read(
-                    f"state/{operator.number}/{partition}/{batch + 1}.changelog"
-                )
-                if file is None:
-                    raise UnreadableFile("no such file")
-                for label, name, blob in blob_changes(file):
-                    if name != manifests.NAME and not name.startswith(manifests.PAGE):
-                        if blob is not None:
-                            written[name] = blob
-                    elif blob is None:
-                        buckets[label].delete(name)
-                    else:
-                        buckets.setdefault(label, MemoryBlobs()).put(name, blob)
+            for label, name, blob in self._changed_blobs(operator, batch):
+                if name != manifests.NAME and not name.startswith(manifests.PAGE):
+                    if blob is not None:
+                        written[name] = blob
+                elif blob is None:
+                    buckets[label].delete(name)
+                else:
+                    buckets.setdefault(label, MemoryBlobs()).put(name, blob)
             operators[operator] = buckets
         after = replace(stored, batch=batch, operators=operators)
         for segment in self._followed_segments(after):
             if segment.id in written and segment.id not in self._held:
                 self._cache_segment(segment, written[segment.id])
         return after
+
+    def _changed_blobs(
+        self, operator: StatefulOperator, batch: int
+    ) -> Iterator[tuple[int, str, bytes | None]]:
+        """Yield (label, name, bytes) of the blobs that micro-batch ``batch`` has written to an
+        operator's buckets; None for the bytes of a deleted blob. Raises ``UnreadableFile`` if a
+        changelog file is missing or in another format. So it does if that micro-batch has described
+        the state anew, as ``repartition`` does for other partitions.
+        """
+        folder = f"state/{operator.number}"
+        if self._files.has(f"{folder}/_metadata/v2/{batch}"):
+            raise UnreadableFile("the state may have other partitions")
+        for partition in range(operator.partitions):
+            file = self._files.read(f"{folder}/{partition}/{batch + 1}.changelog")
+            if file is None:
+                raise UnreadableFile("no such file")
+            yield from blob_changes(file)
 
     def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
         """Return the segments, in all buckets of ``stored``, of each store that a lookup has asked
