@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -36,6 +37,7 @@ from pyspark.sql import DataFrame
 import dovetail as dt
 from dovetail import testing
 from dovetail.errors import CheckpointError, PlanError
+from dovetail.spark.checkpoints.stage_layout import FORMAT_VERSION
 from dovetail.spark.query.end_of_input import CLOSING_MARK, refuse_ended
 from dovetail.spark.query.planned_batches import plan_batch
 
@@ -196,5 +198,14 @@ def test_a_checkpoint_that_has_read_nothing_has_not_ended(spark: Any, tmp_path: 
     assert json.loads(said)["conf"] == {"a": "b", CLOSING_MARK: "true"}
     refuse_ended(spark, str(tmp_path), bound, "it")
     (tmp_path / "commits" / "1").touch()
-    with pytest.raises(CheckpointError, match=r"^it: the query of .* has ended.*batch=0\)"):
+    ended = r"^it: the query of .* has ended.*batch=0\)"
+    with pytest.raises(CheckpointError, match=ended):
         refuse_ended(spark, str(tmp_path), bound, "it")
+    binding = tmp_path / "dovetail.json"
+    binding.write_text(json.dumps({**bound, "version": FORMAT_VERSION, "partitions": 1}))
+    (tmp_path / "metadata").write_text(json.dumps({"id": str(uuid4())}))
+    dt.checkpoints.rewind(spark, tmp_path, batch=1)
+    with pytest.raises(CheckpointError, match=ended):
+        refuse_ended(spark, str(tmp_path), json.loads(binding.read_text()), "it")
+    dt.checkpoints.rewind(spark, tmp_path, batch=0)
+    assert "closing" not in json.loads(binding.read_text())

@@ -18,6 +18,7 @@ from dovetail.spark.migration.state_versions import (
     files_by_version,
     partition_folders,
 )
+from dovetail.spark.query.end_of_input import CLOSING_MARK
 
 
 @validated
@@ -123,7 +124,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
         for batch_id in sorted(files.numbers(folder), reverse=True):
             if batch_id > batch:
                 files.remove(f"{folder}/{batch_id}")
-    if CLOSING in bound:
+    # The micro-batch that ends the input has ended all clocks in the state.
+    if CLOSING in bound and CLOSING_MARK not in (files.text(f"{root}/offsets/{batch}") or ""):
         file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
 
