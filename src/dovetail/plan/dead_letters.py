@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dovetail.base.columns import LETTER, OPERATOR, PROBLEM
+from dovetail.base.json_options import EXACT_TIMES
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Node
 from dovetail.plan.views import View
-
-_JSON_OPTIONS: Final = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "timeZone": "UTC",
-}
-"""Times with all their digits, of which Spark's defaults write three, and without offsets of whole
-minutes, which zones of the 19th century do not have."""
 
 
 def row_as_json(columns: Sequence[Column]) -> Column:
     """Return the columns of a row, which have names, as one column with a JSON text per row. A null
     field is left out of the text. Timestamps are in UTC.
     """
-    return F.to_json(F.struct(*columns), _JSON_OPTIONS)
+    return F.to_json(F.struct(*columns), EXACT_TIMES)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.columns import quoted
+from dovetail.base.json_options import ALL_VALUES
 from dovetail.base.validation import Rule, validated
 from dovetail.errors import PlanError
 from dovetail.io.formats.json_objects import JsonObject, is_json_null, is_json_wrapped
@@ -55,12 +56,6 @@ _WRAPPED_PROBLEM: Final = (
     "schemas.enable=false in the connector's converter, or select payload as the record"
 )
 """The problem of a JSON object of ``is_json_wrapped``."""
-_WRITE_OPTIONS: Final = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "timeZone": "UTC",
-}
 
 
 @dataclass(frozen=True)
@@ -397,7 +392,7 @@ class JsonFormat(Format):
                     f"column {column.name!r}",
                     "Make texts of the keys by F.transform_keys()",
                 )
-        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), _WRITE_OPTIONS)
+        return F.to_json(F.struct(*(F.col(quoted(name)) for name in columns.names)), ALL_VALUES)
 
 
 @validated

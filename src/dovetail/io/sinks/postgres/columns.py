@@ -37,6 +37,7 @@ from dovetail.base.infinity import (
     LAST_DAY,
     LAST_MICROSECOND,
 )
+from dovetail.base.json_options import ALL_VALUES
 from dovetail.errors import DataError, PlanError
 from dovetail.lookup_sources.postgres_types import StoreColumn, digits_of, find_possible_keys
 from dovetail.plan.types.checks import map_without_text_keys
@@ -70,12 +71,6 @@ _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 """The most digits of a whole number, by type."""
 _TIME_DIGITS = 6
 """The digits after the second of Spark's times. PostgreSQL rounds to what a column has."""
-_JSON_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 _HEX = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint8).reshape(256, 2)
 _NUL_IN_JSON = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 """A pattern of JSON texts with a NUL character, which ``jsonb`` does not take."""
@@ -133,7 +128,7 @@ def outgoing_columns(schema: StructType) -> list[Column]:
     arrays, variants) are JSON texts; others are unchanged.
     """
     return [
-        F.to_json(quoted(f.name), _JSON_OPTIONS).alias(f.name)
+        F.to_json(quoted(f.name), ALL_VALUES).alias(f.name)
         if _plain_type(f.dataType) == JSON_TYPE
         else F.col(quoted(f.name))
         for f in schema
