@@ -50,13 +50,6 @@ def test_records_of_changes_do_not_depend_on_micro_batches(
     assert len(net) == len(last_rows(net))
 
 
-def test_a_stream_of_a_join_becomes_a_table_without_null_keys() -> None:
-    left, joined = left_join()
-    driver = testing.Driver(joined.to_stream().key_by("x").to_table())
-    changes = driver.pipe(left, [*ROWS, {"id": 3, "x": None, "y": True}], timestamp=1)
-    assert [change.key["x"] for change in changes] == [1, 2, 2]
-
-
 def test_a_result_that_is_also_read_change_by_change_has_two_stages() -> None:
     left, _ = left_join()
     sums = left.group_by("y").agg(xs=dt.collect_list("x"), last=dt.max("x"))

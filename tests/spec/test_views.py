@@ -360,6 +360,41 @@ def test_former_values_are_found_among_the_changes_of_a_micro_batch() -> None:
     assert [change.values for change in driver.read()] == [{"a": "z", "b": "y"}]
 
 
+def test_each_change_is_a_record_also_within_a_micro_batch() -> None:
+    """Records of changes do not depend on micro-batches, and those with a null key are no rows."""
+    people = testing.table("people", key="id", schema={"id": pa.int64(), "n": pa.int64()})
+    sums = people.group_by("id").agg(n=dt.sum("n"))
+    by_sum = sums.to_stream().key_by("n")
+    results = [by_sum.group_by("id").agg(changes=dt.count()), by_sum.to_table(), sums]
+    driver = testing.Driver(*results, emit="batch")
+    driver.pipe(people, [{"id": 1, "n": n} for n in (5, 6, None, 7)], timestamp=1)
+    found = [[change.values for change in driver.read(result)] for result in results]
+    assert found == [[{"changes": 4}], [{"id": 1}] * 3, [{"n": 7}]]
+    assert driver.dropped == 1
+
+
+def test_a_record_and_a_window_meet_the_row_that_a_result_has_when_they_come() -> None:
+    """Also with ``emit="batch"``, and beside a reader for which the last row is enough."""
+    types = {"id": pa.int64(), "n": pa.int64()}
+    people, asked = testing.table("people", key="id", schema=types), dt.windows.tumbling("10 us")
+    asks = testing.stream("asks", key="id", schema={"id": pa.int64(), "of": pa.string()})
+    sums = people.group_by("id").agg(n=dt.sum("n"))
+    both = sums.union(people, source="of")
+    results = [
+        asks.join(both, on=["id", "of"], select=["n"]).to_table(),
+        asks.group_by("id").window(asked).agg(asks=dt.count()).join(sums).to_table(),
+        both,
+    ]
+    driver = testing.Driver(*results, emit="batch")
+    with driver.batch():
+        driver.pipe(people, {"id": 1, "n": 5}, timestamp=1)
+        driver.pipe(asks, {"id": 1, "of": "aggregate of people by id"}, timestamp=2)
+        driver.pipe(asks, {"id": 2}, timestamp=30)
+        driver.pipe(people, {"id": 1, "n": 6}, timestamp=31)
+    found = [[change.values for change in driver.read(result)] for result in results]
+    assert found == [[{"n": 5}], [{"asks": 1, "n": 5}, {"asks": 1, "n": None}], [{"n": 6}] * 2]
+
+
 def rows_left(answers: list[list[Result]]) -> dict[Any, Any]:
     """The last values of the keys that have some."""
     last = {result.key: result.values for result in chain.from_iterable(answers)}

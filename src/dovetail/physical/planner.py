@@ -96,7 +96,7 @@ def plan_of(
         refuse_random_state(node)
     resting = [_materialize_union(*split_result_views(node), emit) for node in nodes]
     readers = count_readers([node for node, _ in resting])
-    planner = _Planner(arrival or Arrival.of(*nodes), buckets, emit, readers)
+    planner = _Planner(arrival or Arrival.of(*nodes), buckets, readers)
     # Larger nodes come first. So a node that another one reads is planned by its reader, which
     # knows what the stage must emit.
     for computed, _ in sorted(
@@ -128,8 +128,6 @@ class _Planner:
     """The order of rows in the whole topology."""
     buckets: int
     """The count of buckets of each key space."""
-    emit: Emit
-    """The way in which the results are emitted."""
     readers: Mapping[Node, int]
     """The count of nodes and results that read each node."""
     made: dict[tuple[Node, Emit], Stage] = field(default_factory=dict)
@@ -139,7 +137,7 @@ class _Planner:
         """Return the stage that computes ``node`` with the emission ``emit``, planning it on first
         use.
 
-        A node has a second stage only if one reader needs each of its changes and another does not.
+        A node has a second stage only if a reader needs each of its changes and others do not.
         ``feeds``: the columns that tell a reader which record caused a change; those of the first
         call count. Raises the errors of ``plan_stage``.
         """
@@ -158,19 +156,17 @@ class _Planner:
         ``stage_of``.
 
         The stage behind emits as the reader does if three conditions hold. Its node is a table with
-        current rows, and no delta join or union. No view of the input leaves out or counts single
-        rows. None makes a stream of the table. Else that stage emits each change.
+        current rows, and no delta join. No view of the input leaves out or counts single rows. No
+        view reads the table's changes as records. Else that stage emits each change.
         """
         base = input_.source.base
         if isinstance(base, Source):
             return Port(source, base, input_, by)
         # Rows that a view leaves out must not depend on which changes share a micro-batch, so the
-        # view needs each change. A union keeps no rows, so its reader nets them: it keeps the last
-        # change of each key.
-        exact = base.node.current and not base.node.eventual and not isinstance(base.node, Union)
-        # In a stream each change is a record of its own: it may be counted, or have another key.
-        streams = any(view.stream for view in views_of(input_.source))
-        nets = exact and not streams and not sees_each_change(input_.source)
+        # view needs each change. So do records that are made of changes.
+        exact = base.node.current and not base.node.eventual
+        records = any(view.stream for view in views_of(input_.source))
+        nets = exact and not records and not sees_each_change(input_.source)
         origin = self.stage_of(
             base.node,
             emit if nets else "change",
@@ -221,6 +217,12 @@ class _Planner:
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
         law = law_of(node, entries)
+        # Parts of rows must not be netted, though their reader nets the rows.
+        read: Emit = "change" if node.patches else emit
+        if isinstance(node, Union) and not node.stream:
+            # A union keeps no rows, so its reader nets them: it keeps the last change of each key.
+            # The inputs may be netted.
+            emit = "change"
         if emit == "batch" and not law.nets:
             chains.refuse_batch(node)
         align_us = node.longest_align_us
@@ -252,9 +254,6 @@ class _Planner:
         fragment = self._fragment_of_operator(
             node, fingerprint(node), operator, key_names=inputs[0].key, align_us=align_us
         )
-        # The inputs of a union may be netted, though the union itself nets nothing. Parts of rows
-        # must not be netted, though their reader nets the rows.
-        read = self.emit if isinstance(node, Union) else "change" if node.patches else emit
         ports = (self._plan_port(*pair, read) for pair in zip(inputs, sources, strict=True))
         leaves = tuple(inputs[leaf] for leaf in law.leaves)
         if law.names_columns:
@@ -540,8 +539,10 @@ class _Planner:
         planned = plan_windowed_fragment(
             node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds
         )
+        # A window meets the row that a table has before the window closes or is no longer kept.
+        # That may be within a micro-batch.
         ports = (
-            self._plan_port(*pair, emit)
+            self._plan_port(*pair, "change")
             for pair in zip(planned.inputs, planned.fragment.sources, strict=True)
         )
         return Stage(
