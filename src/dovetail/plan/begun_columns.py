@@ -246,8 +246,7 @@ def _narrow_nulls(before: Node, over: Filled) -> Filled:
 
 def _narrow_last_row(over: Aggregation) -> Aggregation:
     """Return a copy of ``over`` whose last rows of groups (``LastRow``, as of ``key_by``) have only
-    columns of the input, with the types that they have there. An aggregation without one is
-    returned unchanged.
+    columns of the input. They have its types. An aggregation without one is returned unchanged.
     """
     row, columns = over.input.fields, list[AggregatedColumn]()
     for column in over.columns:

@@ -98,11 +98,6 @@ class View(Entry):
         return self.exploded is None and not self.asks
 
     @property
-    def rekeys(self) -> bool:
-        """True if the key has other columns than that of ``node``. Renamed columns are the same."""
-        return [*map(item_as_text, self.columns[: len(self.key)])] != self.node.key.names
-
-    @property
     def name(self) -> str:
         """The name of the viewed node."""
         return self.node.name
@@ -126,8 +121,9 @@ class View(Entry):
             return f"explode {self.columns[self.exploded]}"
         if self.stream != self.node.stream:
             return f"as a {'stream' if self.stream else 'table'}"
-        if self.rekeys:
-            return f"key by {', '.join(map(item_as_text, self.columns[: len(self.key)]))}"
+        keys = [item_as_text(column) for column in self.columns[: len(self.key)]]
+        if keys != self.node.key.names:
+            return f"key by {', '.join(keys)}"
         computed = any(not isinstance(column, str) for column in self.columns)
         return f"select{', computed' if computed else ''}"
 
@@ -683,16 +679,15 @@ def split_result_views(node: Node) -> tuple[Node, tuple[View, ...]]:
     - a table's view that may emit tombstones of keys without a row, such as a condition;
     - a view that counts single rows (``View.checks``), asks a store, or reads a stream as a table.
 
-    One such view among the views of ``node`` is enough. A table's changes that were read as records
-    are its rows again, unless the records got other keys. A stage drops those with null keys.
+    One such view among the views of ``node`` is enough.
     """
     if not isinstance(node, Entry) or isinstance(node.base, Source):
         return node, ()
     views = views_of(node)
-    records = any(view.stream and (view.rekeys or not view.row_by_row) for view in views)
-    table_of_records = not node.stream and (node.base.stream or records)
-    of_rows = any(view.checks or view.asks for view in views)
-    if node.emits_spurious_tombstones or of_rows or table_of_records:
+    asks = any(view.asks for view in views)
+    # A stage turns a stream's records into a table's rows, and drops null keys.
+    as_table = any(view.node.stream and not view.stream for view in views)
+    if node.emits_spurious_tombstones or sees_each_change(node) or asks or as_table:
         return node, ()
     return node.base.node, views
 

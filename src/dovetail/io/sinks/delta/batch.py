@@ -213,8 +213,8 @@ class DeltaMerger:
 
 
 def history_application(query: str) -> str:
-    """Return the name under which the log of a table with all versions has the number of the last
-    micro-batch of the query with the id ``query``.
+    """Return the name of the writer in the log of a table with all versions. There the log has the
+    number of the last micro-batch of the query with the id ``query``.
     """
     return f"dovetail-{query}"
 
