@@ -145,7 +145,7 @@ class FloatModel:
         return nearest(exact / len(self.values) if self.mean else exact)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_count(data: st.DataObject) -> None:
     script = data.draw(scripts(integers(64), retracts=True))
@@ -207,7 +207,7 @@ def _named(of: Any) -> str:
 
 
 @pytest.mark.parametrize(("aggregate", "type_", "read"), exact_cases(), ids=_named)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_exact(
     data: st.DataObject, aggregate: Aggregate, type_: pa.DataType, read: Callable[[list[int]], Any]
@@ -271,18 +271,18 @@ def test_a_sum_that_fits_to_the_last_digit(type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("aggregate", [FloatSum(), FloatMean()], ids=str)
-@pytest.mark.parametrize("block", [1, 3, 2**15])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_floats(data: st.DataObject, block: int, aggregate: Aggregate) -> None:
+def test_floats(data: st.DataObject, aggregate: Aggregate) -> None:
     """Bit for bit, however many sums are worked on at a time."""
     script = data.draw(scripts(DOUBLES, retracts=True))
+    block = data.draw(st.sampled_from([1, 3, 2**15]))
     mean = isinstance(aggregate, FloatMean)
     with mock.patch.object(exact_floats, "_BLOCK", block):
         check(aggregate, lambda: FloatModel(mean=mean), script, [DOUBLE], data.draw(cuts(script)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_floats_are_summed_as_doubles(data: st.DataObject) -> None:
     script = data.draw(scripts(st.none() | st.floats(width=32), retracts=True))
@@ -290,7 +290,7 @@ def test_floats_are_summed_as_doubles(data: st.DataObject) -> None:
     check(FloatSum(), lambda: FloatModel(mean=False), script, [pa.float32()], cut)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_merged_floats(data: st.DataObject) -> None:
     for aggregate in (FloatSum(), FloatMean()):
@@ -354,7 +354,7 @@ def test_a_mean_of_what_is_too_large_to_be_summed() -> None:
     assert emitted == [1.5e308] * 3
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -411,7 +411,7 @@ def test_no_groups_and_no_updates(aggregate: Aggregate) -> None:
         ] * len(aggregate.state)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -214,9 +214,7 @@ def test_the_page_of_a_checkpoint_is_served_until_a_signal(golden: Copied) -> No
     assert found["batch"] == 8
 
 
-@pytest.mark.parametrize(
-    "arguments", [["inspect"], ["inspect", "--json"], ["state", "orders", "--key", "12"]]
-)
+@pytest.mark.parametrize("arguments", [["inspect"], ["state", "orders", "--key", "12"]])
 def test_files_are_read_without_spark(golden: Copied, arguments: list[str]) -> None:
     """Its import alone takes longer than to read a checkpoint."""
     heavy = "{'pyspark', 'pandas', 'pyarrow.acero', 'dovetail.api.tables'}"

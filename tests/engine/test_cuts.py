@@ -278,8 +278,8 @@ def test_cuts_say_the_same(name: str, seeds: range) -> None:
         every = set(range(1, len(log)))
         some = {cut for cut in every if random_.random() < 0.2}
         expected = by_driver(name, log, every, 1)
-        more = [(some, 1), (set[int](), 8)] if seed else []
-        for cuts, buckets in ((set(), 1), (some, 8), (every, 3), *more):
+        more = [(some, 1), (set[int](), 8), (every, 3)] if seed else []
+        for cuts, buckets in ((set(), 1), (some, 8), *more):
             assert by_driver(name, log, cuts, buckets) == expected, (seed, len(cuts), buckets)
 
 
@@ -301,6 +301,6 @@ def test_any_number_of_buckets_says_the_same(name: str, seeds: range) -> None:
         ]
         expected = run(topology, batches, 1)
         late += sum(expected[1].values())
-        for buckets in (*BUCKETS, *([MANY] if seed == 0 else [])):
+        for buckets in (*BUCKETS, *([MANY] if seed == 1 else [])):
             assert run(TOPOLOGIES[name](), batches, buckets) == expected, (seed, buckets)
     assert late or not any(kind in name for kind in ("tumbling", "hopping", "sliding", "session"))

@@ -90,22 +90,33 @@ def shown(answers: Answers) -> Answers:
     ]
 
 
-@pytest.fixture(scope="module", params=["session", "sliding"])
-def answered(request: pytest.FixtureRequest) -> list[tuple[Case, Answers]]:
-    random_ = random.Random(f"{SEED} {request.param}")
-    cases = [draw(random_, request.param) for _ in range(CASES)]
-    return list(zip(cases, kafka_streams(cases), strict=True))
+KINDS = ("session", "sliding")
 
 
-def test_the_definition(answered: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in answered:
+@pytest.fixture(scope="module")
+def answered() -> dict[str, list[tuple[Case, Answers]]]:
+    """Cases by kind; one process answers them all."""
+    drawn = {kind: random.Random(f"{SEED} {kind}") for kind in KINDS}
+    cases = [draw(random_, kind) for kind, random_ in drawn.items() for _ in range(CASES)]
+    pairs = list(zip(cases, kafka_streams(cases), strict=True))
+    return {kind: pairs[n * CASES : (n + 1) * CASES] for n, kind in enumerate(KINDS)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_definition(kind: str, answered: dict[str, list[tuple[Case, Answers]]]) -> None:
+    for (view, records), expected in answered[kind]:
         found = shown(list(family.each_record(view, records)))
         assert found == expected, (view, records)
 
 
-@pytest.mark.parametrize(("size", "buckets"), [(1, 1), (4, 1), (10**6, 1), (10**6, 8)])
-def test_the_driver(size: int, buckets: int, answered: list[tuple[Case, Answers]]) -> None:
-    for (view, records), expected in answered[:: 32 if size == 1 else 12]:
+@pytest.mark.parametrize(
+    ("size", "buckets", "share"), [(1, 1, 32), (4, 1, 24), (10**6, 1, 12), (10**6, 8, 24)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_driver(
+    kind: str, size: int, buckets: int, share: int, answered: dict[str, list[tuple[Case, Answers]]]
+) -> None:
+    for (view, records), expected in answered[kind][::share]:
         answers = shown(
             driver(family, view, cut(records, size), restart=size == 1, buckets=buckets)
         )

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+from bench.parameters import slow_after
 from fuzz import judges
 from fuzz.counted import (
     BOTH,
@@ -202,13 +203,13 @@ def test_a_batch_that_fails_counts_nothing() -> None:
 # Random cases of the laws (fuzz.counted).
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(6, range(12)))
 def test_records_in_are_results_and_records_counted(seed: int) -> None:
     assert judges.difference(judges.drawn(seed, 0, only="counted")) is None
 
 
 @pytest.mark.parametrize("versioned", [False, True], ids=["last", "versioned"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(2, range(4)))
 def test_upserts_of_a_table_are_changes_or_counted(seed: int, versioned: bool) -> None:
     random_ = random.Random(seed)
     of = "h" if versioned else "t"
@@ -222,12 +223,13 @@ def test_upserts_of_a_table_are_changes_or_counted(seed: int, versioned: bool) -
 # Rows that a condition leaves out of a table.
 
 
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 @pytest.mark.parametrize(("name", "of"), GUARDED)
-def test_behind_where_all_is_as_if_rows_left_out_had_never_been(name: str, of: str) -> None:
+def test_behind_where_all_is_as_if_rows_left_out_had_never_been(
+    name: str, of: str, seed: int
+) -> None:
     """With every reader of a table."""
-    random_ = random.Random(name)
-    for _ in range(2):
-        assert judges.difference(guarded(random_, name, of)) is None
+    assert judges.difference(guarded(random.Random(f"{name} {of} {seed}"), name, of)) is None
 
 
 def test_a_row_that_ceases_to_meet_a_condition_goes_without_moving_the_clock() -> None:

@@ -138,19 +138,18 @@ def test_what_is_made_at_a_time_changes_nothing(
     windows: str, aggregates: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random_ = random.Random(f"{windows} {aggregates}")
-    for keys in ("a", "ab"):
+    for keys, cuts in (("a", [0, 24]), ("ab", [0, 9, 24])):
         records = drawn(random_, 24, keys)
         given = WINDOWS[windows](), AGGREGATES[aggregates]()
         one_by_one = emitted(*given, [[record] for record in records])
-        for cuts in ([0, 24], [0, 9, 24]):
-            batches = [records[a:b] for a, b in pairwise(cuts)]
-            expected = [[*chain(*one_by_one[a:b])] for a, b in pairwise(cuts)]
-            for limit in (1, 10**6):
-                monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", limit)
-                assert emitted(*given, batches) == expected
-                assert ordered(windows, emitted(*given, batches, "batch")) == ordered(
-                    windows, [*net(expected)]
-                )
+        batches = [records[a:b] for a, b in pairwise(cuts)]
+        expected = [[*chain(*one_by_one[a:b])] for a, b in pairwise(cuts)]
+        for limit in (1, 10**6):
+            monkeypatch.setattr(dovetail.laws.windows.sliding, "_PAIRS_MAX", limit)
+            assert emitted(*given, batches) == expected
+            assert ordered(windows, emitted(*given, batches, "batch")) == ordered(
+                windows, [*net(expected)]
+            )
 
 
 def ordered(windows: str, batches: Sequence[Sequence[Emitted]]) -> list[list[Emitted]]:

@@ -149,31 +149,35 @@ def test_check_shows_the_rows_that_differ(
 
 
 @pytest.mark.parametrize(
-    ("log", "column", "queries"),
+    ("columns", "queries"),
     [
-        ("weather", "visib", ["weather"]),
-        ("landings", "air_time", ["trips"]),
-        ("planes", "seats", ["network", "fleet"]),
-        ("airports", "altitude", ["network"]),
+        (
+            {"weather": "visib", "landings": "air_time", "airports": "altitude"},
+            ["weather", "trips", "network"],
+        ),
+        ({"planes": "seats"}, ["network", "fleet"]),
     ],
 )
 def test_check_shows_the_streamed_rows_that_differ(
     demo: tuple[Path, bool, str],
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
-    log: str,
-    column: str,
+    columns: dict[str, str],
     queries: list[str],
 ) -> None:
+    """``columns``: one of each log, falsified in its newest records."""
     directory, _, _ = demo
-    newest = max((directory / "history" / log).iterdir())
-    records = pl.read_parquet(newest)
-    type_ = records.schema[column]
-    records.with_columns(pl.lit(4711, type_).alias(column)).write_parquet(newest)
+    logs = {}
+    for log, column in columns.items():
+        newest = max((directory / "history" / log).iterdir())
+        logs[newest] = records = pl.read_parquet(newest)
+        falsified = pl.lit(4711, records.schema[column]).alias(column)
+        records.with_columns(falsified).write_parquet(newest)
     try:
         assert not check_all(spark, directory)
     finally:
-        records.write_parquet(newest)
+        for newest, records in logs.items():
+            records.write_parquet(newest)
     printed = capsys.readouterr().out
     assert "4,711" in printed
     assert printed.count("the first differing rows") == len(queries)

@@ -6,7 +6,7 @@ What must be in the tables of an operator, and its laws, are in files of their o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,21 +124,18 @@ def kind_of(join: Any) -> tuple[str, ...]:
 def test_kafka_streams_agrees() -> None:
     """With every column of single changes that it can be asked for, of all operators."""
     kinds: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    asked: set[str] = set()
-    for family in {id(f): f for f in truth_tables.FAMILIES.values()}.values():
-        cases = [
-            (table, column.join, family.flushed(column.join, table.records))
-            for table in TABLES
-            if table.family is family
-            for column in table.emitting("change").values()
-            if family.kafka_can(column.join, table.records)
-        ]
-        answers = kafka_streams.answers(family, [(join, records) for _, join, records in cases])
-        for (table, join, records), answer in zip(cases, answers, strict=True):
-            given = list(family.each_record(join, records))
-            assert family.agree(join, records, given, answer), (table.name, join)
-            kinds[table.folder].add(kind_of(join))
-            asked.add(table.name)
+    cases = [
+        (table, column.join, table.family.flushed(column.join, table.records))
+        for table in TABLES
+        for column in table.emitting("change").values()
+        if table.family.kafka_can(column.join, table.records)
+    ]
+    answers = kafka_streams.answers_of_all([(t.family, join, given) for t, join, given in cases])
+    for (table, join, records), answer in zip(cases, answers, strict=True):
+        given = list(table.family.each_record(join, records))
+        assert table.family.agree(join, records, given, answer), (table.name, join)
+        kinds[table.folder].add(kind_of(join))
+    asked = {table.name for table, _, _ in cases}
     assert kinds == ASKED
     others = (views, windows)
     joins = {t.name for t in TABLES if t.emitting("change") and t.family not in others}
@@ -172,11 +169,28 @@ RUNNERS = {
     "8 buckets": Runner(3, restart=True, buckets=8),
     "16 buckets": Runner(WHOLE, buckets=16),
 }
-SLOW = {"by three", "restarted", "colliding", "in slices", "2 buckets", "8 buckets", "16 buckets"}
-"""They are as "at once", "colliding, restarted" (two of them) and "4 buckets" (three). Random cases
-have slices, too."""
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNNERS]
-BY_BATCH = [name for name in NAMES if name.values[0] not in ("one by one", "by three")]
+TURNS = (("one by one", "4 buckets"), ("at once", "colliding, restarted"))
+"""A column runs in two of these ways, a table's next column in the others, and a table's only
+column in all. Other runs are slow; random cases have slices, too.
+"""
+
+
+def in_turns(emit: Emit, runners: Iterable[str] = RUNNERS) -> list[Any]:
+    """Parameters: each column of this mode with each runner."""
+    return [
+        pytest.param(
+            *(table, column, name),
+            id=f"{table.name}-{column_name}-{name}",
+            marks=[] if name in (flat(TURNS) if alone else TURNS[turn % 2]) else pytest.mark.slow,
+        )
+        for number, table in enumerate(TABLES)
+        for alone in [len(table.emitting(emit)) == 1]
+        for turn, (column_name, column) in enumerate(table.emitting(emit).items(), number)
+        for name in runners
+    ]
+
+
+BY_BATCH = [name for name in RUNNERS if name not in ("one by one", "by three")]
 """Where the batches are those of a table, these two are as "at once"."""
 
 
@@ -193,8 +207,7 @@ def run(family: Family, join: Any, batches: Batches, runner: Runner, emit: Any) 
         )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("table", "column"), CHANGE)
+@pytest.mark.parametrize(("table", "column", "name"), in_turns("change"))
 def test_single_changes(table: TruthTable, column: Column, name: str) -> None:
     """In several buckets, and in slices of some keys, the keys may come in any order."""
     runner = RUNNERS[name]
@@ -207,8 +220,7 @@ def test_single_changes(table: TruthTable, column: Column, name: str) -> None:
         assert [*map(by_key, found)] == [*map(by_key, expected)]
 
 
-@pytest.mark.parametrize("name", BY_BATCH)
-@pytest.mark.parametrize(("table", "column"), BATCH)
+@pytest.mark.parametrize(("table", "column", "name"), in_turns("batch", BY_BATCH))
 def test_batches(table: TruthTable, column: Column, name: str) -> None:
     """The batches are those of the table."""
     runner, family = RUNNERS[name], table.family
@@ -219,10 +231,7 @@ def test_batches(table: TruthTable, column: Column, name: str) -> None:
 
 KERNEL = {
     "one by one": (1, {}),
-    "at once": (WHOLE, {}),
-    "restarted": (3, {"restart": True}),
-    "colliding": (WHOLE, {"key_hash": HASHES["one"]}),
-    "colliding, restarted": (1, {"restart": True, "key_hash": HASHES["one"]}),
+    "colliding, restarted": (3, {"restart": True, "key_hash": HASHES["one"]}),
 }
 
 

@@ -13,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from bench.parameters import slow_after
+from bench.records import WHOLE, cut
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
+from small_session import applied
 
 import dovetail as dt
 from dovetail import testing
@@ -51,8 +53,8 @@ def rows_of(columns: Sequence[str], given: Sequence[Sequence[Any]]) -> list[dict
 def agree(
     spark: SparkSession, topology: Topology, given: Mapping[Topology, Sequence[Mapping[str, Any]]]
 ) -> list[testing.Change]:
-    """What the driver emits, record by record and as one micro-batch: per key what a run over the
-    static frames emits.
+    """What the driver emits, three records at a time and as one micro-batch: per key what a run
+    over the static frames emits.
     """
     names = [f.name for f in topology.plan.key], [f.name for f in topology.plan.values]
     key, values = ([F.col(quoted(name)) for name in part] for part in names)
@@ -71,13 +73,11 @@ def agree(
     log = [(table, row) for table, rows in given.items() for row in rows]
     log.sort(key=lambda record: record[1]["at"])
     changes: list[testing.Change] = []
-    for whole in (False, True):
-        driver = testing.Driver(topology, spark=spark, buckets=1 + whole)
-        if whole:
+    for size, buckets in ((3, 1), (WHOLE, 2)):
+        driver = testing.Driver(topology, spark=spark, buckets=buckets)
+        for part in cut(log, size):
             with driver.batch():
-                pipe(driver, log)
-        else:
-            pipe(driver, log)
+                pipe(driver, part)
         driver.advance_stream_time(datetime(2100, 1, 1, tzinfo=UTC))
         changes = driver.read()
         found: dict[str, list[Any]] = {}
@@ -192,7 +192,7 @@ def test_without_a_session_an_expression_is_refused(orders: Any, payments: Any) 
         testing.Driver(keyed)
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+@pytest.mark.parametrize("how", slow_after(1, ["outer", "left", "inner"]))
 def test_selections_that_compute(spark: SparkSession, orders: Any, payments: Any, how: Any) -> None:
     joined = orders[0].join(
         payments[0],
@@ -319,8 +319,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_values_of_every_type(spark: SparkSession, orders: Any, zone: str) -> None:
+def test_values_of_every_type(spark: SparkSession, orders: Any) -> None:
     """They reach the expression and come back as they were, whatever the session's time zone."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, (type_, _) in VALUES.items())
     values = [value for _, value in VALUES.values()]
@@ -335,15 +334,11 @@ def test_values_of_every_type(spark: SparkSession, orders: Any, zone: str) -> No
     same: dict[str, Any] = {
         f"{name}_{n}": F.col(f"right.{quoted(name)}") for n, name in enumerate(VALUES)
     }
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    with applied(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         joined = orders[0].join(
             table, select={**same, "text": F.col("right.instant").cast("string")}
         )
         changes = agree(spark, joined, {**dict([orders]), table: rows})
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
     assert [change.key["id"] for change in changes] == [1, 2, 1, 2]
     row = changes[0].values
     assert row is not None

@@ -40,7 +40,7 @@ EVERY = table(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(strategies.changelogs(EVERY))
 def test_values_of_every_type_can_be_piped_in(changes: list[Change]) -> None:
     driver = Driver(EVERY)
@@ -50,7 +50,7 @@ def test_values_of_every_type_can_be_piped_in(changes: list[Change]) -> None:
     assert driver.table(EVERY).keys() == {key for key, values in last.items() if values}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(strategies.histories(ORDERS, PAYMENTS, out_of_order=True))
 def test_a_final_table_does_not_depend_on_the_cut(history: strategies.History) -> None:
     joined = ORDERS.join(PAYMENTS, how="outer")
@@ -80,7 +80,7 @@ def test_changes_of_all_kinds_are_drawn() -> None:
     assert len({c.key["id"] for c in repeated}) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(strategies.changelogs(CLICKS))
 def test_a_stream_has_no_deletes(changes: list[Change]) -> None:
     assert all(c.values is not None for c in changes)

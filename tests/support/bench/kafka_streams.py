@@ -26,14 +26,20 @@ javac_needed = pytest.mark.skipif(shutil.which("javac") is None, reason="a JDK i
 
 def answers(family: Family, cases: Sequence[tuple[Any, list[Record]]]) -> list[Answers]:
     """Per case, a join and its records, and per record what Kafka Streams emits."""
-    asked = [family.asked(join, records) for join, records in cases]
+    return answers_of_all([(family, join, records) for join, records in cases])
+
+
+def answers_of_all(cases: Sequence[tuple[Family, Any, list[Record]]]) -> list[Answers]:
+    """Ask one process about cases of several families."""
+    asked = [family.asked(join, records) for family, join, records in cases]
     lines = "".join(json.dumps({"id": ""} | case) + "\n" for case in asked)
     short_lived = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
     done = subprocess.run(
         [ORACLE], input=lines, capture_output=True, text=True, check=True, env=short_lived
     )
     found = []
-    for (join, records), case, line in zip(cases, asked, done.stdout.splitlines(), strict=True):
+    for one, case, line in zip(cases, asked, done.stdout.splitlines(), strict=True):
+        family, join, records = one
         answer = json.loads(line)
         assert "out" in answer, (join, records, answer)
         parts = [[family.emitted(join, change) for change in part] for part in answer["out"]]
