@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from examples.flights import __main__ as command
 from examples.flights import check
-from examples.flights.demo import changes, check_all, run
+from examples.flights import demo as flights
+from examples.flights.demo import check_all, run
 from examples.flights.joins import QUERIES
 
 SLICES = 9
@@ -31,6 +34,15 @@ def demo(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
         page = directory / "flights.html"
         equal = run(spark, directory, rows=3000, slices=SLICES, page_path=page)
     return directory, equal, out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def changes(demo: Any, spark: SparkSession) -> Iterator[Callable[[str], pl.DataFrame]]:
+    """The changelog of each query, read once."""
+    directory, _, _ = demo
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flights, "changes", cache(flights.changes))
+        yield partial(flights.changes, spark, directory)
 
 
 def test_what_was_streamed_equals_the_joins_of_the_whole_inputs(
@@ -76,24 +88,24 @@ def test_the_report_in_a_browser(browser: Any, demo: tuple[Path, bool, str]) -> 
 
 
 def test_departures_find_the_weather_and_their_landings(
-    demo: tuple[Path, bool, str], spark: SparkSession
+    demo: tuple[Path, bool, str], changes: Callable[[str], pl.DataFrame]
 ) -> None:
     directory, _, _ = demo
     departures = pl.read_parquet(directory / "history" / "departures" / "*.parquet")
-    weather = changes(spark, directory, "weather")
+    weather = changes("weather")
     assert weather["visib"].null_count() == 28  # in the hours that nobody observed
     assert weather["_timestamp"].max() <= departures["time"].max() - timedelta(hours=6)
     assert len(departures) - len(weather) == 206  # those of the last six hours
-    trips = changes(spark, directory, "trips")
+    trips = changes("trips")
     assert trips["air_time"].null_count() == 18  # diverted flights
     assert len(trips) == len(departures)
 
 
 def test_a_flight_changes_with_its_plane_its_airline_and_its_destination(
-    demo: tuple[Path, bool, str], spark: SparkSession
+    demo: tuple[Path, bool, str], changes: Callable[[str], pl.DataFrame]
 ) -> None:
-    directory, _, printed = demo
-    network = changes(spark, directory, "network").sort("_position")
+    _, _, printed = demo
+    network = changes("network").sort("_position")
     rows = network.filter(pl.col("_change") == "upsert")
     for column in ("manufacturer", "seats", "name", "destination"):
         known = pl.col(column).is_not_null()
@@ -128,6 +140,7 @@ def test_logs_are_cut_in_order_of_arrival(demo: tuple[Path, bool, str]) -> None:
         assert offsets.to_list() == list(range(len(offsets)))
 
 
+@pytest.mark.usefixtures("changes")
 def test_check_shows_the_rows_that_differ(
     demo: tuple[Path, bool, str], spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +161,7 @@ def test_check_shows_the_rows_that_differ(
     assert printed.count(log["flight_id"][-1]) == 4
 
 
+@pytest.mark.usefixtures("changes")
 @pytest.mark.parametrize(
     ("columns", "queries"),
     [

@@ -185,7 +185,7 @@ def test_whoever_reads_it_does_as_with_a_table_of_its_changelog(reader: str, see
             time,
             random_.random() < 0.1,
         )
-        for n, time in enumerate(times(random_, 60))
+        for n, time in enumerate(times(random_, 40))
     ]
     alone = testing.Driver(t.expire(after=timedelta(microseconds=after)))
     changelog = []
@@ -221,7 +221,7 @@ def shown(changes: list[Change]) -> dict[Any, list[Any]]:
 
 
 def clocked(random_: random.Random) -> Iterator[tuple[str, dict[str, Any], int, bool]]:
-    for n, time in enumerate(times(random_, 60)):
+    for n, time in enumerate(times(random_, 40)):
         row = {"k": random_.choice("abcd"), "v": str(n), "fk": random_.choice("xyz")}
         yield random_.choice("TTU"), row, time, random_.random() < 0.15
 

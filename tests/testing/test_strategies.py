@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 
 from dovetail.errors import PlanError
 from dovetail.testing import Change, Driver, strategies, stream, table
@@ -66,16 +66,16 @@ def test_a_final_table_does_not_depend_on_the_cut(history: strategies.History) -
 
 
 def test_changes_of_all_kinds_are_drawn() -> None:
-    def drawn(condition: Any, **options: Any) -> list[Change]:
-        few = settings(max_examples=200, deadline=None, database=None)
+    def drawn(condition: Any, *more: Phase, **options: Any) -> list[Change]:
+        phases = (Phase.generate, *more)
+        few = settings(max_examples=200, deadline=None, database=None, phases=phases)
         return find(strategies.changelogs(ORDERS, **options), condition, settings=few)
 
-    (deleted,) = drawn(lambda changes: any(c.change == "delete" for c in changes))
+    (deleted,) = drawn(lambda changes: any(c.change == "delete" for c in changes), Phase.shrink)
     assert deleted == Change({"id": 0}, None, 0, "delete", 0)
-    (null,) = drawn(lambda changes: any(c.values == {"amount": None} for c in changes))
-    assert null.change == "upsert"
-    times = [c.timestamp_us for c in drawn(_goes_back, out_of_order=True)]
-    assert times == [1, 0]
+    nulls = drawn(lambda changes: any(c.values == {"amount": None} for c in changes))
+    assert {c.change for c in nulls if c.values} <= {"upsert"}
+    drawn(_goes_back, out_of_order=True)
     repeated = drawn(lambda changes: len(changes) == 3, keys=1)
     assert len({c.key["id"] for c in repeated}) == 1
 
