@@ -294,16 +294,15 @@ class Query(NamedTuple):
 
     @property
     def batches(self) -> list[list[Record]]:
-        """The tables' batches, each table's far after those of the one before; of single changes
-        two.
+        """The tables' records, each table's far after those of the one before, in two batches; in
+        four where the join emits by batch.
         """
-        given = [
-            [self.family.later(record, number * FAR) for record in batch]
+        records = [
+            self.family.later(record, number * FAR)
             for number, table in enumerate(self.tables)
-            for batch in table.batches
+            for record in table.records
         ]
-        records = flat(given)
-        return given if self.net else cut(records, -(-len(records) // 2))
+        return cut(records, -(-len(records) // (4 if self.net else 2)))
 
     def expected(self, batches: Batches) -> Answers:
         """Return the results of these batches, by definition."""
