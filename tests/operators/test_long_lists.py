@@ -247,7 +247,7 @@ def test_a_changed_row_costs_the_same_in_a_larger_group(
     """
     costs = []
     random_ = random.Random(call)
-    for size in (3_000, 30_000):
+    for size in (6_000, 60_000):
         schema = {"id": pa.int64(), "g": pa.int64(), "v": type_}
         rows = testing.table("rows", key="id", schema=schema)
         driver = testing.Driver(rows.group_by("g").agg(a=CALLS[call]), emit="batch")
