@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
@@ -160,9 +160,8 @@ def test_on_spark(spark: SparkSession, tmp_path: Path) -> None:
         ['{"id": 1, "city": "Oslo", "amount": 9, "at": "2024-05-01T10:03:00Z", "op": "u"}'],
     ]
     for number, lines in enumerate(batches):
-        file = tmp_path / "in" / f"{number}.json"
-        file.write_text("\n".join(lines))
-        os.utime(file, (number, number))
+        with timed_file(tmp_path / "in" / f"{number}.json", number) as file:
+            file.write_text("\n".join(lines))
         if number == 0:
             continue
         totals.select("total", half=F.col("total") / 2).write_stream(
