@@ -17,10 +17,14 @@ from dovetail.plan.types.arrow import arrow_schema
 
 def add_file(folder: Path, rows: Sequence[tuple[Any, ...]], columns: str) -> Path:
     """Write rows as one more Parquet file of a folder; ``columns``: their names and Spark types."""
-    schema = arrow_schema(StructType.fromDDL(columns))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{uuid4().hex}.parquet"
-    table = pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in rows], schema)
-    pq.write_table(table, file)
+    pq.write_table(arrow_table(rows, columns), file)
     time.sleep(0.005)  # Spark reads files in the order of their times, which are coarse
     return file
+
+
+def arrow_table(rows: Sequence[tuple[Any, ...]], columns: str | StructType) -> pa.Table:
+    """Return rows in Arrow's form; ``columns``: their names and Spark types."""
+    schema = arrow_schema(StructType.fromDDL(columns) if isinstance(columns, str) else columns)
+    return pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in rows], schema)

@@ -6,11 +6,11 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import reduce
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import delta_rows
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +18,9 @@ import pytest
 from bench.models import tables as naive
 from bench.parameters import slow_after
 from bench.records import Record
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from small_session import with_delta
+from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.base.columns import quoted
@@ -30,9 +29,9 @@ from dovetail.io.sinks.delta import sink as delta
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import cloned_session
 
-FILES, RECORDS, KEYS = 3, 15, 6
+FILES, RECORDS, KEYS = 2, 20, 6
+ENGINES: tuple[Any, ...] = ("spark", "deltalake")
 OUTER = ("a", "outer", "b")
-LOG_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 KEY = ["the-key", "n"]
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
@@ -40,47 +39,40 @@ Key = tuple[str, int]
 Content = dict[Key, tuple[Any, Any, datetime]]
 
 
-@pytest.fixture(scope="module")
-def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, which must have been started with Delta Lake; small tables have small logs."""
-    yield from with_delta(spark, {LOG_PARTITIONS: "1"})
-
-
-@pytest.mark.parametrize("engine", ["spark", "deltalake"])
-def test_the_table_is_the_join_of_all_input_so_far_whatever_fails(
-    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Any
+def test_tables_are_the_join_of_all_input_so_far_whatever_fails(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second batch is merged, then the query dies before it can commit it: each merge is a
-    version of the table, and the versions show it merged twice. The first two are the table that is
-    made and the table that is taken.
+    """Each engine keeps a table. The second batch is merged into both, then the query dies before
+    it can commit it: each merge is a version, and the versions show it merged twice. The first two
+    are the table that is made and the table that is taken.
     """
     batches = list(history(random.Random(5)))
     for number, batch in enumerate(batches):
         write(batch, number, tmp_path)
-    table = str(tmp_path / "table")
     merges = []
 
     def fails_once(*arguments: Any, **options: Any) -> None:
         merge(*arguments, **options)
         merges.append(arguments)
-        if len(merges) == 2:
+        if len(merges) == 2 * len(ENGINES):
             raise RuntimeError("killed before the commit")
 
     merge = delta_merge.merge_changes
     monkeypatch.setattr(delta_merge, "merge_changes", fails_once)
     with pytest.raises(StreamingQueryException, match="killed before the commit"):
-        run(delta_spark, tmp_path, table, engine)
-    run(delta_spark, tmp_path, table, engine)
+        run(delta_spark, tmp_path)
+    run(delta_spark, tmp_path)
 
-    assert len(merges) == FILES + 1
-    commits = deltalake.DeltaTable(table).history(FILES + 1)
-    assert {"delta-rs" in str(commit["engineInfo"]) for commit in commits} == {
-        engine == "deltalake"
-    }
+    assert len(merges) == (FILES + 1) * len(ENGINES)
     expected = list(contents(batches))
     assert len({str(content) for content in expected}) == FILES
-    versions = stored(delta_spark, table, FILES + 3)
-    assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
+    for engine in ENGINES:
+        commits = deltalake.DeltaTable(str(tmp_path / engine)).history(FILES + 1)
+        assert {"delta-rs" in str(commit["engineInfo"]) for commit in commits} == {
+            engine == "deltalake"
+        }
+        versions = [stored(tmp_path / engine, version) for version in range(FILES + 3)]
+        assert versions == [{}, {}, expected[0], expected[1], *expected[1:]]
 
 
 @pytest.mark.slow
@@ -103,9 +95,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
     delta_tables.tune(own)
     name = quoted(key)
     schema = f"{name} string, v long, _timestamp timestamp, _change string, _position long"
-    delta_spark.createDataFrame([], schema).drop("_change", "_position").write.format("delta").save(
-        table
-    )
+    delta_rows.create(table, f"{name} string, v long, _timestamp timestamp")
 
     def merged(*changes: tuple[str, int | None, str]) -> list[tuple[Any, ...]]:
         """What the table holds after these changes, which come in the order of their positions but
@@ -115,10 +105,10 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
             (at, value, START + timedelta(days=-position), change, position)
             for position, (at, value, change) in enumerate(changes)
         ]
-        frame = delta_spark.createDataFrame(rows[::-1], schema).coalesce(1)
+        frame = delta_rows.frame(delta_spark, rows[::-1], schema)
         delta_merge.merge_changes(own, frame, delta_tables.sql_name(table), [key])
-        content = delta_spark.read.format("delta").load(table).orderBy(name).select(name, "v")
-        return [tuple(row) for row in content.collect()]
+        content = delta_rows.read(table).sort_by(key)
+        return list(zip(*(content[column].to_pylist() for column in (key, "v")), strict=True))
 
     first = (
         ("a", 1, "upsert"), ("a", 2, "upsert"), ("b", 3, "upsert"), ("b", None, "delete"),
@@ -134,8 +124,9 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     schema = "k long, v long, _timestamp timestamp, _change string, _position long"
     table = str(tmp_path / "table")
     rows = [(n, n, START, "upsert", n) for n in range(20)]
-    frame = delta_spark.createDataFrame(rows, schema).coalesce(1)
-    frame.limit(9).drop("_change", "_position").write.format("delta").save(table)
+    frame = delta_rows.frame(delta_spark, rows, schema)
+    there = [row[:3] for row in rows[:9]]
+    delta_rows.write(table, there, "k long, v long, _timestamp timestamp")
     own = cloned_session(delta_spark)
     delta_tables.tune(own)
     for name, value in {"wholeStage": "true", "factoryMode": "FALLBACK"}.items():
@@ -145,7 +136,7 @@ def test_a_small_merge_compiles_hardly_any_code(delta_spark: SparkSession, tmp_p
     before = compiled.getCount()
     delta_merge.merge_changes(own, frame, delta_tables.sql_name(table), ["k"])
     assert compiled.getCount() < before + 10
-    assert delta_spark.read.format("delta").load(table).count() == 20
+    assert delta_rows.read(table).num_rows == 20
 
 
 @pytest.mark.slow
@@ -165,10 +156,7 @@ def test_rows_whose_keys_have_nulls_are_merged(
     for name, files in (("left", left), ("right", right)):
         for number, rows in enumerate(files):
             moment = START + timedelta(seconds=number)
-            frame = delta_spark.createDataFrame([(*row, moment) for row in rows], schemas[name])
-            path = tmp_path / name / f"{number}.parquet"
-            path.parent.mkdir(exist_ok=True)
-            pq.write_table(frame.toArrow(), path)
+            path = add_file(tmp_path / name, [(*row, moment) for row in rows], schemas[name])
             os.utime(path, (1_700_000_000 + number,) * 2)
         reader = delta_spark.readStream.schema(schemas[name]).option("maxFilesPerTrigger", 1)
         sides[name] = dt.Table.from_changelog(
@@ -183,8 +171,8 @@ def test_rows_whose_keys_have_nulls_are_merged(
     rows.write_stream(
         dt.to_delta(table), checkpoint=str(tmp_path / "checkpoint"), trigger={"availableNow": True}
     ).awaitTermination()
-    stored = delta_spark.read.format("delta").load(table).orderBy("right_rk").collect()
-    assert [(r.id, r.right_rk, r.v, r.w) for r in stored] == [
+    stored = delta_rows.read(table).to_pylist()
+    assert sorted(((r["id"], r["right_rk"], r["v"], r["w"]) for r in stored), key=repr) == [
         ("j", None, "b", "2"),
         (None, "x", None, "3"),
     ]
@@ -237,8 +225,8 @@ def write(batch: Sequence[Record], number: int, directory: Path) -> None:
         os.utime(path, (1_700_000_000 + number,) * 2)
 
 
-def run(spark: SparkSession, directory: Path, table: str, engine: Any) -> None:
-    """Joins what there is, a file of each side per micro-batch."""
+def run(spark: SparkSession, directory: Path) -> None:
+    """Joins what there is, a file of each side per micro-batch, into a table of each engine."""
     a, b = (
         dt.Table.from_changelog(
             spark.readStream.schema(
@@ -256,9 +244,10 @@ def run(spark: SparkSession, directory: Path, table: str, engine: Any) -> None:
         )
         for name in ("a", "b")
     )
-    a.join(b, how="outer").write_stream(
-        dt.to_delta(table, engine=engine),
-        checkpoint=str(directory / "checkpoint"),
+    sinks = [dt.to_delta(directory / engine, engine=engine) for engine in ENGINES]
+    dt.run(
+        {a.join(b, how="outer"): sinks},
+        checkpoint=directory / "checkpoint",
         trigger={"availableNow": True},
     ).awaitTermination()
 
@@ -285,16 +274,13 @@ def contents(batches: Sequence[Sequence[Record]]) -> Iterator[Content]:
         yield content
 
 
-def stored(spark: SparkSession, table: str, count: int) -> list[Content]:
-    """What so many first versions of the Delta table hold, read by one job."""
-    delta = spark.read.format("delta")
-    frames = [delta.option("versionAsOf", version).load(table) for version in range(count)]
-    assert {tuple(frame.columns) for frame in frames} == {(*KEY, "a", "b", "_timestamp")}
-    numbered = [frame.withColumn("version", F.lit(n)) for n, frame in enumerate(frames)]
-    rows = reduce(DataFrame.union, numbered).toArrow().to_pylist()
-    contents: list[Content] = [{} for _ in frames]
-    for row in rows:
-        key = row[KEY[0]], row[KEY[1]]
-        contents[row["version"]][key] = (row["a"], row["b"], row["_timestamp"])
-    assert sum(map(len, contents)) == len(rows)
-    return contents
+def stored(table: Path, version: int) -> Content:
+    """What a version of a Delta table holds."""
+    rows = delta_rows.read(table, version)
+    assert set(rows.column_names) == {*KEY, "a", "b", "_timestamp"}
+    content = {
+        (row[KEY[0]], row[KEY[1]]): (row["a"], row["b"], row["_timestamp"])
+        for row in rows.to_pylist()
+    }
+    assert len(content) == rows.num_rows
+    return content

@@ -5,22 +5,20 @@ ordered and cut, and whatever is killed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import delta_rows
 import pytest
 from bench.parameters import slow_after
-from parquet_rows import add_file
+from delta_changes import Change, Place, Rows, changelog, versions
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from small_session import with_delta
-from test_delta_history import Place
 
 import dovetail as dt
 from dovetail.base.columns import quoted
@@ -29,28 +27,6 @@ from dovetail.io.sinks.delta import corrections, tables
 from dovetail.io.sinks.delta.versions import VERSION_FIELDS
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import cloned_session
-
-START = datetime(2024, 1, 1, tzinfo=timezone.utc)
-SETTINGS = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-Rows = list[tuple[Any, ...]]
-
-
-class Change(NamedTuple):
-    """A change of a key at a second; ``value`` None with ``gone``: its delete."""
-
-    key: Any
-    second: int
-    value: int | None
-    gone: bool = False
-
-
-@pytest.fixture(scope="module")
-def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, which must have been started with Delta Lake."""
-    yield from with_delta(spark, SETTINGS)
 
 
 def model(changes: Sequence[Change]) -> Rows:
@@ -85,27 +61,6 @@ def test_the_model_by_hand() -> None:
     assert model([*first, Change("b", 7, 1)]) == [("b", 1, 7, 9), ("b", None, 5, 5)]
 
 
-def moment(second: int) -> datetime:
-    return START + timedelta(seconds=second)
-
-
-def second(time: datetime | None) -> int | None:
-    return None if time is None else round((time.astimezone(timezone.utc) - START).total_seconds())
-
-
-def read(spark: SparkSession, path: Path | str, key: str = "id") -> Rows:
-    """The table as the model has it; that what it says of currency is so."""
-    rows = spark.read.format("delta").load(str(path)).toArrow().to_pylist()
-    assert all(row["_current"] == (row["_valid_to"] is None) for row in rows)
-    return sorted(
-        (
-            (row[key], row["v"], second(row["_valid_from"]), second(row["_valid_to"]))
-            for row in rows
-        ),
-        key=repr,
-    )
-
-
 @pytest.mark.parametrize(
     ("seed", "cuts", "few", "nulls", "key"),
     slow_after(
@@ -128,8 +83,8 @@ def test_versions_lie_where_their_times_are_however_changes_come(
     nulls: bool,
     key: str,
 ) -> None:
-    """Times are drawn without order, and repeat; deletes come first and twice. Each micro-batch is
-    merged twice, with nothing that keeps the second merge from its work.
+    """Times are drawn without order, and repeat; deletes come first and twice. The last micro-batch
+    is merged twice, with nothing that keeps the second merge from its work.
     """
     if not few:
         monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
@@ -146,51 +101,27 @@ def test_versions_lie_where_their_times_are_however_changes_come(
     schema = StructType([*StructType.fromDDL(declared), *VERSION_FIELDS])
     path = tmp_path / "table"
     table = delta_tables.sql_name(str(path))
-    delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
+    delta_rows.create(path, schema)
 
-    def frame(first: int, last: int) -> DataFrame:
-        rows = [
-            (c.key, c.value, "delete" if c.gone else "upsert", moment(c.second), at)
-            for at, c in enumerate(changes[first:last], first)
-        ]
-        rng.shuffle(rows)
-        return delta_spark.createDataFrame(
-            rows, f"{declared}, _change string, _timestamp timestamp, _position long"
-        )
-
-    for first, last in pairwise([0, *sorted(rng.sample(range(1, 100), cuts)), 100]):
-        for _ in range(2):
-            corrections.merge_corrections(
-                own, frame(first, last), table, schema, [key], nulls=nulls
-            )
-        assert read(delta_spark, path, key) == model(changes[:last])
-    whole = corrections.corrected_versions(frame(0, 100), schema, [key])
-    whole.write.format("delta").save(str(tmp_path / "whole"))
-    assert read(delta_spark, tmp_path / "whole", key) == model(changes)
+    batches = [*pairwise([0, *sorted(rng.sample(range(1, 100), cuts)), 100])]
+    for first, last in [*batches, batches[-1]]:
+        frame = changelog(delta_spark, changes[first:last], first, declared)
+        corrections.merge_corrections(own, frame, table, schema, [key], nulls=nulls)
+        assert versions(delta_rows.read(path), key) == model(changes[:last])
+    frame = changelog(delta_spark, changes, 0, declared)
+    whole = corrections.corrected_versions(frame, schema, [key])
+    assert versions(whole.toArrow(), key) == model(changes)
 
 
 def written(
     spark: SparkSession, folder: Path, checkpoint: str, *coming: Change, **options: Any
 ) -> Rows:
     """The table after a query of the checkpoint has read these changes, too."""
-    rows = [(c.key, c.value, moment(c.second), c.gone) for c in coming]
-    schema = "id string, v long, at timestamp, gone boolean"
-    source = folder / checkpoint / "in"
-    add_file(source, rows, schema)
-    table = dt.Table.from_changelog(
-        spark.readStream.schema(schema).parquet(str(source)),
-        key="id",
-        timestamp="at",
-        deleted="gone",
-        name="t",
-    )
-    table.write_stream(
-        dt.to_delta(folder / "target", history=True, **options),
-        checkpoint=str(folder / checkpoint / "state"),
-        trigger={"availableNow": True},
-        buckets=2,
-    ).awaitTermination()
-    return read(spark, folder / "target")
+    place = Place(spark, folder / checkpoint)
+    place.come(*coming)
+    place.target = folder / "target"
+    place.run(**options)
+    return place.stored()
 
 
 def test_a_query_corrects_versions_that_another_one_has_written_in_order(
@@ -267,13 +198,12 @@ def test_a_query_that_is_killed_around_any_commit_has_the_history_of_an_unbroken
     killer = Killer(monkeypatch)
 
     def operations(name: str, at: tuple[int, bool] | None) -> list[str]:
-        (tmp_path / name).mkdir()
         place = Place(delta_spark, tmp_path / name)
         place.come(Change("a", 10, 1), Change("b", 5, 2), Change("a", 30, 3))
         place.come(Change("a", 20, 4), Change("b", 7, None, True), Change("c", 9, None, True))
         place.come(Change("a", 25, None, True), Change("c", 8, 5), Change("b", 5, 6))
         if existing == "replace":
-            delta_spark.range(3).write.format("delta").save(str(place.target))
+            delta_rows.write(place.target, [(0,), (1,)], "id long")
         run = partial(place.run, existing=existing, late="correct", compact_every=2)
         killer.calls, killer.at = [], at
         if at is not None:
@@ -282,9 +212,8 @@ def test_a_query_that_is_killed_around_any_commit_has_the_history_of_an_unbroken
             assert len(killer.calls) == at[0] + 1, "it was not killed"
             killer.at = None
         run()
-        assert read(delta_spark, place.target) == model(place.changes)
-        log = delta_spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
-        return [row["operation"] for row in log][::-1]
+        assert place.stored() == model(place.changes)
+        return delta_rows.operations(place.target)
 
     unbroken, calls = operations("unbroken", None), killer.calls
     assert len(calls) == commits

@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import delta_rows
 import pytest
 from bench.parameters import slow_after
-from parquet_rows import add_file
+from delta_changes import Change, Place, Rows, changelog, second_of, versions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from small_session import with_delta
 
 import dovetail as dt
 from dovetail.base.columns import quoted
-from dovetail.io.sinks.delta import sink as delta
 from dovetail.io.sinks.delta import tables
 from dovetail.io.sinks.delta import versions as delta_history
 from dovetail.platform import delta_tables, delta_upsert
 from dovetail.platform.sessions import cloned_session
-
-START = datetime(2024, 1, 1, tzinfo=timezone.utc)
-SETTINGS = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-COLUMNS = ["id", "v", "_valid_from", "_valid_to", "_current"]
-
-Versions = list[tuple[Any, ...]]
-
-
-class Change(NamedTuple):
-    """A change of a key at a second; ``value`` None with ``gone``: its delete."""
-
-    key: Any
-    second: int
-    value: int | None
-    gone: bool = False
-
-
-@pytest.fixture(scope="module")
-def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, which must have been started with Delta Lake."""
-    yield from with_delta(spark, SETTINGS)
 
 
 def tracked(value: int | None) -> int | None:
@@ -59,7 +32,7 @@ def tracked(value: int | None) -> int | None:
     return None if value is None or value % 7 == 0 else value % 5 // 3
 
 
-def model(changes: Sequence[Change], *, tracks: bool = False) -> Versions:
+def model(changes: Sequence[Change], *, tracks: bool = False) -> Rows:
     """One change after the other: each key's versions, of which only the last one may be open."""
     histories: dict[Any, list[list[Any]]] = {}
     for change in changes:
@@ -98,28 +71,6 @@ def test_the_model_by_hand() -> None:
     ]
 
 
-def moment(second: int | None) -> datetime | None:
-    return None if second is None else START + timedelta(seconds=second)
-
-
-def second(time: datetime | None) -> int | None:
-    return None if time is None else round((time.astimezone(timezone.utc) - START).total_seconds())
-
-
-def read(spark: SparkSession, path: Path | str, key: str = "id") -> Versions:
-    """The table as the model has it; that what it says of currency is so."""
-    found = spark.read.format("delta").load(str(path))
-    rows = found.toArrow().to_pylist()
-    assert all(row["_current"] == (row["_valid_to"] is None) for row in rows)
-    return sorted(
-        (
-            (row[key], row["v"], second(row["_valid_from"]), second(row["_valid_to"]))
-            for row in rows
-        ),
-        key=repr,
-    )
-
-
 @pytest.mark.parametrize(
     ("seed", "cuts", "few", "nulls", "key", "track"),
     slow_after(
@@ -144,7 +95,7 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     key: str,
     track: list[str],
 ) -> None:
-    """Times repeat and go back, deletes come twice and first; each commit is tried twice."""
+    """Times repeat and go back, deletes come twice and first; the last commit is tried twice."""
     if not few:
         monkeypatch.setattr(delta_upsert, "ROWS_MAX", 0)
     rng = random.Random(seed)
@@ -159,80 +110,25 @@ def test_versions_are_those_of_the_changelog_however_it_is_cut(
     schema = StructType([*StructType.fromDDL(declared), *delta_history.VERSION_FIELDS])
     path = tmp_path / "table"
     table = delta_tables.sql_name(str(path))
-    delta_tables.create(delta_spark.createDataFrame([], schema), table, {}, replace=False)
+    delta_rows.create(path, schema)
 
     def frame(first: int, last: int) -> DataFrame:
-        rows = [
-            (
-                c.key,
-                *((None, None) if c.gone else (c.value, tracked(c.value))),
-                "delete" if c.gone else "upsert",
-                moment(c.second),
-                at,
+        coming = changes[first:last]
+        return changelog(delta_spark, coming, first, declared, lambda v: (v, tracked(v)))
+
+    batches = [*enumerate(pairwise([0, *sorted(rng.sample(range(1, 90), cuts)), 90]))]
+    for number, (first, last) in [*batches, batches[-1]]:
+        with delta_tables.temporary_settings(
+            own, delta_tables.commit_once_settings("query", number)
+        ):
+            delta_history.merge_versions(
+                own, frame(first, last), table, schema, [key], nulls=nulls, track=track
             )
-            for at, c in enumerate(changes[first:last], first)
-        ]
-        rng.shuffle(rows)
-        return delta_spark.createDataFrame(
-            rows, f"{declared}, _change string, _timestamp timestamp, _position long"
-        )
-
-    places = [0, *sorted(rng.sample(range(1, 90), cuts)), 90]
-    for number, (first, last) in enumerate(pairwise(places)):
-        for _ in range(2):
-            with delta_tables.temporary_settings(
-                own, delta_tables.commit_once_settings("query", number)
-            ):
-                delta_history.merge_versions(
-                    own, frame(first, last), table, schema, [key], nulls=nulls, track=track
-                )
-        assert read(delta_spark, path, key) == model(changes[:last], tracks=tracks)
+        assert versions(delta_rows.read(path), key) == model(changes[:last], tracks=tracks)
     # A commit for each, and the first.
-    assert len(list(path.glob("_delta_log/*.json"))) == len(places)
+    assert len(delta_rows.operations(path)) == len(batches) + 1
     whole = delta_history.new_versions(frame(0, 90), schema, [key], track)
-    whole.write.format("delta").save(str(tmp_path / "whole"))
-    assert read(delta_spark, tmp_path / "whole", key) == model(changes, tracks=tracks)
-
-
-class Place:
-    """Files of a table, one for each micro-batch, a checkpoint and a target."""
-
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self.spark = spark
-        self.directory = directory
-        self.target = directory / "target"
-        self.changes: list[Change] = []
-        self._files = 0
-
-    def come(self, *changes: Change) -> None:
-        self.changes += changes
-        rows = [(c.key, c.value, moment(c.second), c.gone) for c in changes]
-        columns = "id string, v long, at timestamp, gone boolean"
-        file = add_file(self.directory / "in", rows, columns)
-        os.utime(file, (1_700_000_000 + self._files,) * 2)
-        self._files += 1
-
-    def table(self) -> dt.Table:
-        reader = self.spark.readStream.option("maxFilesPerTrigger", 1)
-        files = reader.schema("id string, v long, at timestamp, gone boolean")
-        return dt.Table.from_changelog(
-            files.parquet(str(self.directory / "in")),
-            key="id",
-            timestamp="at",
-            deleted="gone",
-            name="t",
-        )
-
-    def run(self, checkpoint: str = "checkpoint", of: Any = None, **options: Any) -> None:
-        (of or self.table()).write_stream(
-            dt.to_delta(self.target, history=True, **options),
-            checkpoint=str(self.directory / checkpoint),
-            trigger={"availableNow": True},
-            buckets=2,
-        ).awaitTermination()
-
-    def stored(self) -> Versions:
-        return read(self.spark, self.target)
+    assert versions(whole.toArrow(), key) == model(changes, tracks=tracks)
 
 
 @pytest.fixture
@@ -262,7 +158,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
 ) -> None:
     """The current ones are the table, too."""
     if existing == "replace":
-        place.spark.range(3).write.format("delta").save(str(place.target))
+        delta_rows.write(place.target, [(0,), (1,)], "id long")
     owner: Any = delta_history if step == "merge_versions" else delta_tables
     original = getattr(owner, step)
     calls = []
@@ -285,15 +181,11 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
     expected = model(place.changes)
     assert place.stored() == expected
     assert len({row[0] for row in expected}) == 3
-    place.table().write_stream(
-        dt.to_delta(place.directory / "plain"),
-        checkpoint=str(place.directory / "plain checkpoint"),
-        trigger={"availableNow": True},
-        buckets=2,
-    ).awaitTermination()
-    plain = place.spark.read.format("delta").load(str(place.directory / "plain"))
+    place.target = place.directory / "plain"
+    place.run("plain checkpoint", history=False)
     current = [row[:2] for row in expected if row[3] is None]
-    assert sorted(tuple(row) for row in plain.select("id", "v").collect()) == current
+    plain = delta_rows.read(place.target).to_pylist()
+    assert sorted((row["id"], row["v"]) for row in plain) == current
 
 
 @pytest.mark.slow
@@ -303,8 +195,7 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
     assert details is not None
     assert details["partitionColumns"] == ["_current"]
     assert details["properties"][tables.RETENTION_PROPERTY] == "interval 3600 seconds"
-    done = place.spark.sql(f"DESCRIBE HISTORY delta.`{place.target}`").collect()
-    assert [row["operation"] for row in done][::-1] == [
+    assert delta_rows.operations(place.target) == [
         *("CREATE TABLE AS SELECT", "SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE", "WRITE")
     ]
     expected = place.stored()
@@ -320,8 +211,8 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
         place.run("another", more, existing="adopt")
     place.run("another", more, existing="adopt", evolve=True)
     assert place.stored() == model(place.changes)
-    rows = place.spark.read.format("delta").load(str(place.target))
-    assert [row["id"] for row in rows.where("w = 'x'").collect()] == ["a"]
+    rows = delta_rows.read(place.target).to_pylist()
+    assert [row["id"] for row in rows if row["w"] == "x"] == ["a"]
     place.run("third", existing="replace")
     assert place.stored() == [("a", 9, 50, None)]
 
@@ -330,17 +221,12 @@ def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
 def test_versions_of_groups(place: Place) -> None:
     """A group that is there at no time between two changes has no version."""
     counted = place.table().group_by("v").agg(n=dt.count())
-    counted.write_stream(
-        dt.to_delta(place.target, history=True),
-        checkpoint=str(place.directory / "checkpoint"),
-        trigger={"availableNow": True},
-        buckets=2,
-    ).awaitTermination()
-    rows = place.spark.read.format("delta").load(str(place.target))
-    assert rows.columns == ["v", "n", *COLUMNS[2:]]
+    place.run(of=counted)
+    rows = delta_rows.read(place.target)
+    assert rows.column_names == ["v", "n", "_valid_from", "_valid_to", "_current"]
     assert sorted(
-        (row["v"], row["n"], second(row["_valid_from"]), second(row["_valid_to"]))
-        for row in rows.collect()
+        (row["v"], row["n"], second_of(row["_valid_from"]), second_of(row["_valid_to"]))
+        for row in rows.to_pylist()
     ) == sorted(
         [
             (1, 1, 1, 3),
@@ -369,17 +255,13 @@ def test_what_has_no_versions_is_refused(place: Place) -> None:
         with pytest.raises(dt.errors.PlanError, match=message):
             place.run(of=with_map, track=track)
     assert not place.target.exists()
-    place.spark.range(3).write.format("delta").save(str(place.target))
+    delta_rows.write(place.target, [(0,), (1,)], "id long")
     with pytest.raises(dt.errors.TargetError, match="_valid_from is missing"):
         place.run(existing="adopt")
 
 
 @pytest.mark.slow
 def test_a_table_of_rows_is_no_table_of_versions(place: Place) -> None:
-    sink = dt.to_delta(place.target)
-    place.table().write_stream(
-        sink, checkpoint=str(place.directory / "checkpoint"), trigger={"availableNow": True}
-    ).awaitTermination()
+    place.run(history=False)
     with pytest.raises(dt.errors.TargetError, match="_timestamp is not among the query's"):
         place.run("another", existing="adopt")
-    assert isinstance(sink, delta.DeltaSink)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import delta_rows
 import pytest
 from bench.parameters import slow_after
 from parquet_rows import add_file
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from small_session import with_delta
 
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
@@ -24,22 +23,12 @@ from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.ownership import refuse_taken
 from dovetail.platform import delta_tables, delta_upsert
 
-SETTINGS = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 OWN = [(1, "a"), (2, "b")]
 SPANS = ("retention", "log_retention")
 FOREIGN = [(2, "x"), (9, "y")]
 
 Rows = list[tuple[Any, ...]]
-
-
-@pytest.fixture(scope="module")
-def delta_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, which must have been started with Delta Lake."""
-    yield from with_delta(spark, SETTINGS)
 
 
 class Place:
@@ -49,7 +38,6 @@ class Place:
         self.spark = spark
         self.directory = directory
         self.target = directory / "target"
-        self._known: dict[bytes, Rows] = {}
         self.come(OWN)
 
     def come(self, rows: Rows) -> None:
@@ -59,23 +47,30 @@ class Place:
 
     def there(self, rows: Rows, schema: str = "id long, v string") -> None:
         """A table that is no query's."""
-        frame = self.spark.createDataFrame(rows, schema).withColumn("_timestamp", F.lit(START))
-        frame.coalesce(1).write.format("delta").save(str(self.target))
+        placed = [(*row, START) for row in rows]
+        delta_rows.write(self.target, placed, f"{schema}, _timestamp timestamp")
+
+    def changes(self, files: int = 1000) -> DataFrame:
+        """The changes, of which a micro-batch reads so many files."""
+        reader = self.spark.readStream.schema("id long, v string, at timestamp")
+        return reader.option("maxFilesPerTrigger", files).parquet(str(self.directory / "in"))
+
+    def table(self, files: int = 1000) -> dt.Table:
+        deleted = F.col("v").isNull()
+        return dt.Table.from_changelog(
+            self.changes(files), key="id", timestamp="at", deleted=deleted, name="t"
+        )
 
     def run(
-        self, checkpoint: str = "checkpoint", begin: dict[str, Any] | None = None, **options: Any
+        self,
+        checkpoint: str = "checkpoint",
+        begin: dict[str, Any] | None = None,
+        of: dt.Table | dt.Stream | None = None,
+        **options: Any,
     ) -> None:
-        changes = self.spark.readStream.schema("id long, v string, at timestamp")
-        table = dt.Table.from_changelog(
-            changes.parquet(str(self.directory / "in")),
-            key="id",
-            timestamp="at",
-            deleted=F.col("v").isNull(),
-            name="t",
-        )
         if "table" not in options:
             options["path"] = self.target
-        table.write_stream(
+        (of or self.table()).write_stream(
             dt.to_delta(**options),
             checkpoint=str(self.directory / checkpoint),
             trigger={"availableNow": True},
@@ -83,19 +78,15 @@ class Place:
             **(begin or {}),
         ).awaitTermination()
 
-    def stored(self, version: int | None = None) -> Rows:
-        read = self.spark.read.format("delta")
-        if version is not None:
-            read = read.option("versionAsOf", version)
-        return sorted(map(tuple, read.load(str(self.target)).select("id", "v").collect()))
+    def stored(self, *columns: str, version: int | None = None) -> Rows:
+        """The rows of the table, by default the columns ``id`` and ``v``."""
+        rows = delta_rows.read(self.target, version).to_pylist()
+        return sorted((tuple(row[c] for c in columns or ("id", "v")) for row in rows), key=repr)
 
     def versions(self) -> list[Rows]:
-        """Each version's rows, read once for each commit."""
+        """Each version's rows."""
         commits = sorted((self.target / "_delta_log").glob("*.json"))
-        for commit in commits:
-            if commit.read_bytes() not in self._known:
-                self._known[commit.read_bytes()] = self.stored(int(commit.stem))
-        return [self._known[commit.read_bytes()] for commit in commits]
+        return [self.stored(version=int(commit.stem)) for commit in commits]
 
     def files(self) -> dict[str, int]:
         """The table's files and when each was written."""
@@ -213,63 +204,36 @@ def test_a_row_that_the_table_refuses_is_an_error(
     place.spark.sql(f"CREATE TABLE {table} ({columns}) USING delta")
     if rule:
         place.spark.sql(f"ALTER TABLE {table} {rule}")
-    frame = place.spark.readStream.schema("id long, v string, at timestamp")
-    changes = frame.parquet(str(place.directory / "in"))
-    rows = dt.Table.from_changelog(changes, key="id", timestamp="at", name="t")
     made = F.expr("null" if "NULL" in column else "repeat(v, 4)" if "var" in column else "v")
     with pytest.raises(StreamingQueryException, match=f"the table refuses a row: .*{problem}"):
-        rows.with_columns(v=made.cast("string")).write_stream(
-            dt.to_delta(place.target, engine=engine),
-            checkpoint=place.directory / "checkpoint",
-            trigger={"availableNow": True},
-        ).awaitTermination()
+        place.run(of=place.table().with_columns(v=made.cast("string")), engine=engine)
 
 
 def test_columns_that_are_missing_are_added(place: Place) -> None:
-    """With the first micro-batch; what came before has nulls."""
+    """With the first micro-batch; what came before has nulls. Structs may have odd names."""
     place.there([(9, "y")], "id long, w string")
     refused(place, "v is missing, w is not among the query's", existing="adopt")
     refused(place, "w is not among the query's", existing="adopt", evolve=True)
     shutil.rmtree(place.target)
     place.there([(9,), (1,)], "id long")
-    place.run(existing="adopt", evolve=True)
-    assert place.stored() == [(1, "a"), (2, "b"), (9, None)]
-    place.come([(1, None), (3, "c")])
-    place.run()
-    assert place.stored() == [(2, "b"), (3, "c"), (9, None)]
-
-
-def test_a_column_of_structs_with_odd_names_is_added(place: Place) -> None:
-    place.there([(9, "y")])
-    reader = place.spark.readStream.schema("id long, v string, at timestamp")
-    changes = reader.parquet(str(place.directory / "in"))
-    table = dt.Table.from_changelog(changes, key="id", timestamp="at", name="t")
     odd = F.struct(F.array(F.struct(F.col("v").alias("a-b"))).alias("c:`d"))
-    table.with_columns(odd=odd).write_stream(
-        dt.to_delta(place.target, existing="adopt", evolve=True),
-        checkpoint=place.directory / "checkpoint",
-        trigger={"availableNow": True},
-    ).awaitTermination()
-    rows = place.spark.read.format("delta").load(str(place.target)).select("id", "odd").collect()
-    found = {row["id"]: row["odd"] and row["odd"].asDict(recursive=True) for row in rows}
-    assert found == {9: None, 1: {"c:`d": [{"a-b": "a"}]}, 2: {"c:`d": [{"a-b": "b"}]}}
+    table = place.table().with_columns(odd=odd)
+    place.run(of=table, existing="adopt", evolve=True)
+    stored = place.stored("id", "v", "odd")
+    a, b = ({"c:`d": [{"a-b": value}]} for value in "ab")
+    assert stored == [(1, "a", a), (2, "b", b), (9, None, None)]
+    place.come([(1, None)])
+    place.run(of=table)
+    assert place.stored("id", "v", "odd") == stored[1:]
 
 
 @pytest.mark.slow
 def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Place) -> None:
-    frame = place.spark.readStream.schema("id long, v string, at timestamp")
-    stream = dt.Stream.from_changelog(
-        frame.parquet(str(place.directory / "in")), key="id", timestamp="at", name="s"
-    )
+    stream = dt.Stream.from_changelog(place.changes(), key="id", timestamp="at", name="s")
     for select in (["v"], ["v", "w"]):
         written = stream.select("v", w=F.upper("v")).select(*select)
-        written.write_stream(
-            dt.to_delta(place.target, partition_by="v", evolve=True),
-            checkpoint=place.directory / "-".join(select),
-            trigger={"availableNow": True},
-        ).awaitTermination()
-    rows = place.spark.read.format("delta").load(str(place.target)).select("id", "v", "w")
-    assert sorted(map(tuple, rows.collect()), key=str) == [
+        place.run("-".join(select), of=written, partition_by="v", evolve=True)
+    assert place.stored("id", "v", "w") == [
         *((1, "a", "A"), (1, "a", None), (2, "b", "B"), (2, "b", None)),
     ]
     assert {path.parent.name for path in place.target.glob("*/*.parquet")} == {"v=a", "v=b"}
@@ -295,24 +259,14 @@ def test_a_table_with_a_streams_records_is_laid_out_and_gets_columns(place: Plac
 def test_a_text_that_delta_reads_as_null_lays_out_no_table(
     place: Place, of: str, text: str, shown: str
 ) -> None:
-    reader = place.spark.readStream.schema("id long, v string, at timestamp")
-    frame = reader.parquet(str(place.directory / "in")).withColumn("w", F.nullif("v", F.lit("a")))
+    """The micro-batch before is committed."""
+    frame = place.changes(files=1).withColumn("w", F.nullif("v", F.lit("a")))
     kind = dt.Table if of == "table" else dt.Stream
     changes = kind.from_changelog(frame, key="v", timestamp="at", name="t").select("id", "w")
-
-    def run() -> None:
-        changes.write_stream(
-            dt.to_delta(place.target, partition_by=["v", "w"]),
-            checkpoint=place.directory / "checkpoint",
-            trigger={"availableNow": True},
-        ).awaitTermination()
-
-    run()
     place.come([(3, text)])
     with pytest.raises(StreamingQueryException, match=f"has {shown} in column 'v', by which"):
-        run()
-    rows = place.spark.read.format("delta").load(str(place.target)).select("v", "w").collect()
-    assert sorted(map(tuple, rows)) == [("a", None), ("b", "b")]
+        place.run(of=changes, partition_by=["v", "w"])
+    assert place.stored("v", "w") == [("a", None), ("b", "b")]
 
 
 @pytest.mark.slow
@@ -420,9 +374,12 @@ def test_small_files_are_put_together(place: Place) -> None:
     place.run(compact_every=2)
     place.come([(3, "c")])
     place.run(compact_every=2)
-    rows = place.spark.sql(f"DESCRIBE HISTORY {delta_tables.sql_name(str(place.target))}").collect()
-    operations = [row["operation"] for row in rows][::-1]
-    assert operations[1:] == ["SET TBLPROPERTIES", "WRITE", "WRITE", "OPTIMIZE"]
+    assert delta_rows.operations(place.target)[1:] == [
+        "SET TBLPROPERTIES",
+        "WRITE",
+        "WRITE",
+        "OPTIMIZE",
+    ]
     assert place.stored() == [*OWN, (3, "c")]
     assert len(place.spark.read.format("delta").load(str(place.target)).inputFiles()) == 1
 
@@ -495,10 +452,7 @@ def test_a_log_that_cannot_be_cleaned_is_a_warning_and_nothing_more(
 @pytest.mark.slow
 def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
     place.come([(1, "c")])
-    changes = place.spark.readStream.schema("id long, v string, at timestamp")
-    renamed = changes.parquet(str(place.directory / "in")).withColumnsRenamed(
-        {"id": "last", "v": "source"}
-    )
+    renamed = place.changes().withColumnsRenamed({"id": "last", "v": "source"})
     table = dt.Table.from_changelog(renamed, key="last", timestamp="at", name="t")
     for _ in range(2):
         table.write_stream(
@@ -508,8 +462,7 @@ def test_a_relative_path_and_a_key_called_last(place: Place) -> None:
             buckets=1,
         ).awaitTermination()
         place.come([(2, "d"), (3, "e")])
-    rows = place.spark.read.format("delta").load(str(place.target)).select("last", "source")
-    assert sorted(map(tuple, rows.collect())) == [(1, "c"), (2, "d"), (3, "e")]
+    assert place.stored("last", "source") == [(1, "c"), (2, "d"), (3, "e")]
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ from dovetail.io.sinks.iceberg.batch import IcebergAppender, IcebergMerger
 
 KILLS = int(os.environ.get("DOVETAIL_KILLS", "12"))
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
-SCHEMA = "k long, g string, v long, at timestamp, op string"
-TABLES = ("orders", "versions", "totals", "log")
-"""Rows that are merged, all versions of them, an aggregate of them, and a stream of them."""
+SCHEMA = "k long, v long, at timestamp, op string"
+TABLES = ("orders", "versions", "log")
+"""Rows that are merged, all versions of them, and a stream of them."""
 MOMENTS: dict[str, tuple[list[Any], str, bool, Callable[..., str]]] = {
     "before the files": ([replacement], "commit", True, lambda table, *_, **__: table.name()[-1]),
     "after the files": ([SqlCatalog], "commit_table", True, lambda _, table, *__: table.name()[-1]),
@@ -76,7 +76,6 @@ def add(folder: Path, draw: random.Random) -> None:
         json.dumps(
             {
                 "k": draw.randrange(12),
-                "g": draw.choice("abc"),
                 "v": draw.randrange(50),
                 "at": (START + timedelta(minutes=draw.randrange(100))).isoformat(),
                 "op": draw.choice("uud"),
@@ -91,7 +90,7 @@ def add(folder: Path, draw: random.Random) -> None:
 
 
 def start(spark: SparkSession, source: Path, folder: Path, trigger: Any) -> StreamingQuery:
-    """One query into all four tables, of a catalog in this folder."""
+    """One query into all three tables, of a catalog in this folder."""
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
     orders = dt.Table.from_changelog(
         frame, key="k", timestamp="at", deleted=F.col("op") == "d", name="orders"
@@ -103,7 +102,6 @@ def start(spark: SparkSession, source: Path, folder: Path, trigger: Any) -> Stre
                 to_iceberg("shop.orders", partition_by="bucket(2, k)"),
                 to_iceberg("shop.versions", history=True, partition_by="_current"),
             ],
-            orders.group_by("g").agg(total=dt.sum("v"), n=dt.count()): to_iceberg("shop.totals"),
             orders.to_stream(): to_iceberg("shop.log"),
         },
         checkpoint=folder / "checkpoint",

@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import drivers
 import pytest
 import small_session
 from bench.parameters import slow_after
-from parquet_rows import add_file
+from parquet_rows import add_file, arrow_table
 from postgres_server import everything
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.io.sinks.postgres import batch as sink_module
 from dovetail.io.sinks.postgres.sink import PostgresSink
+from dovetail.plan.nodes import changelog_schema
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -45,6 +48,7 @@ class Place:
     def __init__(self, spark: SparkSession, directory: Path, dsn: str) -> None:
         self.spark, self.directory, self.dsn = spark, directory, dsn
         self._files = 0
+        (directory / "in" / "none").mkdir(parents=True, exist_ok=True)
 
     def come(self, *rows: tuple[Any, ...], schema: str = CHANGES, folder: str = "in") -> None:
         """A file of changes, a micro-batch of its own; a row without a value is a tombstone."""
@@ -68,14 +72,44 @@ class Place:
         return dt.Table.from_changelog(frame, timestamp="at", **options)
 
     def stream(self) -> dt.Stream:
-        """The changes as records, beside a table that has none of their keys."""
-        (self.directory / "known").mkdir(exist_ok=True)
+        """The changes as records."""
         reader = self.spark.readStream.schema(CHANGES).option("maxFilesPerTrigger", 1)
         frame = reader.parquet(str(self.directory / "in" / "*"))
-        records = dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s")
-        known = reader.parquet(str(self.directory / "known"))
-        table = dt.Table.from_changelog(known, key="id", timestamp="at", name="known")
-        return records.join(table, how="left", select={"v": "left.v"})
+        return dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s")
+
+    def writer(
+        self, of: Any = None, query: str = "q", name: str = "t", **options: Any
+    ) -> Callable[[DataFrame, int], None]:
+        """What writes the micro-batches of a query, without the query; the table is checked."""
+        sink = dt.to_postgres(self.dsn, name, **{"retries": 0, **options})
+        plan = (self.table() if of is None else of).plan
+        return sink.batches(self.spark, plan, str(self.directory / f"of {query}"))
+
+    def hand_over(
+        self,
+        number: int,
+        changes: DataFrame | Sequence[tuple[Any, ...]],
+        of: Any = None,
+        query: str = "q",
+        **options: Any,
+    ) -> None:
+        """Write a micro-batch, as a query of this id hands it over. A table's row without a value
+        is a delete.
+        """
+        of = self.table() if of is None else of
+        write = self.writer(of, query, **options)
+        checkpoint = self.directory / f"of {query}"
+        (checkpoint / "commits").mkdir(parents=True, exist_ok=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+        if not isinstance(changes, DataFrame):
+            schema, deletes = changelog_schema(of.plan), isinstance(of, dt.Table)
+            rows = [
+                (*row, "delete" if deletes and row[-1] is None else "upsert", START, position)
+                for position, row in enumerate(changes)
+            ]
+            changes = self.spark.createDataFrame(arrow_table(rows, schema), schema)
+        write(changes, number)
+        (checkpoint / "commits" / str(number)).touch()
 
     def run(
         self, topology: Any = None, checkpoint: str = "checkpoint", name: str = "t", **options: Any
@@ -135,12 +169,11 @@ def refused(
     error: type[dt.errors.DovetailError] = dt.errors.TargetError,
     **options: Any,
 ) -> None:
-    """Before the query starts."""
+    """When the sink of a query is made, before it starts."""
     with pytest.raises(error) as raised:
-        place.run(**options)
+        place.writer(**options)
     for part in parts:
         assert part in str(raised.value), raised.value
-    assert not place.spark.streams.active
 
 
 def failed(place: Place, *parts: str, **options: Any) -> None:
@@ -155,7 +188,6 @@ def failed(place: Place, *parts: str, **options: Any) -> None:
 # Contents.
 
 
-@both_ways
 def test_the_table_is_what_the_changelog_says(place: Place, way: str) -> None:
     place.come((1, "a"), (2, "b"), (1, "c"), (3, None))
     place.come((2, None), (4, "d"), (4, None), (5, "e"), (5, None), (5, "f"))
@@ -197,9 +229,8 @@ def test_many_rows_are_copied_by_several_tasks(
         F.lit(START).alias("_timestamp"),
         number.alias("_position"),
     )
-    place.come((0, "-"))
-    hand_over(place, "q", 0, changes)
-    hand_over(place, "q", 1, changes.where("id = 3").limit(1))
+    place.hand_over(0, changes)
+    place.hand_over(1, changes.where("id = 3").limit(1))
     assert [sorted(one.values()) for one in tasks] == [[20_000] * 3]
     assert place.rows()[:4] == [(1, "v40001"), (2, "v40002"), (3, "v3"), (4, "v40004")]
     assert place.sql("SELECT count(*), count(*) FILTER (WHERE v = 'v' || id + 40000) FROM t") == [
@@ -247,21 +278,18 @@ def test_nulls_are_keys(place: Place, way: str) -> None:
 
 
 def test_records_are_appended_once(place: Place, way: str) -> None:
-    place.come((1, "a"), (1, "a"))
-    place.come((2, None))
-    place.run(place.stream())
-    changes = "id, v, _change"
-    assert place.rows(columns=changes) == [
-        (1, "a", "upsert"),
-        (1, "a", "upsert"),
-        (2, None, "upsert"),
-    ]
+    stream = place.stream()
+    for number in (0, 1, 1):
+        place.hand_over(number, [[(1, "a"), (1, "a")], [(2, None)]][number], stream)
+    changes = [(1, "a", "upsert"), (1, "a", "upsert"), (2, None, "upsert")]
+    assert place.rows(columns="id, v, _change") == changes
     # Another query's go beside them.
-    place.run(place.stream(), checkpoint="another")
-    assert len(place.rows()) == 6
-    assert sorted(place.batch()) == [(1,), (1,)]
-    adopting = {"topology": place.stream(), "existing": "adopt"}
-    refused(place, "existing= is for tables", error=dt.errors.PlanError, **adopting)
+    place.hand_over(0, [(1, "a")], stream, query="another")
+    assert place.rows(columns="id, v, _change") == [changes[0], *changes]
+    assert sorted(place.batch()) == [(0,), (1,)]
+    refused(
+        place, "existing= is for tables", error=dt.errors.PlanError, of=stream, existing="adopt"
+    )
 
 
 @both_ways
@@ -307,10 +335,10 @@ def test_all_types_are_kept_as_they_are(place: Place, way: str) -> None:
         "rows": ("array<array<int>>", "jsonb", [[[1], [2, 3]], [], None]),
     }
     declared = ", ".join(f"`{name}` {type_}" for name, (type_, _, _) in columns.items())
-    schema = f"id long, {declared}, at timestamp"
-    rows = [(n, *(v[n] for _, _, v in columns.values()), START) for n in range(3)]
-    place.write(place.spark.createDataFrame(rows, schema))
-    place.run(place.table(schema, deleted=None))
+    table = place.table(f"id long, {declared}, at timestamp", deleted=None)
+    rows = [(n, *(v[n] for _, _, v in columns.values()), "upsert", START, n) for n in range(3)]
+    schema = changelog_schema(table.plan)
+    place.hand_over(0, place.spark.createDataFrame(rows, schema).coalesce(1), table)
     stored = place.columns()
     assert [*stored] == ["id", *columns, "_timestamp"]
     json_values = {
@@ -373,49 +401,32 @@ def test_what_the_table_refuses_is_an_error(place: Place, way: str) -> None:
     place.sql(
         "CREATE TABLE t (id bigint PRIMARY KEY, v text, _timestamp timestamptz, CHECK (id < 9))"
     )
-    place.come((1, "a"))
-    place.come((9, "b"), (2, "b"))
-    failed(place, "PostgreSQL refuses what is written: new row for relation", "check constraint")
+    place.hand_over(0, [(1, "a")])
+    refusal = "PostgreSQL refuses what is written: new row for relation .* check constraint"
+    with pytest.raises(dt.errors.TargetError, match=refusal):
+        place.hand_over(1, [(9, "b"), (2, "b")])
     assert place.rows() == [(1, "a")]
     assert place.batch() == [(0,)]
     place.sql("ALTER TABLE t DROP CONSTRAINT t_id_check")
-    place.run()
+    place.hand_over(1, [(9, "b"), (2, "b")])
     assert place.rows() == [(1, "a"), (2, "b"), (9, "b")]
 
 
 # Restarts.
 
 
-def hand_over(place: Place, query: str, number: int, changes: DataFrame) -> None:
-    """A micro-batch, as a query of this id hands it over."""
-    sink = dt.to_postgres(place.dsn, "t", retries=0, existing="adopt")
-    plan = place.table().plan
-    checkpoint = place.directory / f"of {query}"
-    checkpoint.mkdir(exist_ok=True)
-    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
-    sink.batches(place.spark, plan, str(checkpoint))(changes, number)
-
-
-def write(place: Place, query: str, number: int, *rows: tuple[int, str, str]) -> None:
-    """The same of a few rows, with the kinds of their changes."""
-    placed = [(id_, v, change, START, n) for n, (id_, v, change) in enumerate(rows)]
-    changes = place.spark.createDataFrame(placed, place.table().schema)
-    hand_over(place, query, number, changes)
-
-
 def test_a_batch_is_taken_once_and_in_order(place: Place, way: str) -> None:
-    place.come((0, "-"))
-    write(place, "q", 0, (1, "a", "upsert"))
-    write(place, "q", 0, (1, "b", "upsert"), (2, "b", "upsert"))
+    place.hand_over(0, [(1, "a")])
+    place.hand_over(0, [(1, "b"), (2, "b")])
     assert place.rows() == [(1, "a")]
-    write(place, "q", 1, (1, "a", "delete"))
+    place.hand_over(1, [(1, None)])
     assert place.rows() == []
     place.sql("INSERT INTO t VALUES (5, 'x', now())")
     for number, last in [(0, 1), (3, 1)]:
         with pytest.raises(
             dt.errors.TargetError, match=f"up to {last}, and the next one is {number}: "
         ):
-            write(place, "q", number, (1, "c", "upsert"))
+            place.hand_over(number, [(1, "c")])
     assert place.rows() == [(5, "x")]
     assert place.batch() == [(1,)]
 
@@ -483,7 +494,6 @@ def die(directory: str, dsn: str, kind: str, few: str, moment: str) -> None:
 def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
     place: Place, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.come((1, "a"))
     ends = sink_module.TargetTable.record_batch
     lost = []
 
@@ -495,7 +505,7 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
             place.sql(f"SELECT pg_terminate_backend({lost[0]}, 5000)")
 
     monkeypatch.setattr(sink_module.TargetTable, "record_batch", losing)
-    place.run(place.stream(), retries=1)
+    place.hand_over(0, [(1, "a")], place.stream(), retries=1)
     assert lost
     assert place.rows() == [(1, "a")]
 
@@ -503,7 +513,6 @@ def test_a_transaction_whose_end_is_not_heard_is_not_repeated(
 def test_a_server_that_comes_back_delays_a_batch(
     place: Place, way: str, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.come((1, "a"))
     keep, timers = sink_module.keep, []
 
     def stopping(frame: DataFrame) -> DataFrame:
@@ -515,7 +524,7 @@ def test_a_server_that_comes_back_delays_a_batch(
 
     monkeypatch.setattr(sink_module, "keep", stopping)
     try:
-        place.run(retries=10)
+        place.hand_over(0, [(1, "a")], retries=10)
     finally:
         timers[0].join()
     assert place.rows() == [(1, "a")]
@@ -525,7 +534,6 @@ def test_rows_that_the_server_loses_on_their_way_are_copied_again(
     place: Place, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_module, "ROWS_MAX", 0)
-    place.come(*((n, "a") for n in range(5)))
     lock, attempts = sink_module.TargetTable.lock, []
 
     def crashing(self: Any, cursor: Any, query: str) -> None:
@@ -536,7 +544,7 @@ def test_rows_that_the_server_loses_on_their_way_are_copied_again(
             place.sql(f'TRUNCATE "{attempts[0][0][0]}"')
 
     monkeypatch.setattr(sink_module.TargetTable, "lock", crashing)
-    place.run(retries=1)
+    place.hand_over(0, [(n, "a") for n in range(5)], retries=1)
     assert [len(one) for one in attempts] == [1, 1]
     assert place.rows() == [(n, "a") for n in range(5)]
 
@@ -549,22 +557,19 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place, way: 
         "CREATE TABLE t (id bigint PRIMARY KEY, v text, _timestamp timestamptz);"
         "INSERT INTO t VALUES (2, 'x', now()), (9, 'y', now())"
     )
-    place.come((1, "a"), (2, "b"))
     refused(place, "has rows that this query has not written", "existing='replace'")
-    place.run(existing="adopt")
+    place.hand_over(0, [(1, "a"), (2, "b")], existing="adopt")
     assert place.rows() == [(1, "a"), (2, "b"), (9, "y")]
-    place.come((1, None))
-    place.run()
+    place.hand_over(1, [(1, None)])
     assert place.rows() == [(2, "b"), (9, "y")]
-    refused(place, "has rows", checkpoint="another")
-    place.run(checkpoint="another", existing="replace")
+    refused(place, "has rows", query="another")
+    place.hand_over(0, [(2, "b")], query="another", existing="replace")
     assert place.rows() == [(2, "b")]
     refused(place, "it is not the table that this checkpoint has kept")
-    place.come((3, "c"))
-    place.run(checkpoint="another", existing="replace")
+    place.hand_over(1, [(3, "c")], query="another", existing="replace")
     assert place.rows() == [(2, "b"), (3, "c")]
     place.sql("DROP TABLE t")
-    refused(place, "the table that this checkpoint has kept is gone", checkpoint="another")
+    refused(place, "the table that this checkpoint has kept is gone", query="another")
 
 
 @pytest.mark.slow
@@ -601,7 +606,6 @@ def test_a_table_that_another_query_takes_over_is_left_to_it(place: Place) -> No
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(place: Place, columns: str, problem: str) -> None:
-    place.come((1, "a"))
     place.sql(f"CREATE TABLE t ({columns})")
     for existing in ("fail", "replace", "adopt"):
         refused(place, "to_postgres('t'): ", problem, existing=existing)
@@ -614,15 +618,13 @@ def test_a_table_with_wider_columns_of_a_schema_is_kept(place: Place, way: str) 
         "PARTITION BY HASH (id);"
         'CREATE TABLE "s %".t0 PARTITION OF "s %".t FOR VALUES WITH (MODULUS 1, REMAINDER 0)'
     )
-    place.come((1, "a"), (2, "b"))
-    place.come((1, None), (2, "c"))
-    place.run(name="s %.t")
+    place.hand_over(0, [(1, "a"), (2, "b")], name="s %.t")
+    place.hand_over(1, [(1, None), (2, "c")], name="s %.t")
     assert place.rows('"s %".t') == [(2, "c")]
     assert place.sql('SELECT table_name, batch_id FROM "s %".dovetail_queries') == [("t", 1)]
 
 
 def test_what_is_no_table_or_loses_its_rows_is_refused(place: Place) -> None:
-    place.come((1, "a"))
     place.sql("CREATE VIEW t AS SELECT 1::bigint AS id, 'v' AS v, now() AS _timestamp")
     refused(place, "it is no table")
     place.sql("CREATE UNLOGGED TABLE u (id bigint PRIMARY KEY, v text, _timestamp timestamptz)")
@@ -630,43 +632,28 @@ def test_what_is_no_table_or_loses_its_rows_is_refused(place: Place) -> None:
     refused(place, 'schema "nope" does not exist', name="nope.t")
 
 
-@pytest.mark.parametrize(
-    ("column", "problem"),
-    [
-        ("interval 1 hour", "PostgreSQL has no type for it"),
-        ("array(array(interval 1 hour))", "PostgreSQL has no type for it"),
-    ],
-)
-def test_a_type_that_postgresql_lacks_is_refused(place: Place, column: str, problem: str) -> None:
-    place.come((1, "a"))
-    table = place.table().with_columns(w=F.expr(column))
-    refused(place, "column 'w' of type", problem, error=dt.errors.PlanError, topology=table)
-
-
-@pytest.mark.parametrize("keys", ["date", "timestamp", "binary", "array<int>"])
-def test_a_map_whose_keys_have_no_text_in_json_is_refused(place: Place, keys: str) -> None:
-    place.come((1, "a"))
-    table = place.table().with_columns(w=F.lit(None).cast(f"array<map<{keys}, int>>"))
-    problem = f"JSON has no text for the keys of map<{keys},int>"
-    refused(place, problem, error=dt.errors.PlanError, topology=table)
+def test_types_that_postgresql_or_json_lacks_are_refused(place: Place) -> None:
+    table, odd = place.table(), partial(refused, place, error=dt.errors.PlanError)
+    for column in ("interval 1 hour", "array(array(interval 1 hour))"):
+        of = table.with_columns(w=F.expr(column))
+        odd("column 'w' of type", "PostgreSQL has no type for it", of=of)
+    for keys in ("date", "timestamp", "binary", "array<int>"):
+        of = table.with_columns(w=F.lit(None).cast(f"array<map<{keys}, int>>"))
+        odd(f"JSON has no text for the keys of map<{keys},int>", of=of)
 
 
 @both_ways
 def test_a_name_with_a_backtick_is_a_name(place: Place, way: str) -> None:
-    schema = "`a.``b` long, v string, at timestamp"
-    place.come((1, "a"), (2, None), schema=schema)
-    place.run(place.table(schema, key="a.`b"))
+    table = place.table("`a.``b` long, v string, at timestamp", key="a.`b")
+    place.hand_over(0, [(1, "a"), (2, None)], table)
     assert place.rows(columns='"a.`b", v') == [(1, "a")]
 
 
 def test_names_and_keys_that_postgresql_lacks_are_refused(place: Place) -> None:
-    place.come((1, "a"))
     long = place.table().rename({"v": "v" * 64})
-    refused(place, "its name is longer than 63 bytes", error=dt.errors.PlanError, topology=long)
-    schema = "id struct<a: long>, v string, at timestamp"
-    refused(
-        place, "a key needs plain values", error=dt.errors.PlanError, topology=place.table(schema)
-    )
+    refused(place, "its name is longer than 63 bytes", error=dt.errors.PlanError, of=long)
+    of = place.table("id struct<a: long>, v string, at timestamp")
+    refused(place, "a key needs plain values", error=dt.errors.PlanError, of=of)
 
 
 # Servers and secrets.
@@ -714,9 +701,12 @@ def test_a_server_that_goes_fails_the_query_without_secrets(
 def test_a_user_who_may_not_write_is_told_what_is_needed(place: Place) -> None:
     place.come((1, "a"))
     place.sql("CREATE ROLE onlooker LOGIN")
+    denied = "does not let this user write: permission denied.* GRANT it USAGE and"
     owner, place.dsn = place.dsn, place.dsn.replace("user=dovetail", "user=onlooker")
     try:
-        refused(place, "does not let this user write: permission denied", "GRANT it USAGE and")
+        with pytest.raises(dt.errors.TargetError, match=denied):
+            place.run()
+        assert not place.spark.streams.active
     finally:
         place.dsn = owner
         place.sql("DROP ROLE onlooker")

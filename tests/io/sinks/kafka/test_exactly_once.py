@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from bench.parameters import slow_after
 from committed_topics import by_key, committed
 from confluent_kafka.admin import AdminClient
+from parquet_rows import add_file
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -27,17 +29,13 @@ COLUMNS = "id long, n long, seq long, at timestamp, tenant string"
 KEYS, RECORDS = 5, 30
 
 
-def add(spark: SparkSession, folder: Path, batch: int, records: int = RECORDS) -> None:
+def add(folder: Path, batch: int, records: int = RECORDS) -> None:
     """Records of a micro-batch, as one file: some keys, each again and again."""
-    numbers = spark.range(batch * records, (batch + 1) * records, numPartitions=1)
-    rows = numbers.selectExpr(
-        f"id % {KEYS} AS id",
-        "id AS n",
-        "id AS seq",
-        "timestamp_seconds(id) AS at",
-        "CASE WHEN id % 2 = 0 THEN 'x' END AS tenant",
-    )
-    rows.write.mode("append").parquet(str(folder / "in"))
+    rows = [
+        (n % KEYS, n, n, datetime.fromtimestamp(n, timezone.utc), None if n % 2 else "x")
+        for n in range(batch * records, (batch + 1) * records)
+    ]
+    add_file(folder / "in", rows, COLUMNS)
 
 
 def counted(spark: SparkSession, folder: Path) -> tuple[dt.Stream, dt.Table]:
@@ -96,8 +94,8 @@ def test_records_are_those_of_a_topic_that_is_written_at_least_once(
     exactly = dt.to_topic(topic, **shared, exactly_once=True, transactions=transactions)
     _, table = counted(kafka_spark, tmp_path)
     for batch in range(2):
-        add(kafka_spark, tmp_path, batch)
-        run(table, exactly, tmp_path / "checkpoint")
+        add(tmp_path, batch)
+    run(table, exactly, tmp_path / "checkpoint")
     run(table, dt.to_topic(before, **shared), tmp_path / "before")
     assert by_key(kafka_servers, topic) == results(2 * RECORDS)
     written = shown(committed(kafka_servers, topic))
@@ -116,8 +114,8 @@ def test_many_records_are_written_by_tasks(
     _, table = counted(kafka_spark, tmp_path)
     sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
     for batch, records in ((1, few), (1, 2 * few), (1, 4 * few), (8, few)):
-        add(kafka_spark, tmp_path, batch, records)
-        run(table, sink, tmp_path / "checkpoint")
+        add(tmp_path, batch, records)
+    run(table, sink, tmp_path / "checkpoint")
     values = by_key(kafka_servers, topic)
     counts = [[json.loads(v or b"")["count"] for v in values[b"%d" % key]] for key in range(KEYS)]
     assert counts == [list(range(1, 8 * few // KEYS + 1))] * KEYS
@@ -146,10 +144,10 @@ def test_topics_of_a_query_are_committed_together(
             sinks, checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}, buckets=2
         ).awaitTermination()
 
-    add(kafka_spark, tmp_path, 0)
+    add(tmp_path, 0)
     both()
     forget(tmp_path / "checkpoint", 0)
-    add(kafka_spark, tmp_path, 1)
+    add(tmp_path, 1)
     both()
     assert by_key(kafka_servers, one) == results(2 * RECORDS)
     numbers = [json.loads(m.value())["n"] for m in committed(kafka_servers, two)[0]]
@@ -165,10 +163,10 @@ def test_copies_of_a_checkpoint_are_refused_and_a_rewound_one_writes_again(
     topic = new_topic(1)
     _, table = counted(kafka_spark, tmp_path)
     sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
-    add(kafka_spark, tmp_path, 0)
+    add(tmp_path, 0)
     run(table, sink, tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
-    add(kafka_spark, tmp_path, 1)
+    add(tmp_path, 1)
     run(table, sink, tmp_path / "checkpoint")
     by = "by another run, and the next one is 1: the checkpoint is an older copy, or a copy of it"
     with pytest.raises(StreamingQueryException, match=f"has micro-batch 1 of this query {by}"):
@@ -193,7 +191,7 @@ def test_a_micro_batch_that_is_older_than_its_marker_may_get_is_refused(
     topic, checkpoint = new_topic(1), tmp_path / "checkpoint"
     _, table = counted(kafka_spark, tmp_path)
     sink = dt.to_topic(topic, servers=kafka_servers, key="string", exactly_once=True)
-    add(kafka_spark, tmp_path, 0)
+    add(tmp_path, 0)
     run(table, sink, checkpoint)
     forget(checkpoint, 0)
     planned = checkpoint / "offsets" / "0"
@@ -217,7 +215,7 @@ def test_what_cannot_be_written_so_is_refused_before_the_query_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add(kafka_spark, tmp_path, 0)
+    add(tmp_path, 0)
     _, table = counted(kafka_spark, tmp_path)
     monkeypatch.setattr(transactional, "ANSWER_SECONDS_MAX", 3.0)
     cases: list[tuple[str, dict[str, Any], str]] = [

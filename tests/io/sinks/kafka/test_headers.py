@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_topics import committed
 from parquet_rows import add_file
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -31,13 +32,6 @@ def table(spark: SparkSession, folder: Path) -> dt.Table:
     add_file(folder / "in", ROWS, COLUMNS)
     frame = spark.readStream.schema(COLUMNS).parquet(str(folder / "in"))
     return dt.Table.from_changelog(frame, key="id", timestamp="at", deleted="gone", name="rows")
-
-
-def headers(spark: SparkSession, topic: str, servers: str) -> list[list[tuple[str, bytes]]]:
-    """Those of each record in order, read without dovetail."""
-    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
-    rows = spark.read.format("kafka").options(**options).load().orderBy("offset").collect()
-    return [[(header.key, bytes(header.value)) for header in row.headers] for row in rows]
 
 
 def test_headers_are_columns_and_expressions_and_nulls_are_none(
@@ -70,7 +64,8 @@ def test_headers_are_columns_and_expressions_and_nulls_are_none(
     ).awaitTermination()
     always = [("of", b"shop"), ("id", b"1")]
     for topic in topics:
-        assert headers(kafka_spark, topic, kafka_servers) == [
+        (written,) = committed(kafka_servers, topic)
+        assert [message.headers() for message in written] == [
             [TIME, UPSERT, ("tenant", b"x"), ("raw", b"\xff\x00"), ("more", b"5"), *always],
             [TIME, UPSERT, *always],
             [TIME, DELETE, *always],

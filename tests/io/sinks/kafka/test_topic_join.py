@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import pytest
 from bench.models import tables as naive
 from bench.parameters import slow_after
 from bench.records import Record
+from committed_topics import committed
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -37,40 +40,34 @@ class Broker(NamedTuple):
 
     def produce(self, topic: str, records: Sequence[Record]) -> None:
         """Appends records in order, their event time in the header."""
-        rows = [
-            (record.key, None if record.deleted else record.value, str(record.time * 1000))
-            for record in records
-        ]
         self.append(
             topic,
-            rows,
-            "key string, value string, at string",
-            "key",
-            "value",
-            "array(struct('dovetail.timestamp_us' as key, encode(at, 'utf-8') as value)) headers",
+            (
+                (
+                    record.key,
+                    None if record.deleted else record.value,
+                    {"dovetail.timestamp_us": str(record.time * 1000)},
+                )
+                for record in records
+            ),
         )
 
-    def append(self, topic: str, rows: Sequence[Any], schema: str, *columns: str) -> None:
-        """Appends the columns of these rows in order."""
-        frame = self.spark.createDataFrame(list(rows), schema).coalesce(1).selectExpr(*columns)
-        options = {"kafka.bootstrap.servers": self.servers, "topic": topic}
-        frame.write.format("kafka").options(**options).save()
+    def append(self, topic: str, rows: Iterable[tuple[Any, Any, dict[str, str]]]) -> None:
+        """Appends keys, values and headers in order."""
+        producer = Producer({"bootstrap.servers": self.servers, "partitioner": "murmur2_random"})
+        for key, value, headers in rows:
+            producer.produce(topic, key=key, value=value, headers=headers)
+        assert producer.flush(60) == 0
 
     def written(self, topic: str) -> Written:
         """What a topic holds: read without dovetail."""
-        options = {
-            "kafka.bootstrap.servers": self.servers,
-            "subscribe": topic,
-            "includeHeaders": "true",
-        }
-        rows = self.spark.read.format("kafka").options(**options).load().orderBy("offset").collect()
         sequences: Written = defaultdict(list)
-        for row in rows:
-            time, change = row.headers
-            assert (time.key, change.key) == ("dovetail.timestamp_us", "dovetail.change")
-            assert change.value == (b"delete" if row.value is None else b"upsert")
-            key, value = (cell and cell.decode() for cell in (row.key, row.value))
-            sequences[key].append((value, int(time.value) // 1000))
+        for message in chain(*committed(self.servers, topic)):
+            (time_name, time), (change_name, change) = message.headers()
+            assert (time_name, change_name) == ("dovetail.timestamp_us", "dovetail.change")
+            assert change == (b"delete" if message.value() is None else b"upsert")
+            key, value = (cell and cell.decode() for cell in (message.key(), message.value()))
+            sequences[key].append((value, int(time) // 1000))
         return dict(sequences)
 
     def table(self, topic: str, **arguments: Any) -> dt.Table:
@@ -178,6 +175,7 @@ def test_objects_are_joined_as_they_are_written(broker: Broker, tmp_path: Path) 
         dt.to_topic(target, servers=broker.servers),
         checkpoint=str(tmp_path),
         trigger={"availableNow": True},
+        buckets=1,
     )
     query.awaitTermination()
     assert broker.written(target) == {
@@ -248,13 +246,8 @@ def test_a_record_that_cannot_be_read_stops_the_query_or_is_counted(
     broker: Broker, topics: Mapping[str, str], tmp_path: Path
 ) -> None:
     topic, target = broker.new_topic(1), broker.new_topic(1)
-    records = [
-        (b"k1", b"good"),
-        (b"k2", b"\xff"),
-        (b"k3", b"fine"),
-        (b"k3", b"\xfe"),
-    ]
-    broker.append(topic, records, "key binary, value binary", "key", "value")
+    records = [("k1", b"good"), ("k2", b"\xff"), ("k3", b"fine"), ("k3", b"\xfe")]
+    broker.append(topic, ((key, value, {}) for key, value in records))
 
     def joined(malformed: Any) -> dt.Table:
         users = broker.table(topic, name="users", malformed=malformed)
@@ -323,6 +316,7 @@ def ran(table: dt.Table, broker: Broker, target: str, checkpoint: Path) -> Any:
         dt.to_topic(target, servers=broker.servers, key="string", value="string"),
         checkpoint=str(checkpoint),
         trigger={"availableNow": True},
+        buckets=2,
     )
     query.awaitTermination()
     (progress,) = (progress for progress in query.recentProgress if progress.numInputRows > 0)
