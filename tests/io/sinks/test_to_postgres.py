@@ -73,9 +73,7 @@ class Place:
 
     def stream(self) -> dt.Stream:
         """The changes as records."""
-        reader = self.spark.readStream.schema(CHANGES).option("maxFilesPerTrigger", 1)
-        frame = reader.parquet(str(self.directory / "in" / "*"))
-        return dt.Stream.from_changelog(frame, key="id", timestamp="at", name="s")
+        return self.table(deleted=None, name="s").to_stream()
 
     def writer(
         self, of: Any = None, query: str = "q", name: str = "t", **options: Any
