@@ -107,8 +107,7 @@ def test_merging_takes_the_last_change_of_a_key_and_twice_is_once(
         ]
         frame = delta_rows.frame(delta_spark, rows[::-1], schema)
         delta_merge.merge_changes(own, frame, delta_tables.sql_name(table), [key])
-        content = delta_rows.read(table).sort_by(key)
-        return list(zip(*(content[column].to_pylist() for column in (key, "v")), strict=True))
+        return sorted((row[key], row["v"]) for row in delta_rows.read(table).to_pylist())
 
     first = (
         ("a", 1, "upsert"), ("a", 2, "upsert"), ("b", 3, "upsert"), ("b", None, "delete"),

@@ -190,7 +190,7 @@ def test_a_query_that_is_killed_after_any_commit_has_the_versions_once(
 
 @pytest.mark.slow
 def test_what_to_delta_takes_holds_for_versions(place: Place) -> None:
-    place.run(partition_by="_current", compact_every=2)
+    place.run(partition_by="_current", compact_every=2, retention="1 hour")
     details = place.spark.sql(f"DESCRIBE DETAIL delta.`{place.target}`").first()
     assert details is not None
     assert details["partitionColumns"] == ["_current"]
