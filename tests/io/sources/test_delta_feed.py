@@ -10,9 +10,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
@@ -37,48 +38,49 @@ def rows(table: dt.Table) -> list[tuple[Any, ...]]:
 def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None:
     """A query over its restarts has the table at each commit; so has a batch of the changes."""
     spark, path = delta_spark, str(tmp_path / "t")
-    spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string").writeTo(
-        f"delta.`{path}`"
-    ).using("delta").create()
     held: dict[int, str] = {}
 
+    def write(*given: tuple[int, str], mode: Any = "append") -> None:
+        table = pa.table({"id": [i for i, _ in given], "v": [v for _, v in given]})
+        feed = {"delta.enableChangeDataFeed": "true"}
+        deltalake.write_deltalake(path, table, mode=mode, configuration=feed)
+
+    def hold(changes: DataFrame, _: int) -> None:
+        for row in sorted(changes.collect(), key=lambda row: row["_position"]):
+            if row["_change"] == "upsert":
+                held[row["id"]] = row["v"]
+            else:
+                del held[row["id"]]
+
     def run() -> None:
-        table = dt.Table.from_delta(spark, path, key="id")
-        table.materialize().write_stream(
-            dt.to_delta(tmp_path / "out"),
+        dt.Table.from_delta(spark, path, key="id").materialize().write_stream(
+            dt.to_foreach_batch(hold),
             checkpoint=tmp_path / "checkpoint",
             trigger={"availableNow": True},
+            buckets=1,
         ).awaitTermination()
-        found = spark.read.format("delta").load(str(tmp_path / "out"))
-        held.clear()
-        held.update((row["id"], row["v"]) for row in found.collect())
-        assert len(held) == found.count()
 
+    write((1, "a"), (2, "b"))
     run()
     assert held == {1: "a", 2: "b"}
-    spark.sql(f"UPDATE delta.`{path}` SET v = 'c' WHERE id = 1")
-    spark.sql(f"UPDATE delta.`{path}` SET id = 3 WHERE id = 2")
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
-    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 'd')")
+    stored = deltalake.DeltaTable(path)
+    stored.update(predicate="id = 1", updates={"v": "'c'"})
+    stored.update(predicate="id = 2", updates={"id": "3"})
+    stored.delete("id = 1")
+    write((1, "d"))
     run()
     assert held == {1: "d", 3: "b"}
 
-    changes = dt.Table.from_delta(spark, path, key="id", version=1, streaming=False)
-    assert rows(changes) == [
-        (3, False, 1, "c"),
-        (4, True, 2, "b"),
-        (5, False, 3, "b"),
-        (6, True, 1, "c"),
-        (9, False, 1, "d"),
-    ]
-    fixed = dt.Table.from_delta(
-        spark, path, key="id", version=1, streaming=False, key_updates=False
-    )
-    assert rows(fixed) == [row for row in rows(changes) if row != (4, True, 2, "b")]
-    spark.sql(f"INSERT OVERWRITE delta.`{path}` VALUES (1, 'd'), (3, 'e')")
-    rewritten = dt.Table.from_delta(spark, path, key="id", version=5, streaming=False)
-    assert rows(rewritten) == [(11, False, 3, "e")]
-    content = dt.Table.from_delta(spark, path, key="id", streaming=False)
+    def read(**options: Any) -> dt.Table:
+        return dt.Table.from_delta(spark, path, key="id", streaming=False, **options)
+
+    moved = (4, True, 2, "b")
+    changed = [(3, False, 1, "c"), (5, False, 3, "b"), (6, True, 1, "c"), (9, False, 1, "d")]
+    assert rows(read(version=1)) == sorted([*changed, moved])
+    assert rows(read(version=1, key_updates=False)) == changed
+    write((1, "d"), (3, "e"), mode="overwrite")
+    assert rows(read(version=5)) == [(11, False, 3, "e")]
+    content = read()
     assert rows(content) == [(11, False, 1, "d"), (11, False, 3, "e")]
     (first,) = {row["_timestamp"] for row in content.plan.frame.collect()}
     assert first.year == datetime.now(timezone.utc).year
@@ -215,9 +217,7 @@ def test_large_partitions_are_netted_in_parts(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_cannot_be_read_is_refused(delta_spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "plain")
-    delta_spark.range(1).writeTo(f"delta.`{path}`").using("delta").tableProperty(
-        "delta.enableChangeDataFeed", "false"
-    ).create()
+    deltalake.write_deltalake(path, pa.table({"id": [1]}))
     with pytest.raises(
         dt.errors.ConfigurationError, match="table plain: its change data feed is not"
     ):
