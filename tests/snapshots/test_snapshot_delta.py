@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.parameters import slow_after
-from pyspark.sql import DataFrame, SparkSession
+from delta_files import add_rows, rows_of
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from snapshot_model import counted, naive
 
@@ -35,11 +35,9 @@ class Lake:
     def path(self, name: str) -> str:
         return str(self.directory / name)
 
-    def frame(self, name: str, rows: list[tuple[Any, ...]]) -> DataFrame:
-        return self.spark.createDataFrame(rows, self._schemas[name]).coalesce(1)
-
-    def write(self, name: str, rows: list[tuple[Any, ...]], mode: str = "overwrite") -> None:
-        self.frame(name, rows).write.format("delta").mode(mode).save(self.path(name))
+    def write(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        """Make or overwrite a table."""
+        add_rows(self.path(name), self._schemas[name], *rows, overwrite=True)
 
     def change(self, name: str, changes: Changes) -> None:
         """One version: by key, the row to insert or to put in its place (under any key), or None
@@ -66,24 +64,17 @@ class Lake:
         return self.table("orders").join(self.table("customers"), on="customer", how=how, **options)
 
 
-@cache
-def rows_at(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]:
-    """A version's rows, which never change, read once."""
-    frame = spark.read.format("delta").option("versionAsOf", version).load(path)
-    return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-def check(spark: SparkSession, joined: dt.SnapshotTable, path: str) -> list[int]:
+def check(joined: dt.SnapshotTable, path: str) -> list[int]:
     """The law at every commit; the versions of the target, the first one first."""
     commits = joined.commits(path)[::-1]
     for commit in commits:
         inputs = {
-            one.table_id: rows_at(spark, one.path, commit.covered[one.name])
+            one.table_id: rows_of(one.path, commit.covered[one.name])
             for one in distinct_sources(joined.plan)
         }
         expected = naive(joined.plan, inputs)
         columns = joined.plan.columns
-        stored = rows_at(spark, path, commit.version)
+        stored = rows_of(path, commit.version)
         assert counted(stored, columns) == counted(expected, columns), commit
         assert stored, commit
     return [commit.version for commit in commits]
@@ -164,10 +155,11 @@ def targets(lake: Lake, request: pytest.FixtureRequest) -> dict[str, dt.Snapshot
     lake.change("customers", customers)
     back = {key: (key, 20, "back") for key, row in orders.items() if row is None}
     lake.change("orders", {**back, 107: None})
-    kept = rows_at(lake.spark, lake.path("customers"), 1)
+    kept = rows_of(lake.path("customers"), 1)
     rows = [(row["cid"], row["region"], row["w"]) for row in kept if row["cid"] != 20]
     lake.write("customers", [*rows, (999, 2, "new")])
-    lake.change("regions", {0: None, 1: (1, "one")})
+    if "cascade" in names:
+        lake.change("regions", {0: None, 1: (1, "one")})
     return joins
 
 
@@ -181,7 +173,7 @@ def test_every_commit_is_the_join_of_the_versions_that_it_covers(
     steps = 2 if name in ("outer", "cascade") else 1
     commits = targets[name].refresh(lake.path(name), max_versions=1 if steps == 2 else None)
     assert [one.covered["orders"] for one in commits] == [1, 2][-steps:]
-    assert check(lake.spark, targets[name], lake.path(name)) == list(range(steps + 1))
+    assert check(targets[name], lake.path(name)) == list(range(steps + 1))
 
 
 @pytest.mark.slow
@@ -225,4 +217,4 @@ def test_a_run_that_is_killed_anywhere_is_run_again(
     dies(target.SnapshotTarget, "advance_versions", before=True)
     dies(target.SnapshotTarget, "advance_versions", before=False)
     assert joined.refresh(path) == []
-    assert check(lake.spark, joined, path) == [0, 1, 2]
+    assert check(joined, path) == [0, 1, 2]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parameters import slow_after
+from delta_files import add_rows, rows_of
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -25,21 +27,6 @@ class Tables:
         self.spark = spark
         self.left, self.right, self.target = (str(directory / n) for n in ("left", "right", "to"))
 
-    def fill(self) -> None:
-        self.write(self.left, LEFT, [(1, 10, "a"), (2, 20, "b")])
-        self.write(self.right, RIGHT, [(10, "x"), (30, "z")])
-
-    def write(
-        self,
-        path: str,
-        schema: str,
-        rows: list[tuple[Any, ...]],
-        mode: str = "append",
-        **options: str,
-    ) -> None:
-        frame = self.spark.createDataFrame(rows, schema).coalesce(1)
-        frame.write.format("delta").mode(mode).options(**options).save(path)
-
     def sql(self, text: str) -> None:
         self.spark.sql(text.format(l=f"delta.`{self.left}`", r=f"delta.`{self.right}`",
                                    t=f"delta.`{self.target}`"))  # fmt: skip
@@ -50,21 +37,15 @@ class Tables:
         return left.join(right, on="fk", how=how, **options)
 
     def stored(self) -> set[tuple[Any, ...]]:
-        return {tuple(row) for row in self.spark.read.format("delta").load(self.target).collect()}
-
-
-@pytest.fixture(scope="module")
-def filled(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the tables are as each test begins with them: written once."""
-    directory = tmp_path_factory.mktemp("filled")
-    Tables(delta_spark, directory).fill()
-    return directory
+        return {tuple(row.values()) for row in rows_of(self.target)}
 
 
 @pytest.fixture
-def tables(delta_spark: SparkSession, filled: Path, tmp_path: Path) -> Tables:
-    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
-    return Tables(delta_spark, tmp_path)
+def tables(delta_spark: SparkSession, tmp_path: Path) -> Tables:
+    made = Tables(delta_spark, tmp_path)
+    add_rows(made.left, LEFT, (1, 10, "a"), (2, 20, "b"))
+    add_rows(made.right, RIGHT, (10, "x"), (30, "z"))
+    return made
 
 
 def refused(error: type[Exception], run: Callable[[], Any], *parts: str) -> None:
@@ -79,7 +60,7 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     joined = tables.joined()
     joined.refresh(tables.target)
     before = tables.stored()
-    tables.write(tables.left, LEFT, [(2, 10, "known"), (3, 10, "new")])
+    tables.sql("INSERT INTO {l} VALUES (2, 10, 'known'), (3, 10, 'new')")
     refused(
         dt.errors.DataError, lambda: joined.refresh(tables.target), "left", "1 keys occur more than"
     )
@@ -92,13 +73,13 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
     assert tables.stored() == before
     joined.refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 10, "a", "x"), (2, 20, "b", None), (3, 10, "new", "x")}
-    tables.write(tables.right, RIGHT, [(40, "m"), (40, "n"), (50, "m"), (50, "n")])
+    tables.sql("INSERT INTO {r} VALUES (40, 'm'), (40, 'n'), (50, 'm'), (50, 'n')")
     refused(dt.errors.DataError, lambda: joined.refresh(tables.target), "right: 2 keys occur")
     refused(
         dt.errors.DataError, lambda: joined.refresh(tables.target, rebuild=True), "right: 2 keys"
     )
     tables.sql("DELETE FROM {r} WHERE k >= 40")
-    tables.write(tables.right, RIGHT, [(None, "m")])
+    tables.sql("INSERT INTO {r} VALUES (NULL, 'm')")
     refused(
         dt.errors.DataError,
         lambda: joined.refresh(tables.target, rebuild=True),
@@ -109,11 +90,11 @@ def test_duplicate_keys_are_counted_and_refused_whenever_they_come(tables: Table
 def test_keys_of_one_hash_are_told_apart(tables: Tables) -> None:
     path, columns = f"{tables.left}-pairs", "a long, b long, v string"
     rows = [(1, None, "x"), (None, 1, "y")]  # a hash skips nulls
-    tables.write(path, columns, rows)
+    add_rows(path, columns, *rows)
     pairs = dt.SnapshotTable.from_delta(tables.spark, path, key=["a", "b"])
     pairs.refresh(tables.target)
     assert tables.stored() == set(rows)
-    tables.write(path, columns, [(1, None, "z")])
+    add_rows(path, columns, (1, None, "z"))
     for options in ({"rebuild": True}, {"way": "all"}):
         again = lambda: pairs.refresh(tables.target, **options)  # noqa: B023, E731
         refused(dt.errors.DataError, again, "1 keys occur more than once (a, b) in version 1")
@@ -142,7 +123,7 @@ def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
     tables.joined("inner").refresh(tables.target, rebuild=True)
     assert tables.stored() == {(1, 10, "a", "x")}
     foreign = tables.target + "-foreign"
-    tables.write(foreign, RIGHT, [(1, "mine")])
+    add_rows(foreign, RIGHT, (1, "mine"))
     parts = ("has no commit of a join over snapshots",)
     refused(dt.errors.TargetError, lambda: tables.joined().refresh(foreign), *parts)
     run = lambda: tables.joined().refresh(foreign, rebuild=True)  # noqa: E731
@@ -153,12 +134,12 @@ def test_another_join_and_a_table_that_is_none(tables: Tables) -> None:
 def test_a_source_whose_schema_changes(tables: Tables) -> None:
     joined = tables.joined(select=["v", "w"])
     joined.refresh(tables.target)
-    tables.write(tables.left, LEFT + ", more int", [(3, 10, "c", 1)], mergeSchema="true")
+    add_rows(tables.left, LEFT + ", more int", (3, 10, "c", 1))
     joined.refresh(tables.target)
     assert tables.stored() == {(1, "a", "x"), (2, "b", None), (3, "c", "x")}
     tables.joined(select=["v", "w"]).refresh(tables.target)
     wide = "id long, fk long, v int"
-    tables.write(tables.left, wide, [(1, 10, 5)], "overwrite", overwriteSchema="true")
+    add_rows(tables.left, wide, (1, 10, 5), overwrite=True)
     parts = ("snapshot left", "column 'v' was string when the join was written and now is int")
     refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
     again = tables.joined(select=["v", "w"])
@@ -194,13 +175,13 @@ def test_columns_that_the_join_does_not_use_are_renamed_and_dropped(tables: Tabl
 
 @pytest.mark.slow
 def test_an_unused_column_of_a_source_that_is_overwritten(tables: Tables) -> None:
-    tables.write(tables.left, LEFT + ", more int", [(3, 10, "c", 1)], mergeSchema="true")
+    add_rows(tables.left, LEFT + ", more int", (3, 10, "c", 1))
     joined = tables.joined(select=["v", "w"])
     joined.refresh(tables.target)
     rows = [(1, 10, "d", "now text"), (3, 30, "c", None)]
-    tables.write(tables.left, LEFT + ", more string", rows, "overwrite", overwriteSchema="true")
-    tables.write(tables.left, LEFT, [(4, 10, "e")], "overwrite", overwriteSchema="true")
-    tables.write(tables.left, LEFT, [(5, 10, "f")])
+    add_rows(tables.left, LEFT + ", more string", *rows, overwrite=True)
+    add_rows(tables.left, LEFT, (4, 10, "e"), overwrite=True)
+    add_rows(tables.left, LEFT, (5, 10, "f"))
     joined.refresh(tables.target)
     assert tables.stored() == {(4, "e", "x"), (5, "f", "x")}
 
@@ -215,7 +196,7 @@ def test_a_source_without_its_changes(tables: Tables) -> None:
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     joined.refresh(tables.target)
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
-    tables.write(tables.left, LEFT, [(3, 30, "c")])
+    add_rows(tables.left, LEFT, (3, 30, "c"))
     tables.sql("ALTER TABLE {l} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     parts = ("no longer has its changes", "rebuild=True")
     refused(dt.errors.TargetError, lambda: joined.refresh(tables.target), *parts)
@@ -249,7 +230,7 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     joined.refresh(tables.target)
     shutil.rmtree(tables.right)
     tables.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    tables.write(tables.right, RIGHT, [(10, "other")])
+    add_rows(tables.right, RIGHT, (10, "other"))
     refused(
         dt.errors.TargetError, lambda: joined.refresh(tables.target), "right", "has been replaced"
     )
@@ -257,17 +238,17 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     refused(dt.errors.TargetError, lambda: again.refresh(tables.target), "right.table was")
 
 
-@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("swapped", slow_after(1, [True, False]))
 def test_one_table_under_two_names_and_keys(tables: Tables, swapped: bool) -> None:
     path = f"{tables.left}-one"
-    tables.write(path, "id long, g long", [(1, 10), (2, 20)])
+    add_rows(path, "id long, g long", (1, 10), (2, 20))
     left = dt.SnapshotTable.from_delta(tables.spark, path, key="g", name="left")
     right = dt.SnapshotTable.from_delta(tables.spark, path, key="id", name="right")
     sides = (right, left) if swapped else (left, right)
     joined = sides[0].join(sides[1], on={"id": "id"}, select=[])
     (commit,) = joined.refresh(tables.target)
     assert commit.covered == {"left": 0, "right": 0}
-    tables.write(path, "id long, g long", [(3, 10)])
+    tables.sql(f"INSERT INTO delta.`{path}` VALUES (3, 10)")
     assert joined.to_batch({"left": 0}).count() == 2
     both = lambda: joined.to_batch({"left": 0, "right": 1})  # noqa: E731
     refused(dt.errors.PlanError, both, "two versions of one table")
@@ -284,7 +265,7 @@ def test_a_writer_that_comes_between_is_noticed(
 
     joined = tables.joined()
     joined.refresh(tables.target)
-    tables.write(tables.left, LEFT, [(3, 30, "c")])
+    tables.sql("INSERT INTO {l} VALUES (3, 30, 'c')")
     changes = refresh.Deltas.changes
 
     def slow(self: Any, root: Any) -> Any:

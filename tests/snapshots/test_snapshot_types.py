@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from bench.parameters import slow_after
+from delta_files import add_rows, rows_of
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import dovetail as dt
 
@@ -46,29 +48,34 @@ def test_all_types(delta_spark: SparkSession, tmp_path: Path, few: bool) -> None
     changes are held in the driver.
     """
     types = {name: values for name, values in VALUES.items() if not few or name not in NESTED}
+    kinds = delta_spark.sql(
+        " UNION ALL ".join(
+            f"SELECT {kind} AS kind, " + ", ".join(
+                f"CAST({'NULL' if kind == 2 else values[1 + kind]} AS {values[0]}) "
+                f"AS {quoted(name)}"
+                for name, values in types.items()
+            )
+            for kind in range(3)
+        )
+    )  # fmt: skip
+    by_kind = {row["kind"]: row.asDict() for row in kinds.collect()}
+    assert len({str(row) for row in by_kind.values()}) == 3
     paths = {side: str(tmp_path / side) for side in ("left", "right")}
-    for side, path in paths.items():
-        columns = ", ".join(f"{quoted(side[0] + n)} {type_}" for n, (type_, *_) in types.items())
-        delta_spark.sql(f"CREATE TABLE delta.`{path}` ({side}_id INT, {columns}) USING delta")
 
     def put(version: int) -> None:
         for side, path in paths.items():
-            rows = [
-                f"SELECT {key} AS {side}_id, " + ", ".join(
-                    f"CAST({'NULL' if kind == 2 else values[1 + kind]} AS {values[0]}) "
-                    f"AS {quoted(side[0] + name)}"
-                    for name, values in types.items()
-                )
-                for key, kind in ((i, (i + version) % 3) for i in range(3))
-            ]  # fmt: skip
-            new = " UNION ALL ".join(rows)
+            frame = kinds.select(
+                F.expr(f"pmod(kind - {version}, 3)").alias(f"{side}_id"),
+                *(F.col(quoted(name)).alias(side[0] + name) for name in types),
+            ).coalesce(1)
             if few and version:
                 delta_spark.sql(
-                    f"MERGE INTO delta.`{path}` t USING ({new}) s ON t.{side}_id = s.{side}_id "
-                    "WHEN MATCHED THEN UPDATE SET *"
+                    f"MERGE INTO delta.`{path}` t USING {{new}} s ON t.{side}_id = s.{side}_id "
+                    "WHEN MATCHED THEN UPDATE SET *",
+                    new=frame,
                 )
             else:
-                delta_spark.sql(f"INSERT OVERWRITE delta.`{path}` {new}")
+                frame.write.format("delta").mode("overwrite").save(path)
 
     put(0)
     left, right = (
@@ -77,18 +84,17 @@ def test_all_types(delta_spark: SparkSession, tmp_path: Path, few: bool) -> None
     )
     joined = left.join(right, on="left_id", how="outer")
     target = str(tmp_path / "target")
-    seen = set()
     for version in (0, 1):
-        put(version)
+        if version:
+            put(version)
         joined.refresh(target)
-        stored, expected = (
-            sorted(str(row) for row in frame.select(*map(quoted, joined.schema.names)).collect())
-            for frame in (delta_spark.read.format("delta").load(target), joined.to_batch())
-        )
-        assert stored == expected
-        assert len(stored) == 3
-        seen.add(str(stored))
-    assert len(seen) == 2
+        expected = []
+        for key in range(3):
+            values = by_kind[(key + version) % 3]
+            sides = {side + name: values[name] for side in "lr" for name in types}
+            expected.append({"left_id": key, **sides})
+        stored = delta_spark.read.format("delta").load(target).collect()
+        assert [str(row.asDict()) for row in sorted(stored)] == [str(row) for row in expected]
 
 
 @pytest.mark.parametrize("type_", slow_after(1, ["double", "float"]))
@@ -96,14 +102,13 @@ def test_a_zero_that_changes_its_sign_is_a_change(
     delta_spark: SparkSession, tmp_path: Path, type_: str
 ) -> None:
     path, target = str(tmp_path / "zeros"), str(tmp_path / "target")
-    frame = delta_spark.sql(f"SELECT 1 AS id, CAST(0.0 AS {type_}) AS v")
-    frame.write.format("delta").save(path)
+    add_rows(path, f"id long, v {type_}", (1, 0.0))
     table = dt.SnapshotTable.from_delta(delta_spark, path, key="id")
     table.refresh(target)
     delta_spark.sql(f"UPDATE delta.`{path}` SET v = CAST('-0.0' AS {type_})")
     table.refresh(target)
-    (row,) = delta_spark.read.format("delta").load(target).collect()
-    assert str(row.v) == "-0.0"
+    (row,) = rows_of(target)
+    assert str(row["v"]) == "-0.0"
 
 
 def test_columns_may_have_any_names_but_those_refused(
@@ -111,11 +116,11 @@ def test_columns_may_have_any_names_but_those_refused(
 ) -> None:
     """Such as those that other libraries take for ages, versions and counts."""
     left, right, target = (str(tmp_path / name) for name in ("left", "right", "target"))
-    rows = "SELECT 'a' AS image, 1 AS turns, 2 AS gone, 0.5D AS count, 7 AS _age, 3L AS _version"
-    delta_spark.sql(rows).write.format("delta").save(left)
-    others = "SELECT 'a' AS _old, 1 AS _new, 2 AS come, 0.5D AS count, 8 AS _age, 4L AS _version"
-    delta_spark.sql(others).write.format("delta").save(right)
-    keys = {"image": "_old", "turns": "_new", "gone": "come", "count": "count"}
+    of_left, of_right = "image turns gone count", "_old _new come count"
+    for path, names, age in ((left, of_left, 7), (right, of_right, 8)):
+        keys_sql = "{} string, {} int, {} int, {} double".format(*names.split())
+        add_rows(path, f"{keys_sql}, _age int, _version long", ("a", 1, 2, 0.5, age, 3))
+    keys = dict(zip(of_left.split(), of_right.split(), strict=True))
     joined = dt.SnapshotTable.from_delta(delta_spark, left, key=[*keys]).join(
         dt.SnapshotTable.from_delta(delta_spark, right, key=[*keys.values()]),
         on=keys,
@@ -125,5 +130,5 @@ def test_columns_may_have_any_names_but_those_refused(
     for table, age in ((left, 70), (right, 80)):
         delta_spark.sql(f"UPDATE delta.`{table}` SET _age = {age}, _version = 30L")
     joined.refresh(target, way="changes")
-    (row,) = delta_spark.read.format("delta").load(target).collect()
-    assert tuple(row) == ("a", 1, 2, 0.5, 70, 80, 30)
+    (row,) = rows_of(target)
+    assert tuple(row.values()) == ("a", 1, 2, 0.5, 70, 80, 30)

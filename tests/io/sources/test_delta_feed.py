@@ -13,6 +13,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from delta_files import add_rows
 from pyspark.sql import DataFrame, SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
@@ -37,13 +38,8 @@ def rows(table: dt.Table) -> list[tuple[Any, ...]]:
 
 def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None:
     """A query over its restarts has the table at each commit; so has a batch of the changes."""
-    spark, path = delta_spark, str(tmp_path / "t")
+    spark, path, columns = delta_spark, str(tmp_path / "t"), "id long, v string"
     held: dict[int, str] = {}
-
-    def write(*given: tuple[int, str], mode: Any = "append") -> None:
-        table = pa.table({"id": [i for i, _ in given], "v": [v for _, v in given]})
-        feed = {"delta.enableChangeDataFeed": "true"}
-        deltalake.write_deltalake(path, table, mode=mode, configuration=feed)
 
     def hold(changes: DataFrame, _: int) -> None:
         for row in sorted(changes.collect(), key=lambda row: row["_position"]):
@@ -60,14 +56,14 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
             buckets=1,
         ).awaitTermination()
 
-    write((1, "a"), (2, "b"))
+    add_rows(path, columns, (1, "a"), (2, "b"))
     run()
     assert held == {1: "a", 2: "b"}
     stored = deltalake.DeltaTable(path)
     stored.update(predicate="id = 1", updates={"v": "'c'"})
     stored.update(predicate="id = 2", updates={"id": "3"})
     stored.delete("id = 1")
-    write((1, "d"))
+    add_rows(path, columns, (1, "d"))
     run()
     assert held == {1: "d", 3: "b"}
 
@@ -78,7 +74,7 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
     changed = [(3, False, 1, "c"), (5, False, 3, "b"), (6, True, 1, "c"), (9, False, 1, "d")]
     assert rows(read(version=1)) == sorted([*changed, moved])
     assert rows(read(version=1, key_updates=False)) == changed
-    write((1, "d"), (3, "e"), mode="overwrite")
+    add_rows(path, columns, (1, "d"), (3, "e"), overwrite=True)
     assert rows(read(version=5)) == [(11, False, 3, "e")]
     content = read()
     assert rows(content) == [(11, False, 1, "d"), (11, False, 3, "e")]
