@@ -71,43 +71,75 @@ def test_an_update_of_all_keys(spark: SparkSession) -> None:
     events = [*snapshot(1, 2, 3), *Log(7).moves(*SHIFTED)]
     made = table(records(spark, events))
     assert made.schema.names == ["id", "note", "_change", "_timestamp", "_position"]
-    assert current(made) == {2: "row 1", 3: "row 2", 4: "row 3"}
     plain = dt.Table.from_records(
         records(spark, events), value=dt.formats.debezium(COLUMNS), key_columns="id", name="t"
     )
     assert current(plain) == {4: "row 3"}
     found = made.changelog(buckets=1).orderBy("_position").collect()
-    assert [(row.id, row._change) for row in found[3:]] == [
-        (1, "delete"), (2, "upsert"), (3, "upsert"), (4, "upsert"),
+    assert [(row.id, row.note, row._change) for row in found[3:]] == [
+        (1, None, "delete"), (2, "row 1", "upsert"), (3, "row 2", "upsert"), (4, "row 3", "upsert"),
     ]  # fmt: skip
     assert "counts rows within transactions" in explain(made.plan)
 
 
-def test_an_id_of_another_database_is_taken_as_it_is(spark: SparkSession) -> None:
-    def own(op: str, before: Any, after: Any, id_: str, order: int) -> dict[str, Any]:
-        return event(op, before, after, transaction={"id": id_, "total_order": order})
-
-    events = [
-        *snapshot(1),
-        own("c", None, {"id": 1, "note": "new"}, "0e4d5ba1:23", 1),
-        own("d", {"id": 1}, None, "0e4d5ba1:24", 1),
-        *snapshot(2),
-        own("c", None, {"id": 2, "note": "new"}, "0-1-13", 1),
-        own("d", {"id": 2}, None, "0-1-13", 2),
-    ]
-    assert current(table(records(spark, events))) == {2: "new"}
+def own(op: str, before: Any, after: Any, id_: str | None, order: int = 0) -> dict[str, Any]:
+    """An event of a transaction with an id that another database gives, or of none."""
+    transaction = None if id_ is None else {"id": id_, "total_order": order}
+    return event(op, before, after, transaction=transaction)
 
 
-def test_a_connector_that_restarts(spark: SparkSession) -> None:
+def restarted() -> list[dict[str, Any]]:
     """The events that come again count from 1, and so do those behind them, which are new."""
-    log = Log(7)
-    first, second, third, *rest = log.moves(*SHIFTED)
+    first, second, third, *rest = Log(8).moves(*SHIFTED)
     again = [
         {**one, "transaction": {**one["transaction"], "total_order": n}}
         for n, one in enumerate((third, *rest), start=1)
     ]
-    events = [*snapshot(1, 2, 3), first, second, third, *again]
-    assert current(table(records(spark, events))) == {2: "row 1", 3: "row 2", 4: "row 3"}
+    return [*snapshot(1, 2, 3), first, second, third, *again]
+
+
+def moved_at_once() -> list[dict[str, Any]]:
+    """An update of the key in one event: it is a row that goes, and one that comes."""
+    log = Log(9)
+    return [*snapshot(1, 2, 3), *(
+        log.event("u", {"id": old, "note": note}, {"id": new, "note": note})
+        for old, new, note in SHIFTED
+    )]  # fmt: skip
+
+
+ROW, GONE = {"id": 1, "note": "new"}, {"id": 1}
+AFTER = {2: "row 1", 3: "row 2", 4: "row 3"}
+CASES: list[tuple[list[dict[str, Any]], dict[int, str]]] = [
+    # an id is taken as it is
+    ([*snapshot(1), own("c", None, ROW, "0e4d5ba1:23", 1), own("d", GONE, None, "0e4d5ba1:24", 1)],
+     {}),
+    ([*snapshot(1), own("c", None, ROW, "0-1-13", 1), own("d", GONE, None, "0-1-13", 2)],
+     {1: "new"}),
+    (restarted(), AFTER),
+    (moved_at_once(), AFTER),
+    # envelopes without a transaction
+    ([*snapshot(1), own("u", None, ROW, None), own("c", None, {**ROW, "note": "other"}, None)],
+     {1: "other"}),
+    ([*snapshot(1), own("u", None, ROW, None), own("d", GONE, None, None)], {}),
+]  # fmt: skip
+
+
+def test_transactions_of_one_topic(spark: SparkSession) -> None:
+    """Each case has keys of its own."""
+
+    def with_keys(row: Any, number: int) -> Any:
+        return row and {**row, "id": row["id"] + 10 * number}
+
+    events = [
+        {**one, **{side: with_keys(one[side], number) for side in ("before", "after")}}
+        for number, (given, _) in enumerate(CASES)
+        for one in given
+    ]
+    assert current(table(records(spark, events))) == {
+        key + 10 * number: note
+        for number, (_, rows) in enumerate(CASES)
+        for key, note in rows.items()
+    }
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -130,17 +162,6 @@ def test_tombstones(spark: SparkSession, keyed: bool) -> None:
         assert current(table(frame)) == {2: "row 1", 3: "row 2", 4: "row 3"}
 
 
-def test_an_update_of_the_key_in_one_event(spark: SparkSession) -> None:
-    """It is a row that goes, and one that comes."""
-    log = Log(7)
-    events = [
-        log.event("u", {"id": old, "note": note}, {"id": new, "note": note})
-        for old, new, note in SHIFTED
-    ]
-    made = table(records(spark, [*snapshot(1, 2, 3), *events]))
-    assert current(made) == {2: "row 1", 3: "row 2", 4: "row 3"}
-
-
 def test_values_that_are_not_sent(spark: SparkSession) -> None:
     """They are the row's own, never those of the row that had its key."""
     log = Log(7)
@@ -157,16 +178,12 @@ def test_values_that_are_not_sent(spark: SparkSession) -> None:
     assert "REPLICA IDENTITY" in found[2]
 
 
-def test_envelopes_without_a_transaction(spark: SparkSession) -> None:
-    null = [*snapshot(1), event("u", None, {"id": 1, "note": "new"}, transaction=None)]
-    null += [event("c", None, {"id": 1, "note": "other"}, transaction=None)]
-    assert current(table(records(spark, null))) == {1: "other"}
-    null += [event("d", {"id": 1}, None, transaction=None)]
-    assert current(table(records(spark, null))) == {}
+def test_events_that_say_nothing_of_transactions(spark: SparkSession) -> None:
     value = dt.formats.debezium(COLUMNS, transactions=True)
     columns = [column("id", "int64"), column("note", "string")]
     bare = event("c", None, {"id": 3, "note": "new"})
-    lacking = [bare, with_schema(bare, columns), *snapshot(1), with_schema(null[0], columns)]
+    null = snapshot(1)
+    lacking = [bare, with_schema(bare, columns), *null, with_schema(null[0], columns)]
     found = problems(records(spark, lacking), value, key_columns="id")
     assert [*found] == [0, 1]
     assert "provide.transaction.metadata=true" in found[1]
