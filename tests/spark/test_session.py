@@ -6,9 +6,12 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import small_session
 from drivers import reported
@@ -16,9 +19,12 @@ from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail.platform import delta_tables, local_disk
-from dovetail.spark import class_path
+from dovetail.spark import class_path, driver_workers
 from dovetail.spark.log_lines import HARMLESS, QUIET
 from dovetail.spark.task import MAPPED_BYTES_MAX
+
+STARTED = "Starting Streaming TransformWithStateInPandas Python worker"
+"""What a driver worker prints, unless it is forked."""
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +156,9 @@ def short_lived() -> SparkSession.Builder:
 
 
 def new_session(folder: str) -> None:
-    """A query in a session that ``configure`` has made, and what ``doctor`` says of it."""
+    """What ``doctor`` says of a session that ``configure`` has made; and two queries in it, one of
+    which starts after the death of the server of driver workers.
+    """
     os.dup2(os.open(f"{folder}/log", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     groups = [small_session.CACHE / "jars" / name for name in ("kafka", "delta")]
     jars = [path for path in groups if path.is_dir()]
@@ -158,19 +166,29 @@ def new_session(folder: str) -> None:
     Path(folder, "in").mkdir()
     Path(folder, "in", "1.json").write_text('{"id": 1, "at": "2026-01-01T00:00:00"}', "utf-8")
     live = spark.readStream.schema("id long, at timestamp").json(f"{folder}/in")
-    table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders")
-    out = dt.to_parquet(f"{folder}/out")
-    table.materialize().write_stream(
-        out, checkpoint=f"{folder}/c", trigger={"availableNow": True}
-    ).awaitTermination()
-    rows = [row["id"] for row in spark.read.parquet(f"{folder}/out").collect()]
+    table = dt.Table.from_changelog(live, key="id", timestamp="at", name="orders").materialize()
+
+    def run(number: int) -> list[Any]:
+        out = f"{folder}/out-{number}"
+        table.write_stream(
+            dt.to_parquet(out), checkpoint=f"{folder}/c-{number}", trigger={"availableNow": True}
+        ).awaitTermination()
+        return [pq.read_table(out)["id"].to_pylist(), STARTED in Path(folder, "log").read_text()]
+
+    starts = [run(0)]
     missing = [finding.what for finding in dt.doctor(spark).missing]
-    print(json.dumps({"rows": rows, "missing": missing, "jars": len(jars)}))
+    ((python, server),) = driver_workers._SERVERS.items()
+    server.kill()
+    while Path(python).with_name("requests").exists():
+        time.sleep(0.01)
+    starts.append(run(1))
+    print(json.dumps({"starts": starts, "missing": missing, "jars": len(jars)}))
 
 
 def test_a_session_lacks_nothing_with_it(tmp_path: Path) -> None:
+    """Its driver workers are forked from a server; once that is gone, Spark itself starts them."""
     found = reported(__file__, tmp_path)
-    assert found["rows"] == [1]
+    assert found["starts"] == [[[1], False], [[1], True]]
     assert found["missing"] == ([] if found["jars"] == 2 else ["Kafka", "Delta Lake"])
     log = (tmp_path / "log").read_text()
     assert "WARN NativeCodeLoader" in log  # from before the session
