@@ -223,11 +223,10 @@ def run(spark: SparkSession, folder: Path, sink: Any, topology: Any = network, *
     return query
 
 
-def one_result(spark: SparkSession, folder: Path, begins: bool) -> list[str]:
+def one_result(spark: SparkSession, folder: Path, begins: bool) -> None:
     """As Parquet, from where the checkpoint stands."""
     (first_rows if begins else then_rows)(folder)
     run(spark, folder, dt.to_parquet(folder / "out"), topology=by_name)
-    return written(spark, folder / "out")
 
 
 def by_name(spark: SparkSession, folder: Path) -> dt.Table:
@@ -241,15 +240,24 @@ def test_a_query_goes_on_in_either_kind_of_session(
     spark: SparkSession, client: Client, tmp_path: Path, order: str
 ) -> None:
     for place, kind in enumerate(order.split(", ")):
-        begins = place == 0
         if kind == "connect":
-            found = client.run(one_result, tmp_path / "this", begins)
+            client.run(one_result, tmp_path, place == 0)
         else:
-            found = one_result(spark, tmp_path / "this", begins)
-    for begins in (True, False):
-        expected = one_result(spark, tmp_path / "classic", begins)
-    assert found == expected
-    assert len(found) > 5
+            one_result(spark, tmp_path, place == 0)
+    table = pq.read_table(tmp_path / "out", columns=["id", "late", "name", "_change"])
+    assert sorted(str(tuple(row.values())) for row in table.to_pylist()) == [
+        "(1, 5, 'American', 'upsert')",
+        "(1, 5, None, 'upsert')",
+        "(1, None, None, 'delete')",
+        "(2, 7, 'American Airlines', 'upsert')",
+        "(2, 7, 'American', 'upsert')",
+        "(2, None, 'United', 'upsert')",
+        "(2, None, None, 'upsert')",
+        "(3, 9, None, 'upsert')",
+        "(4, 1, None, 'upsert')",
+        "(5, 2, 'United', 'upsert')",
+        "(5, 2, None, 'upsert')",
+    ]
 
 
 def other_topology(spark: SparkSession, folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import iceberg_tables as iceberg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, TimeType
@@ -61,10 +62,8 @@ class Query:
     def changes(self) -> list[tuple[Any, ...]]:
         if not (self.folder / "out").exists():
             return []
-        frame = self.spark.read.parquet(str(self.folder / "out"))
-        return sorted(
-            (row["_position"], row["_change"], row["id"], row["v"]) for row in frame.collect()
-        )
+        rows = pq.read_table(self.folder / "out").to_pylist()
+        return sorted((row["_position"], row["_change"], row["id"], row["v"]) for row in rows)
 
 
 @pytest.fixture

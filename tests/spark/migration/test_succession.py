@@ -27,6 +27,9 @@ DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
 SEED = int(os.environ.get("DOVETAIL_SEED", "78"))
 
 
+CITIES = {"a": "Oslo", "b": "Rome", "c": None}
+
+
 class Program:
     """An old and a new version of a query, and what both have emitted: (version, number of the
     micro-batch) to the ids of its rows.
@@ -200,7 +203,8 @@ def test_a_program_that_is_killed_is_started_again(
     program.order(99)
     new.processAllAvailable()
     assert program.ids == {"old": come_so_far, "new": [99]}
-    assert program.content("new") == [()]
+    rows = [(n, None, n, CITIES["abc"[n % 3] if n < 6 else "a"]) for n in (*come_so_far, 99)]
+    assert [row[:4] for row in program.content("new")] == sorted(rows, key=str)
 
 
 class Gate:
