@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import small_session
 from drivers import reported
+from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 
 import dovetail as dt
@@ -173,7 +173,10 @@ def new_session(folder: str) -> None:
         table.write_stream(
             dt.to_parquet(out), checkpoint=f"{folder}/c-{number}", trigger={"availableNow": True}
         ).awaitTermination()
-        return [pq.read_table(out)["id"].to_pylist(), STARTED in Path(folder, "log").read_text()]
+        return [
+            [row["id"] for row in rows_of(Path(out))],
+            STARTED in Path(folder, "log").read_text(),
+        ]
 
     starts = [run(0)]
     missing = [finding.what for finding in dt.doctor(spark).missing]

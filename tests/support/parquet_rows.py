@@ -1,4 +1,4 @@
-"""Files of rows, written without a job of Spark."""
+"""Files of rows, written and read without a job of Spark."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def arrow_table(rows: Sequence[tuple[Any, ...]], columns: str | StructType) -> p
     """Return rows in Arrow's form; ``columns``: their names and Spark types."""
     schema = arrow_schema(StructType.fromDDL(columns) if isinstance(columns, str) else columns)
     return pa.Table.from_pylist([dict(zip(schema.names, r, strict=True)) for r in rows], schema)
+
+
+def rows_of(folder: Path, *order: str) -> list[dict[str, Any]]:
+    """All rows of a folder that a query writes, in the order of these columns."""
+    table = pq.read_table(folder, ignore_prefixes=[".", "_spark_metadata", "_SUCCESS"])
+    return (table.sort_by([(name, "ascending") for name in order]) if order else table).to_pylist()

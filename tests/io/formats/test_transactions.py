@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parquet_rows import rows_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from test_avro import avro_spark, encoded
@@ -256,7 +257,7 @@ def test_a_query_that_is_started_again(spark: SparkSession, tmp_path: Path) -> N
         query.awaitTermination()
         counted = [progress.observedMetrics.get("t.repeated") for progress in query.recentProgress]
         repeated += sum(row.records for row in counted if row is not None)
-    changes = [(row.id, row.note, row._change) for row in spark.read.parquet(str(out)).collect()]
+    changes = [(row["id"], row["note"], row["_change"]) for row in rows_of(out)]
     begun = [(n, f"row {n}", "upsert") for n in (1, 2, 3)]
     moved_ = [(n + 1, f"row {n}", "upsert") for n in (1, 2, 3)]
     assert sorted(changes, key=str) == sorted([*begun, *moved_, (1, None, "delete")], key=str)

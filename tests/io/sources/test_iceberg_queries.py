@@ -8,8 +8,8 @@ from typing import Any
 
 import iceberg_tables as iceberg
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from parquet_rows import rows_of
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, TimeType
 from pyspark.errors import StreamingQueryException
@@ -62,7 +62,7 @@ class Query:
     def changes(self) -> list[tuple[Any, ...]]:
         if not (self.folder / "out").exists():
             return []
-        rows = pq.read_table(self.folder / "out").to_pylist()
+        rows = rows_of(self.folder / "out")
         return sorted((row["_position"], row["_change"], row["id"], row["v"]) for row in rows)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import rows_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -78,8 +78,7 @@ def mended(letters: DataFrame) -> DataFrame:
 
 def changes(folder: Path) -> list[tuple[Any, ...]]:
     """Of each key in order, with the second of its time."""
-    rows = pq.read_table(folder / "out").to_pylist()
-    rows.sort(key=lambda row: (row["id"], row["_position"]))
+    rows = rows_of(folder / "out", "id", "_position")
     return [(row["id"], row["amount"], row["_timestamp"].second, row["_change"]) for row in rows]
 
 
@@ -239,10 +238,8 @@ def test_records_of_a_topic(
     produce(("a", '{"amount": 4}'))
     query.processAllAvailable()
     query.stop()
-    rows = pq.read_table(tmp_path / "out").sort_by(
-        [("key", "ascending"), ("_position", "ascending")]
-    )
-    assert [(row["key"], row["amount"]) for row in rows.to_pylist()] == [
+    rows = rows_of(tmp_path / "out", "key", "_position")
+    assert [(row["key"], row["amount"]) for row in rows] == [
         ("a", 2),
         ("a", 1),
         ("a", 4),

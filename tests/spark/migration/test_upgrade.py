@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bench.parameters import slow_after
 from fuzz import upgraded
+from parquet_rows import rows_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
@@ -392,5 +393,5 @@ def test_the_files_of_the_former_query_are_not_overwritten(shop: Shop, several: 
     with pytest.raises(dt.errors.TargetError, match="micro-batches of this one would be lost"):
         run("new", "shared")
     run("new", "own")
-    rows = shop.spark.read.parquet(str(shop.folder / "own"))
-    assert [row.id for row in rows.where("_change = 'upsert'").collect()] == [10]
+    rows = rows_of(shop.folder / "own")
+    assert [row["id"] for row in rows if row["_change"] == "upsert"] == [10]

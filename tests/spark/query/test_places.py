@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from bench.parameters import slow_after
+from parquet_rows import rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from timed_files import timed_file
@@ -69,7 +70,7 @@ def run(spark: SparkSession, home: Path, sink: Any = None, **changed: Any) -> li
     )
     query.awaitTermination()
     out = home / "out"
-    return sorted(r.id for r in spark.read.parquet(str(out)).collect()) if out.exists() else []
+    return sorted(row["id"] for row in rows_of(out)) if out.exists() else []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_a_query_keeps_its_time_zone(spark: SparkSession, home: Path) -> None:
             buckets=1,
         )
         query.awaitTermination()
-        return sorted((row.id, row.hour) for row in spark.read.parquet(str(out)).collect())
+        return sorted((row["id"], row["hour"]) for row in rows_of(out))
 
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
@@ -266,8 +267,8 @@ def test_inputs_that_share_a_frame_are_upgraded(spark: SparkSession, tmp_path: P
     put(tmp_path / "b", {"id": 3})
     options = {"initial": tmp_path / "1", "trigger": {"availableNow": True}, "buckets": 1}
     dt.run(results(2), checkpoint=tmp_path / "2", **options).awaitTermination()
-    read = [spark.read.parquet(str(tmp_path / f"{i}-2")).collect() for i in (0, 1)]
-    assert [{row.id for row in rows} for rows in read] == [{2}, {3}]
+    read = [rows_of(tmp_path / f"{i}-2") for i in (0, 1)]
+    assert [{row["id"] for row in rows} for rows in read] == [{2}, {3}]
 
 
 def test_an_old_row_of_another_partition_does_not_win(spark: SparkSession, tmp_path: Path) -> None:
@@ -292,8 +293,7 @@ def test_an_old_row_of_another_partition_does_not_win(spark: SparkSession, tmp_p
         buckets=1,
     )
     query.awaitTermination()
-    changes = spark.read.parquet(str(tmp_path / "out")).orderBy("_position").collect()
-    assert [row.v for row in changes] == ["new", "last"]
+    assert [row["v"] for row in rows_of(tmp_path / "out", "_position")] == ["new", "last"]
     counted = [
         row["records"]
         for p in query.recentProgress
