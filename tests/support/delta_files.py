@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql.types import StructType
 
 from dovetail.plan.types.arrow import arrow_schema
@@ -24,5 +24,6 @@ def add_rows(path: str, columns: str, *rows: Sequence[Any], overwrite: bool = Fa
 
 
 def rows_of(path: str, version: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a table, at its last version or another one."""
-    return DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
+    """The rows of a table, at its last version or another one. It may have deletion vectors."""
+    table = QueryBuilder().register("t", DeltaTable(path, version=version))
+    return pa.table(table.execute("SELECT * FROM t").read_all()).to_pylist()
