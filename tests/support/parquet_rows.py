@@ -32,5 +32,7 @@ def arrow_table(rows: Sequence[tuple[Any, ...]], columns: str | StructType) -> p
 
 def rows_of(folder: Path, *order: str) -> list[dict[str, Any]]:
     """All rows of a folder that a query writes, in the order of these columns."""
-    table = pq.read_table(folder, ignore_prefixes=[".", "_spark_metadata", "_SUCCESS"])
+    table = pq.read_table(
+        folder, ignore_prefixes=[".", "_checkpoint", "_spark_metadata", "_SUCCESS"]
+    )
     return (table.sort_by([(name, "ascending") for name in order]) if order else table).to_pylist()
