@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_files import add_rows, rows_of
+from delta_rows import add_rows, rows_of
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType

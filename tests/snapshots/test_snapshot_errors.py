@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bench.parameters import slow_after
-from delta_files import add_rows, rows_of
+from delta_rows import add_rows, rows_of
 from pyspark.sql import SparkSession
 
 import dovetail as dt

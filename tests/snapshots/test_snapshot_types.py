@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench.parameters import slow_after
-from delta_files import add_rows, rows_of
+from delta_rows import add_rows, rows_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 

@@ -20,6 +20,12 @@ def read(path: Path | str, version: int | None = None) -> pa.Table:
     return pa.table(DeltaTable(str(path), version=version).scan())
 
 
+def rows_of(path: Path | str, version: int | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a table, or of one of its versions, as dicts."""
+    rows: list[dict[str, Any]] = read(path, version).to_pylist()
+    return rows
+
+
 def create(path: Path | str, schema: StructType | str) -> None:
     """Make an empty table with deletion vectors, as ``to_delta`` does; ``schema``: or its text."""
     if isinstance(schema, str):
@@ -46,6 +52,20 @@ def create(path: Path | str, schema: StructType | str) -> None:
 def write(path: Path | str, rows: Sequence[tuple[Any, ...]], columns: str) -> None:
     """Make a table of rows that is no query's; ``columns``: their names and Spark types."""
     write_deltalake(str(path), arrow_table(rows, columns))
+
+
+def add_rows(
+    path: Path | str, columns: str, *rows: tuple[Any, ...], overwrite: bool = False
+) -> None:
+    """Commit rows to a table that records its changes, which is made if it is not there.
+
+    ``columns``: their names and Spark types; those that the table lacks come to it. ``overwrite``:
+    these rows replace all others.
+    """
+    mode: Any = ("overwrite", "overwrite") if overwrite else ("append", "merge")
+    recorded = {"delta.enableChangeDataFeed": "true"}
+    table = arrow_table(rows, columns)
+    write_deltalake(str(path), table, mode=mode[0], schema_mode=mode[1], configuration=recorded)
 
 
 def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: str) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from delta_files import add_rows
+from delta_rows import add_rows
 from pyspark.sql import DataFrame, SparkSession
 from small_session import RECORDING_CHANGES, with_delta
 
