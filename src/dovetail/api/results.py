@@ -81,7 +81,7 @@ Results: TypeAlias = Annotated[
     Mapping[AResult, Sinks],
     Rule(
         "a mapping of Tables, Streams and dt.dead_letters to sinks, or to lists of sinks",
-        lambda outputs: bool(outputs) and all(sinks != [] for sinks in outputs.values()),
+        lambda outputs: bool(outputs) and all(map(_as_tuple, outputs.values())),
     ),
 ]
 

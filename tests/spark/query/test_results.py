@@ -275,6 +275,7 @@ def test_run_says_what_it_cannot_do(spark: SparkSession, tmp_path: Path) -> None
     wrong: list[tuple[Any, str]] = [
         ({}, "run: results= is a dict. Give a mapping of Tables, Streams and dt.dead_letters"),
         ({located: []}, "run: results= is a dict. Give a mapping"),
+        ({located: ()}, "run: results= is a dict. Give a mapping"),
         ({located: "out"}, "run: results= has 'out' for a Table"),
         ({dt.dead_letters: sink}, "run: results= has dead letters only"),
         (
