@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +23,13 @@ from pyspark.sql import functions as F
 from timed_files import timed_file
 
 import dovetail as dt
+from dovetail import testing
 from dovetail.arrays.hashing import spark_hash
+from dovetail.physical.planner import plan_of
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.spark.checkpoints import state_lookup
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
+from dovetail.spark.checkpoints.state_results import stages_of_stored_union
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -499,3 +503,14 @@ def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:
     assert [*map(list, expected)] == [
         spark_hash(own).tolist() for own in [*([k] for k in keys), keys]
     ]
+
+
+def test_a_union_is_read_from_the_stage_that_stores_it() -> None:
+    schema = {"id": pa.int64(), "v": pa.string()}
+    first, second = (testing.table(name, key="id", schema=schema) for name in "ab")
+    union = first.union(second, source="of").plan
+    for emit, stores in (("change", []), ("batch", [["union of a, b"]])):
+        stages = plan_of([union], buckets=1, emit=emit).stages  # type: ignore[arg-type]
+        stored: Any = SimpleNamespace(stages={s.fragment.topology: s for s in stages}, buckets=1)
+        found = stages_of_stored_union(stored, union)
+        assert [[*s.fragment.stores] for s in found if s.fragment.stores] == stores

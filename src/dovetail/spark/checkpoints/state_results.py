@@ -20,8 +20,10 @@ from dovetail.plan.fingerprint import (
     refuse_unknown_result,
 )
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
+from dovetail.plan.joins.join_call import materialize
 from dovetail.plan.nodes import Derived, Entry, Node, RowsNode, Source
 from dovetail.plan.transforms.aggregation import Aggregation
+from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.spark.checkpoints.store_rows import last_versions, rows_of_store
 from dovetail.spark.checkpoints.stores import CheckpointStores
@@ -84,7 +86,7 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
     within which the node is computed.
 
     The rows are the result of a batch run over the stored rows of its stage's inputs. Those of an
-    aggregate, and of a view that a stage stores, are read as they are stored.
+    aggregate, of a view that a stage stores, and of a union that is stored, are read as they are.
 
     Raises ``ConfigurationError`` for a result that depends on more than these rows, and if the rows
     that it needs are not stored (yet). Spark must read the checkpoint's files.
@@ -99,8 +101,10 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
             ),
         )
     stages = [stage for stage in stages_as_stored(stored, topology) if stage.computes(node)]
-    if isinstance(node, Entry):  # a view whose rows a stage stores
-        frame = _stored_input(stored, stages, node).frame
+    union = stages_of_stored_union(stored, node)
+    as_stored = Derived(node) if union else node
+    if isinstance(as_stored, Entry):  # a union, or a view, whose rows a stage stores
+        frame = _stored_input(stored, union or stages, as_stored).frame
         assert frame is not None
         return frame
     within = {part for stage in stages for part in stage.within}
@@ -126,7 +130,20 @@ def rows_of_result(stored: CheckpointStores, topology: Node, node: Node) -> Data
     return changes.where(F.col(CHANGE) == UPSERT).drop(CHANGE, POSITION)
 
 
-def _stored_input(stored: CheckpointStores, stages: list[Stage], entry: Entry) -> Source:
+def stages_of_stored_union(stored: CheckpointStores, node: Node) -> Sequence[Stage]:
+    """Return the stages of the union of tables ``node`` if the query stores the union's own rows,
+    as it does with ``emit="batch"``: the last one reads the union and has them. Empty if it does
+    not, and for any other node.
+    """
+    if not isinstance(node, Union):
+        return ()
+    kept = materialize(node)
+    if fingerprint(kept) not in stored.stages:
+        return ()
+    return plan_of([kept], buckets=stored.buckets, emit="batch").stages
+
+
+def _stored_input(stored: CheckpointStores, stages: Sequence[Stage], entry: Entry) -> Source:
     """Return the input ``entry`` (a source, or a view or result that a stage reads) as a static
     table of its stored rows. The frame has the columns of the entry's row, then ``_timestamp``. Of
     versions, it has each key's last one. ``stages``: those that may store it.
