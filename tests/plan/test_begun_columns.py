@@ -22,6 +22,14 @@ def table(name: str, *more: str) -> dt.Table:
     return dt.Table(replace(testing.table(name, key="id", schema=schema).plan, grows=True))
 
 
+FORCED = dt.delta_join(strategy="force")
+
+
+def looked_up(given: dt.Table) -> dt.Table:
+    store = dt.lookups.sqlite("f.db", given.plan.name, key="id", indexes=[dt.lookups.index("city")])
+    return given.with_lookup(store, changes="insert")
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -29,6 +37,9 @@ def table(name: str, *more: str) -> dt.Table:
         lambda shops: shops.key_by("city"),
         lambda shops: shops.key_by("city", duplicates="last").group_by("id").agg(n=dt.count()),
         lambda shops: table("towns").join(shops.key_by("city").rename({"id": "shop"}), on="city"),
+        lambda shops: looked_up(table("towns")).join(
+            looked_up(shops), on={"city": "city"}, delta_join=FORCED
+        ),
     ],
 )
 def test_calls_that_take_all_columns_leave_out_new_ones(

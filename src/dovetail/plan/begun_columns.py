@@ -20,6 +20,7 @@ from dovetail.aggregates.collect import LastRow
 from dovetail.base.columns import quoted
 from dovetail.errors import PlanError
 from dovetail.plan.fingerprint import described_sources, fingerprint, sources_of
+from dovetail.plan.joins.delta_join import DeltaJoin
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.nodes import JoinNode, Node, Selected, Source
 from dovetail.plan.select import SIDES, computed_field, joined_row_columns
@@ -380,11 +381,14 @@ def _narrow_join(before: Any, over: Any) -> Node:
     """Return a copy of the join ``over`` without the selected columns that are gone from its sides.
     ``before``: the join over its former sides; ``over``: the same over sides without new columns.
 
-    Columns may only be gone if the join selects all value columns of both sides under their names.
-    Raises ``PlanError`` otherwise, and for an expression that reads a gone column.
+    Columns may only be gone if the join selects all value columns of both sides under their names,
+    as it does without ``select=``. Raises ``PlanError`` otherwise, and for an expression that reads
+    a gone column.
     """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
-    every = [*before.left.values.names, *before.right.values.names]
+    # A delta join has a join column with one name on both sides once, as the left one.
+    same = {b for a, b in before.on if a == b} if isinstance(before, DeltaJoin) else set()
+    every = [*before.left.values.names, *(n for n in before.right.values.names if n not in same)]
     whole = [selected.name for selected in before.select if selected.ref is not None] == every
     row, _ = joined_row_columns(over.left, over.right)
     select, values = list[Selected](), list[StructField]()
