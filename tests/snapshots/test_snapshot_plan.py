@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 
 import dovetail as dt
 from dovetail.snapshots import plan
+from dovetail.snapshots.iceberg_reader import SnapshotReader
 from dovetail.snapshots.plan import SnapshotSource
 
 TYPES = {
@@ -213,3 +214,10 @@ def test_an_aggregate_has_its_groups_as_key_and_says_what_it_is_made_of(
     joined = join(ORDERS, CUSTOMERS, on={"customer": "cid"})
     differences = plan.differences(plan.describe(joined), plan.describe(node))
     assert next(differences) == "how was 'inner' and is missing"
+
+
+def test_an_iceberg_table_that_has_lost_its_snapshots_is_refused() -> None:
+    reader = SnapshotReader(None)  # type: ignore[arg-type]
+    assert reader.next_snapshot(ORDERS, 0, 0, None) == 0
+    with pytest.raises(dt.errors.TargetError, match="it has no snapshot, and snapshot 7 is cov"):
+        reader.next_snapshot(ORDERS, 7, 0, None)

@@ -73,13 +73,20 @@ class SnapshotReader:
 
         ``covered``: the id of the snapshot that is covered, 0 for the table before its first one.
         ``versions_max``: at least 1, None for no limit. Unless ``covered`` is ``latest``, raise
-        ``TargetError`` if the covered snapshot or one after it has expired, or if the table was
-        rolled back.
+        ``TargetError`` if the covered snapshot or one after it has expired. So it does if the table
+        was rolled back, or replaced and has no snapshot.
         """
         from dovetail.iceberg.lineage import snapshots_after
 
         if covered == latest:
             return covered
+        if latest == NO_SNAPSHOT:
+            raise TargetError(
+                _title_of(source),
+                "the table was rolled back or replaced: it has no snapshot, and snapshot "
+                f"{covered} is covered",
+                REBUILD,
+            )
         metadata, start = self._opened_table(source).metadata, covered or None
         line = snapshots_after(_title_of(source), metadata, start, latest, REBUILD)
         return line[:versions_max][-1].snapshot_id
