@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +101,32 @@ def test_a_step_of_another_format_is_not_read() -> None:
     present = {**record, "dovetail": 2, "step": {"way": "all", "estimated_s": 3.0, "started_ms": 5}}
     assert step_of(present) == RefreshStep("all", 3.0, 5)
     assert commit_of(7, present) == Commit(7, {"orders": 3}, way="all")
+
+
+@pytest.mark.parametrize(
+    ("operation", "parameters"),
+    [
+        ("CREATE OR REPLACE TABLE AS SELECT", {}),
+        ("REPLACE TABLE AS SELECT", None),
+        ("WRITE", {"mode": "Overwrite"}),
+        ("STREAMING UPDATE", {"outputMode": "Complete"}),
+    ],
+)
+def test_a_commit_that_replaces_all_rows_says_how_many_are_deleted_or_nothing(
+    operation: str, parameters: dict[str, str] | None
+) -> None:
+    metrics = {"numFiles": "1", "numOutputRows": "2"}
+    add = {"path": "a", "size": 100, "stats": '{"numRecords": 2}'}
+    for deleted, expected in (({}, None), ({"numDeletedRows": "8"}, ChangeSize(10, 500))):
+        commit = {
+            "operation": operation,
+            "operationParameters": parameters,
+            "operationMetrics": metrics | deleted,
+        }
+        lines = [json.dumps({"commitInfo": commit}), json.dumps({"add": add})]
+        text = "\n".join(lines).encode()
+        folder: Any = SimpleNamespace(read=lambda _, text=text: text)
+        assert DeltaLog(1, "t", {}, None, folder).changes(0, 1) == expected
 
 
 class Shop:

@@ -159,7 +159,12 @@ def _changed_rows(commit: dict[str, Any]) -> int | None:
     if commit["operation"] in HARMLESS:
         return 0
     metrics = commit.get("operationMetrics") or {}
-    overwrites = commit.get("operationParameters", {}).get("mode") == "Overwrite"
+    parameters = commit.get("operationParameters") or {}
+    overwrites = (
+        "REPLACE TABLE" in commit["operation"]
+        or parameters.get("mode") == "Overwrite"
+        or parameters.get("outputMode") == "Complete"
+    )
     if overwrites and "numDeletedRows" not in metrics:
         return None
     counts = [int(metrics[name]) for name in _MERGED_ROWS if name in metrics]
