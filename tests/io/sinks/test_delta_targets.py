@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 import dovetail as dt
 from dovetail.io.sinks.delta import merge as delta_merge
 from dovetail.io.sinks.delta import tables
+from dovetail.io.sinks.delta.columns import fail_on_empty_partitions
 from dovetail.io.sinks.delta.conflicts import commit_with_retry
 from dovetail.io.sinks.ownership import refuse_taken
 from dovetail.platform import delta_tables, delta_upsert
@@ -267,6 +268,17 @@ def test_a_text_that_delta_reads_as_null_lays_out_no_table(
     with pytest.raises(StreamingQueryException, match=f"has {shown} in column 'v', by which"):
         place.run(of=changes, partition_by=["v", "w"])
     assert place.stored("v", "w") == [("a", None), ("b", "b")]
+
+
+def test_a_delete_that_is_stored_is_refused_for_a_text_that_delta_reads_as_null(
+    place: Place,
+) -> None:
+    changes = place.spark.createDataFrame([("", "delete")], "v string, _change string")
+    merged = fail_on_empty_partitions("to_delta('t')", changes, ["V"], deletes=False)
+    assert merged.collect() == [("", "delete")]
+    stored = fail_on_empty_partitions("to_delta('t')", changes, ["V"], deletes=True)
+    with pytest.raises(PySparkException, match="a row has an empty text in column 'v', by which"):
+        stored.collect()
 
 
 @pytest.mark.slow

@@ -156,7 +156,9 @@ class DeltaMerger:
         text in a partition column. Deletes pass, and rows and their order stay. Delta would store
         null there.
         """
-        return fail_on_empty_partitions(self.target.title, batch, self._partition_columns)
+        return fail_on_empty_partitions(
+            self.target.title, batch, self._partition_columns, deletes=False
+        )
 
     def _merge(self, session: SparkSession, batch: DataFrame, query: str) -> None:
         """Merge a micro-batch into the table in one commit; make none without changes. ``session``:
@@ -249,10 +251,11 @@ class DeltaAppender:
     """The query that writes, by its checkpoint."""
 
     def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
-        """Return the changes such that the query fails at an upsert with an empty text in a
-        partition column. Deletes pass, and rows and their order stay. Delta would store null there.
+        """Return the changes such that the query fails at one with an empty text in a partition
+        column. Deletes are rows of the table, so they fail, too. Rows and their order stay. Delta
+        would store null there.
         """
-        return fail_on_empty_partitions(self.title, changes, self.partition_columns)
+        return fail_on_empty_partitions(self.title, changes, self.partition_columns, deletes=True)
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, with all their columns, in one commit.

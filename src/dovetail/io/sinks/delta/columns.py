@@ -102,15 +102,15 @@ def refuse_repeated_hours(
 
 
 def fail_on_empty_partitions(
-    title: str, changes: DataFrame, partition_columns: Sequence[str]
+    title: str, changes: DataFrame, partition_columns: Sequence[str], *, deletes: bool
 ) -> DataFrame:
     """Return the changes such that the query fails at an upsert with an empty text, or the text
     ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta stores null in its place, so a row
-    with such a key would never be found. Deletes pass.
+    with such a key would never be found. Deletes pass unless ``deletes``.
 
     ``changes``: a changelog, whose ``_change`` is ``upsert`` or ``delete``. ``title``: the sink's
     name in errors. ``partition_columns``: the columns that partition the table; their case does not
-    count. All rows and their order stay.
+    count. ``deletes``: True if the table stores deletes as rows. All rows and their order stay.
     """
     partitions = {name.lower() for name in partition_columns}
     for field in changes.schema:
@@ -125,7 +125,9 @@ def fail_on_empty_partitions(
                 "lay the table out by other columns."
             )
             refused = F.raise_error(F.lit(problem)).cast("string")
-            is_null_text = (F.col(CHANGE) == UPSERT) & (column == text)
+            is_null_text = column == text
+            if not deletes:
+                is_null_text &= F.col(CHANGE) == UPSERT
             checked = F.when(is_null_text, refused).otherwise(checked)
         changes = changes.withColumn(name, checked)
     return changes
