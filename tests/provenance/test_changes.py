@@ -123,6 +123,29 @@ def test_a_record_meets_the_version_of_its_time() -> None:
     assert driver.explain_change(change).inputs[1].reason == "prices has no row with item 'ink'"
 
 
+def test_a_record_meets_the_row_that_it_replaces() -> None:
+    visits = testing.stream("visits", key="id", schema={"id": INT, "page": TEXT})
+    former = visits.to_table().select(former="page")
+    driver = testing.Driver(visits.join(former, how="left", name="paths"))
+    with driver.batch() as changes:
+        driver.pipe(visits, {"id": 1, "page": "a"}, timestamp=1)
+        driver.pipe(visits, {"id": 1, "page": "b"}, timestamp=2)
+    assert [repr(driver.explain_change(change)).splitlines()[:4] for change in changes] == [
+        [
+            "paths, left join of a stream with a table on id: id 1: page='a', former=null @1",
+            "← visits: id 1: page='a' @1",
+            "├─ visits: id 1: page='a' @1",
+            "└─ select: no row with id 1, because visits has no row with id 1",
+        ],
+        [
+            "paths, left join of a stream with a table on id: id 1: page='b', former='a' @2",
+            "← visits: id 1: page='b' @2",
+            "├─ visits: id 1: page='b' @2",
+            "└─ select: id 1: former='a' @1",
+        ],
+    ]
+
+
 def test_both_records_of_a_join_of_streams() -> None:
     clicks = testing.stream("clicks", key="user", schema={"user": TEXT, "page": TEXT})
     buys = testing.stream("buys", key="user", schema={"user": TEXT, "amount": INT})

@@ -13,16 +13,28 @@ from dovetail.engine.local import LocalRun
 from dovetail.physical.stage import Stage
 from dovetail.provenance.stored_rows import in_microseconds, matching
 from dovetail.state import manifest as manifests
+from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import Manifest
 from dovetail.state.runs import Runs
 from dovetail.state.segment import SegmentCache
 
 
 class LocalState:
-    """The stores of a ``LocalRun``, as they are now."""
+    """The stores of a ``LocalRun``, as they are when they are read."""
 
-    def __init__(self, local: LocalRun) -> None:
-        self._local = local
+    def __init__(
+        self, local: LocalRun, blobs: Mapping[Stage, Sequence[MemoryBlobs]] | None = None
+    ) -> None:
+        """Take the stores of ``local``. ``blobs``: by each stage the blobs of its buckets at one
+        moment; None for the present ones at each call.
+        """
+        self._local, self._blobs = local, blobs
+
+    def copy(self) -> LocalState:
+        """Return the stores as they are now. Later micro-batches do not change them."""
+        stages = self._local.by_stage
+        blobs = {s: [MemoryBlobs(dict(b.blobs)) for b in self._buckets(s)] for s in stages}
+        return LocalState(self._local, blobs)
 
     def rows(
         self, stage: Stage, store: str, match: Mapping[str, Any], at_us: int | None = None
@@ -37,7 +49,7 @@ class LocalState:
         """
         described = stage.fragment.stores[store]
         tables = [in_microseconds(store_contents.schema_of(described).empty_table())]
-        for bucket, blobs in enumerate(self._local.by_stage[stage].blobs):
+        for bucket, blobs in enumerate(self._buckets(stage)):
             manifest = self._manifest(stage, bucket)
             if manifest is None:
                 continue
@@ -58,11 +70,15 @@ class LocalState:
         none = (None,) * len(stage.fragment.sources)
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
+    def _buckets(self, stage: Stage) -> Sequence[MemoryBlobs]:
+        """Return the blobs of each bucket of a stage, in order."""
+        return self._local.by_stage[stage].blobs if self._blobs is None else self._blobs[stage]
+
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:
         """Return the manifest of a bucket of a stage; None before the bucket's first micro-batch.
         ``bucket``: its index, from 0.
         """
-        return manifests.read(self._local.by_stage[stage].blobs[bucket])
+        return manifests.read(self._buckets(stage)[bucket])
 
 
 def _runs(manifest: Manifest, store: str) -> Runs:

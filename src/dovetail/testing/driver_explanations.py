@@ -263,12 +263,15 @@ class ExplainingDriver:
         waits = any(inner.longest_align_us is not None for inner in node.walk())
         steps = [last.fed] if waits else [[step] for step in split_rows(last.fed)]
         for step in [*steps, []]:
+            # A stream's record may replace the row that it has met, in a table made of the stream.
+            stored = LocalState(replay.local).copy() if node.stream else None
+            former = None if stored is None else replace(walk, reader=stored)
             emitted = replay.feed_again(step, last.now_us, last.beat_us if not step else None)
             for emitted_change in emitted:
                 if are_alike(emitted_change, change) and len(explanations) <= nth:
                     alone = len(step) == 1 and len(step[0][1]) == 1
                     cause = record_of(*step[0]) if alone else None
-                    explanations.append(change_explanation(walk, node, change, cause))
+                    explanations.append(change_explanation(walk, node, change, cause, former))
         assert explanations, "a change that does not come again"
         return explanations[-1]
 
@@ -328,30 +331,33 @@ def record_of(source: Source, row: pa.Table) -> RowExplanation:
 
 
 def change_explanation(
-    walk: Walk, node: Node, change: Change, cause: RowExplanation | None
+    walk: Walk,
+    node: Node,
+    change: Change,
+    cause: RowExplanation | None,
+    former: Walk | None = None,
 ) -> RowExplanation:
     """Return the explanation of ``change``, which was just emitted, by the present state, which
     ``walk`` reads. Row and time are those of the change. If the state shows another row, no inputs
     are named, and the reason says so.
 
     ``node``: the result that has changed. ``cause``: the record that caused the change; None if no
-    single record did.
+    single record did. ``former``: reads the state before that record, which explains a stream's
+    result that the present state does not show; None to read the present state alone.
     """
     key: dict[str, Any] = {**change.key}
+    walks = [walk]
     if node.stream:
+        at_us = walk.at_us
         if cause is not None:
             key = {**cause.key, **cause.values, **key}
-            time_us = None if cause.time is None else change.timestamp_us
-            walk = replace(walk, at_us=time_us)
-        walk = replace(walk, emitted=change.values)
-    explained = walk.row(node, key)
+            at_us = None if cause.time is None else change.timestamp_us
+            walks += [] if former is None else [former]
+        walks = [replace(one, at_us=at_us, emitted=change.values) for one in walks]
+    explanations = [one.row(node, key) for one in walks]
+    explained = next((e for e in explanations if _shows(e, change)), explanations[0])
     is_row = change.change == "upsert"
-    says_row = explained.presence == "row"
-    emitted = change.values or {}
-    # In lists a NaN equals a NaN.
-    pairs = ([emitted.get(n, v), v] for n, v in explained.values.items())
-    shown = all(hashable([now]) == hashable([then]) for now, then in pairs)
-    if explained.presence != "unknown" and (says_row != is_row or (is_row and not shown)):
+    if not _shows(explained, change):
         reason = "what is stored after the record does not show this row"
         explained = replace(explained, inputs=(), reason=reason)
     return replace(
@@ -362,3 +368,17 @@ def change_explanation(
         time=moment(change.timestamp_us),
         cause=cause,
     )
+
+
+def _shows(explained: RowExplanation, change: Change) -> bool:
+    """Return True if an explanation may be of the row after ``change``: it has its known values, or
+    no row after a delete, or the row is not known.
+    """
+    if explained.presence == "unknown":
+        return True
+    emitted = change.values or {}
+    # In lists a NaN equals a NaN.
+    pairs = ([emitted.get(n, v), v] for n, v in explained.values.items())
+    shown = all(hashable([now]) == hashable([then]) for now, then in pairs)
+    is_row = change.change == "upsert"
+    return (explained.presence == "row") == is_row and (shown or not is_row)
