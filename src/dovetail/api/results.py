@@ -143,7 +143,8 @@ def run(
       After a failure, the micro-batch is written again to all sinks. A sink that takes a
       micro-batch once doubles nothing.
     - A checkpoint belongs to its set of results, in any order. At each start, sinks may be
-      others, and dead letters may be added or left out.
+      others, and dead letters may be added or left out. A target that is left out for some
+      starts and then named again lacks the changes in between, and no sink notices.
 
     Examples
     --------
