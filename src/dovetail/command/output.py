@@ -21,10 +21,19 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     grid = Grid(*names)
     for row in rows:
         grid.add_row(*map(as_text, row))
-    console = Console()
+    console = literal_console()
     if not console.is_terminal:
-        console = Console(width=max(Console(width=10**6).measure(grid).maximum, 1))
+        width = literal_console(width=10**6).measure(grid).maximum
+        console = literal_console(width=max(width, 1))
     console.print(grid)
+
+
+def literal_console(width: int | None = None) -> Console:
+    """Return a console of standard output that prints all texts as they are. Users' values and
+    names, such as ``[a]`` and ``:x:``, are neither markup nor emoji. ``width``: in characters, None
+    for that of the screen.
+    """
+    return Console(width=width, markup=False, emoji=False)
 
 
 def at_terminal() -> bool:

@@ -12,13 +12,13 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
 from dovetail.command.options import AsJson
-from dovetail.command.output import as_text, print_json
+from dovetail.command.output import as_text, literal_console, print_json
 from dovetail.command.sessions import refuse_other_folder
 from dovetail.errors import ConfigurationError
 from dovetail.spark.checkpoints.changelog_files import UnreadableFile
@@ -78,7 +78,7 @@ def top(
     recorded micro-batch or null.
     """
     looks = _query_views(checkpoint, record)
-    console = Console()
+    console = literal_console()
     if as_json:
         view = next(looks)
         last = recorded_after("top", record, 0, 1) if record is not None else []
