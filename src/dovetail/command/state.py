@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.command.options import AsJson, Batch, Checkpoint
-from dovetail.command.output import print_json, print_table
+from dovetail.command.output import plain_value, print_json, print_table
 from dovetail.command.sessions import local_stores, open_stores, refuse_deleted_files, session
 from dovetail.engine.store_contents import schema_of
 from dovetail.errors import ConfigurationError
@@ -143,17 +143,28 @@ def _read_local_rows(
     """
     stage_store = stored.store_of(table)
     keys = None if key is None else keys_of_text("state", stage_store.store, key)
-    names = list(columns or schema_of(stage_store.store).names)
+    names = list(dict.fromkeys(columns or schema_of(stage_store.store).names))
     tables = local_rows(stored, stage_store, keys=keys, columns=columns)
-    rows = (list(row.values()) for table in tables for row in table.select(names).to_pylist())
+    chosen = (table.select(names) for table in tables)
+    rows = (
+        list(map(plain_value, row.values(), table.schema.types))
+        for table in chosen
+        for row in table.to_pylist()
+    )
     return names, rows
 
 
 def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
     """Return an iterator over the rows of a frame, each a list of its values in the order of
-    columns. Structs are dicts. Spark runs when the first row is asked for.
+    columns (``plain_value``). Spark runs when the first row is asked for.
     """
-    return (list(row.asDict(recursive=True).values()) for row in frame.toLocalIterator())
+    from dovetail.plan.types.arrow import arrow_schema
+
+    types = arrow_schema(frame.schema).types
+    return (
+        list(map(plain_value, row.asDict(recursive=True).values(), types))
+        for row in frame.toLocalIterator()
+    )
 
 
 def _write_rows(
