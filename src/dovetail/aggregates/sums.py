@@ -47,6 +47,8 @@ from dovetail.aggregates.scans import final_sum, running_sum
 
 _LONG = pa.int64()
 _DOUBLE = pa.float64()
+_EXACT = 1 << 21
+"""The bound of the upper limb of a sum of longs whose double is exact: 2**53."""
 _COUNTS = (0, 3, 4, 5)
 """The columns of a float accumulator that are counts: of values, NaNs, and infinities of either
 sign.
@@ -255,8 +257,8 @@ class ExactSum(_Exact):
 class ExactMean(_Exact):
     """The mean of an integer column as a double, or of decimals with four more digits.
 
-    The mean is the quotient of the exact sum, even if a sum would not fit its type. Decimals are
-    rounded half away from zero.
+    The mean is the quotient of the exact sum, even if a sum would not fit its type. It is the
+    nearest double; decimals are rounded half away from zero.
     """
 
     values: pa.DataType
@@ -288,6 +290,10 @@ class ExactMean(_Exact):
             factor = 10 ** (self.result.scale - self.values.scale)
             return to_decimals(quotients(limbs, factor, divisor), self.result, count != 0)
         mean = to_doubles(limbs) / divisor
+        # Beyond 2**53 the double of a sum is rounded, and its quotient would be once more.
+        large = np.flatnonzero((limbs[-1] >= _EXACT) | (limbs[-1] < -_EXACT))
+        if len(large):
+            mean[large] = to_quotients(Limbs(0, np.array(limbs)[:, large]), divisor[large])
         return pa.array(mean, mask=count == 0), np.ones(len(mean), dtype=np.bool_)
 
 

@@ -259,7 +259,7 @@ def mean(column: _Column) -> AggregateCall:
     Notes
     -----
     Decimals give a decimal with four more digits, rounded half away from zero. Other
-    numbers give a double. The mean of floats is the double nearest to the exact mean.
+    numbers give a double, the one nearest to the exact mean.
     Source: spec/aggregate.
 
     Examples
