@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from textwrap import dedent
 from typing import Any
 
@@ -216,6 +218,16 @@ def test_an_element_of_an_array() -> None:
         """
     )
     assert driver.explain_row((1, 2)).reason == "items of this row has no element with n 2"
+
+
+def test_an_element_that_is_no_number() -> None:
+    sizes = testing.table("sizes", key="id", schema={"id": INT, "size": pa.list_(pa.float64())})
+    driver = testing.Driver(sizes.explode("size"))
+    driver.pipe(sizes, {"id": 1, "size": [math.nan, -0.0, None]}, timestamp=1)
+    for element, presence in (math.nan, "row"), (0.0, "row"), (1.0, "none"):
+        assert driver.explain_row((1, element)).presence == presence
+    key = json.loads(driver.explain_row((1, math.nan)).to_json())["key"]
+    assert key == {"id": 1, "size": "NaN"}
 
 
 def test_a_versioned_table_has_its_last_version() -> None:

@@ -106,8 +106,8 @@ class RowExplanation:
         Returns
         -------
         dict
-            The attributes by name; times in ISO 8601, and other values without a form in JSON as
-            text.
+            The attributes by name; times in ISO 8601, and other values without a form in JSON, NaN
+            and infinities among them, as text.
 
         See Also
         --------
@@ -119,7 +119,8 @@ class RowExplanation:
         >>> RowExplanation("orders", "orders", {"id": 1}, "none").to_dict()["key"]
         {'id': 1}
         """
-        plain: dict[str, Any] = json.loads(json.dumps(_attributes(self), default=_text_for_json))
+        text = json.dumps(_attributes(self), default=_text_for_json)
+        plain: dict[str, Any] = json.loads(text, parse_constant=str)
         return plain
 
     def to_json(self) -> str:

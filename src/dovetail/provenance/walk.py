@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from functools import singledispatchmethod
 from typing import Any
 
+import pyarrow as pa
+
 from dovetail.base.columns import WINDOW_END, foreign_name
 from dovetail.base.text_cells import microseconds_of
 from dovetail.physical.specs.by_key import InOrderLaw
@@ -40,11 +42,12 @@ from dovetail.plan.transforms.fill import Filled
 from dovetail.plan.transforms.transact import Transacted
 from dovetail.plan.transforms.union import Union
 from dovetail.plan.transforms.unwindow import Unwindowed
+from dovetail.plan.types.arrow import arrow_schema
 from dovetail.plan.views import View
 from dovetail.provenance.entries import Key, explanation_of, store_of, stores_of, unknown_row
 from dovetail.provenance.explanation import RowExplanation, columns_in_words, readable_text
 from dovetail.provenance.group_records import GroupRecords, group_records
-from dovetail.provenance.stored_rows import StoredRow, moment, sorted_rows
+from dovetail.provenance.stored_rows import StoredRow, matching, moment, sorted_rows
 from dovetail.provenance.stream_results import StreamResults
 from dovetail.provenance.view_keys import has_other_constant
 from dovetail.provenance.window_keys import key_of_right_window, key_under_names
@@ -426,7 +429,8 @@ class Walk(StreamResults):
         array = below.values.get(node.column) or []
         values = {name: below.values[name] for name in node.values.names if name in below.values}
         if node.position is None:
-            present = element in array
+            column = pa.array(array, arrow_schema(node.key).types[-1])
+            present = bool(len(matching(pa.table({node.column: column}), {node.column: element})))
         else:
             present = 0 <= element < len(array)
             values |= {node.column: array[element]} if present else {}
