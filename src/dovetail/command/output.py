@@ -14,15 +14,18 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Grid
 
+from dovetail.base.text_cells import printable
+
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print ``rows`` under a header of ``names``. At a terminal the table is in colours and at most
     as wide as the screen, otherwise as wide as it needs to be. Cells are texts as ``as_text``
-    returns them. Without rows, print the header alone.
+    returns them, with codes for characters that cannot be printed. Without rows, print the header
+    alone.
     """
-    grid = Grid(*names)
+    grid = Grid(*map(printable, names))
     for row in rows:
-        grid.add_row(*map(as_text, row))
+        grid.add_row(*(printable(as_text(value)) for value in row))
     console = literal_console()
     if not console.is_terminal:
         width = literal_console(width=10**6).measure(grid).maximum

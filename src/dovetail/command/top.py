@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
+from dovetail.base.text_cells import printable
 from dovetail.command.options import AsJson
 from dovetail.command.output import as_text, literal_console, print_json
 from dovetail.command.sessions import refuse_other_folder
@@ -272,7 +273,7 @@ def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Seque
         is_text = name in ("an example", "table")
         grid.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text)
     for title, cells in rows:
-        grid.add_row(title, *cells)
+        grid.add_row(*map(printable, (title, *cells)))
     return grid
 
 
