@@ -252,6 +252,27 @@ def test_a_result_expires_by_the_time_of_what_it_is_made_of(how: str, seed: int)
     assert all(answer == answers[0] for answer in answers)
 
 
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_a_result_expires_by_each_change_also_where_the_last_ones_come_out(size: int) -> None:
+    """A change that another one in its micro-batch undoes moves stream time, and a repeated row
+    starts anew.
+    """
+    types = {"k": pa.int64(), "v": pa.int64()}
+    t = testing.table("T", key="k", schema=types)
+    sums = t.group_by("k").agg(v=dt.sum("v"))
+    expiring = sums.expire(after="4 us")
+    driver = testing.Driver(expiring, sums, emit="batch")
+    ops = [(1, 0, False), (2, 1, False), (2, 4, False), (3, 6, False), (3, 6, True), (3, 6, True)]
+    for at in range(0, len(ops), size):
+        with driver.batch():
+            for key, time, deleted in ops[at : at + size]:
+                driver.pipe(t, {"k": key, "v": key}, timestamp=time, deleted=deleted)
+    rows: dict[int, Any] = {}
+    for change in driver.read(expiring):
+        rows[change.key["k"]] = change.values
+    assert {key: values for key, values in rows.items() if values} == {2: {"v": 2}}
+
+
 def stored_bytes(driver: testing.Driver) -> int:
     return sum(
         len(blob)

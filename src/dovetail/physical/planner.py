@@ -217,8 +217,9 @@ class _Planner:
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
         law = law_of(node, entries)
-        # Parts of rows must not be netted, though their reader nets the rows.
-        read: Emit = "change" if node.patches else emit
+        # Parts of rows must not be netted, though their reader nets the rows. Nor must rows that
+        # expire: each change moves stream time, and restarts the time of its row.
+        read: Emit = "change" if node.patches or node.expires else emit
         if isinstance(node, Union) and not node.stream:
             # A union keeps no rows, so its reader nets them: it keeps the last change of each key.
             # The inputs may be netted.
