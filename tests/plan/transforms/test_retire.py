@@ -107,10 +107,16 @@ def test_without_a_session_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_static_frames(spark: SparkSession) -> None:
+    """Also with columns named as those that are made on the way."""
     events = [*snapshot([1, 2, 3], 10), *snapshot([1, 3], 30)]
-    frame = spark.createDataFrame(events, "id long, v string, mark string, read long").coalesce(1)
+    names = "snapshot_copy long, snapshot_moments string, mark string, read long"
+    frame = spark.createDataFrame(events, names).coalesce(1)
     table = dt.Table.from_changelog(
-        frame.selectExpr("*", "timestamp_seconds(read) AS at"), key="id", timestamp="at", name="t"
+        frame.selectExpr("*", "timestamp_seconds(read) AS at"),
+        key="snapshot_copy",
+        timestamp="at",
+        name="t",
     )
     rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
-    assert sorted((row.id, row.v) for row in rows) == [(1, "v30"), (3, "v31")]
+    shown = sorted((row.snapshot_copy, row.snapshot_moments) for row in rows)
+    assert shown == [(1, "v30"), (3, "v31")]

@@ -93,7 +93,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a group named as the window is": (
         lambda: starts.group_by("window_start").window(HOUR).agg(n=dt.count()),
-        r"aggregate of starts by window_start: column 'window_start' occurs twice",
+        r"by window_start: column 'window_start' occurs twice. Give the column .* by rename\(\)",
     ),
     "no aggregate": (by_page.agg, rf"{OF_CLICKS}: agg\(\) has no aggregate. Give one"),
     "an aggregate of an unknown column": (

@@ -144,8 +144,9 @@ def aggregation(
     for result, call in calls.items():
         field, kernel = resolve_aggregate(name, result, call, node.row, retracts=not node.stream)
         columns.append(AggregatedColumn(result, call.columns, kernel, nullable(field.dataType)))
-    taken = [*by, *(f.name for f in WINDOW_FIELDS if windows is not None)]
-    refuse_duplicates(name, [*taken, *calls], "Give the aggregate another name")
+    bounds = [] if windows is None else [field.name for field in WINDOW_FIELDS]
+    refuse_duplicates(name, [*bounds, *by], "Give the column another name by rename()")
+    refuse_duplicates(name, [*bounds, *by, *calls], "Give the aggregate another name")
     return Aggregation(
         input=side_as_input(name, node),
         by=tuple(by),

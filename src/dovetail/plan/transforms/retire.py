@@ -56,6 +56,7 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
                 f"{wanted.simpleString()}",
                 "Cast it with with_columns",
             )
+    copy_name, moments_name = (_free_name(name, node) for name in (_COPY, _MOMENTS))
     mark, moment = F.col(quoted(snapshot)), F.col(quoted(at))
     marks = views.where(
         views.changes_as_stream(node), mark.isin(*_FIRST_MARKS, *_LAST_MARKS), "fail"
@@ -63,17 +64,24 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
     copies = F.sequence(F.lit(0), F.lit(_COPIES - 1))
     # Twice the moment, plus 1 for a last row, so that it sorts after a first row.
     coded = moment * 2 + F.when(mark.isin(*_LAST_MARKS), F.lit(1)).otherwise(F.lit(0))
-    marks = views.select_columns(marks, (), {_COPY: copies, _MOMENTS: coded}, "fail")
-    snapshots = aggregation(
-        views.explode_records(marks, _COPY), [_COPY], {_MOMENTS: collect_set(_MOMENTS)}, None
-    )
+    marks = views.select_columns(marks, (), {copy_name: copies, moments_name: coded}, "fail")
+    copied = views.explode_records(marks, copy_name)
+    snapshots = aggregation(copied, [copy_name], {moments_name: collect_set(moments_name)}, None)
     keys = (F.col(quoted(name)) for name in node.key.names)
     copy = F.pmod(F.xxhash64(*keys), F.lit(_COPIES)).cast("int")
     call = JoinCall(node, snapshots, [copy], "left", None, label=operator)
     joined = foreign_key_join(call, (copy,))
-    begun = _latest_snapshot_start(F.col(_MOMENTS))
+    begun = _latest_snapshot_start(F.col(moments_name))
     shown = views.where(joined, F.coalesce(moment >= begun, F.lit(True)), "fail")
-    return views.drop_columns(shown, (_MOMENTS,))
+    return views.drop_columns(shown, (moments_name,))
+
+
+def _free_name(name: str, node: Node) -> str:
+    """Return ``name`` with as many underscores as ``node`` needs to have no such column."""
+    taken = {column.lower() for column in node.row.names}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _latest_snapshot_start(moments: Column) -> Column:
