@@ -21,9 +21,10 @@ from typing import Any, cast
 import drivers
 import pytest
 import small_session
+from delta_rows import rows_of
 from pyspark.sql import SparkSession
 from snapshot_model import counted, naive
-from test_snapshot_delta import Lake, rows_at
+from test_snapshot_delta import Lake
 
 import dovetail as dt
 from dovetail.platform import delta_tables
@@ -69,8 +70,8 @@ def goes_on(spark: SparkSession, folder: Path) -> bool:
     commits = joined.refresh(path)
     (latest, *_) = joined.commits(path)
     sources = distinct_sources(joined.plan)
-    inputs = {one.table_id: rows_at(spark, one.path, latest.covered[one.name]) for one in sources}
-    stored = rows_at(spark, path, latest.version)
+    inputs = {one.table_id: rows_of(one.path, latest.covered[one.name]) for one in sources}
+    stored = rows_of(path, latest.version)
     assert counted(stored, joined.plan.columns) == counted(
         naive(joined.plan, inputs), joined.plan.columns
     )
