@@ -117,7 +117,7 @@ class SnapshotTarget:
         base = self._present_version() if base is None else base
         with self._commit_metadata(versions, base, step):
             delta_tables.overwrite(rows, self._table)
-        return self._present_commit(None, versions, base, step)
+        return self._present_commit(None, versions, base)
 
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
@@ -154,7 +154,7 @@ class SnapshotTarget:
                         changes.frame, {name: name for name in names}
                     ),
                 )
-        return self._present_commit(changes.rows, versions, base, step)
+        return self._present_commit(changes.rows, versions, base)
 
     def advance_versions(self, versions: Versions, base: int) -> Commit:
         """Record that the target covers new versions without a change of rows, and return that
@@ -169,7 +169,7 @@ class SnapshotTarget:
             delta_tables.set_property(
                 self._session, self._table, "dovetail.unchanged_until", recorded
             )
-        return self._present_commit(0, versions, base, None)
+        return self._present_commit(0, versions, base)
 
     def commits(self) -> Iterator[Commit]:
         """Yield the commits of joins over snapshots in the table's history, the latest first: of
@@ -310,21 +310,19 @@ class SnapshotTarget:
             },
         )
 
-    def _present_commit(
-        self, count: int | None, versions: Versions, base: int, step: RefreshStep | None
-    ) -> Commit:
+    def _present_commit(self, count: int | None, versions: Versions, base: int) -> Commit:
         """Return the commit after version ``base`` that has just been made with the record of these
-        arguments.
+        arguments. Another process may have made it: by its own way, to the same rows.
 
         ``count``: the count of changed rows to put into it, None if all were written. ``versions``:
-        the version of each source, by table id. ``step``: None for a record without one. Raises
-        ``TargetError`` if there is no such commit: another writer was faster, and Delta made no
-        second one.
+        the version of each source, by table id. Raises ``TargetError`` if there is no such commit:
+        another writer was faster, and Delta made no second one.
         """
-        record = record_of(self._records.record_as_json(versions, base, step))
+        record = record_of(self._records.record_as_json(versions, base, None))
         for row in self._commits():
             if row["version"] <= base:
                 break
-            if record_of(row["userMetadata"]) == record:
+            found = record_of(row["userMetadata"]) or {}
+            if {name: part for name, part in found.items() if name != "step"} == record:
                 return Commit(row["version"], self._records.versions_by_name(versions), count)
         raise self._records.overtaken_error
