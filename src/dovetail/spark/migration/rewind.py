@@ -18,7 +18,7 @@ from dovetail.spark.migration.state_versions import (
     files_by_version,
     partition_folders,
 )
-from dovetail.spark.query.end_of_input import CLOSING_MARK
+from dovetail.spark.query.end_of_input import closing_batch
 
 
 @validated
@@ -125,7 +125,7 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
             if batch_id > batch:
                 files.remove(f"{folder}/{batch_id}")
     # The micro-batch that ends the input has ended all clocks in the state.
-    if CLOSING in bound and CLOSING_MARK not in (files.text(f"{root}/offsets/{batch}") or ""):
+    if CLOSING in bound and closing_batch(spark, root, bound) is None:
         file.write({name: value for name, value in bound.items() if name != CLOSING})
     return committed
 

@@ -46,7 +46,7 @@ def refuse_ended(session: SparkSession, checkpoint: str, bound: Mapping[str, Any
     ``bound``: the content of the checkpoint's ``dovetail.json``. If it has ``CLOSING``, raise
     ``ConfigurationError`` on Spark Connect. ``by``: the title of the query that the error names.
     """
-    last = _closing_batch(session, checkpoint, bound)
+    last = closing_batch(session, checkpoint, bound)
     if last is not None and _is_done(session, checkpoint, last):
         raise CheckpointError(
             by,
@@ -66,7 +66,7 @@ def is_closing(run: StartRequest, bound: Mapping[str, Any], *, asked: bool) -> b
     ``CLOSING``.
     """
     refuse_ended(run.session, run.checkpoint, bound, run.title)
-    planned = _closing_batch(run.session, run.checkpoint, bound) is not None
+    planned = closing_batch(run.session, run.checkpoint, bound) is not None
     if planned and not asked:
         raise CheckpointError(
             run.title,
@@ -89,7 +89,7 @@ def plan_end(run: StartRequest) -> bool:
     return plan_batch(run.session, run.checkpoint, CLOSING_MARK)
 
 
-def _closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
+def closing_batch(session: SparkSession, checkpoint: str, bound: Mapping[str, Any]) -> int | None:
     """Return the id of the micro-batch that ends the input of a ``checkpoint``, if it is the last
     planned one; else None. ``bound``: the content of the checkpoint's ``dovetail.json``. If it has
     ``CLOSING``, raises ``ConfigurationError`` on Spark Connect.
