@@ -70,7 +70,7 @@ class DeltaChanges:
         with convert_spark_errors(
             f"table {self.label}", f"path={self.path!r} cannot be read", _TABLE_REMEDY
         ):
-            starts = {"startingversion", "startingtimestamp"} & self._option_names.keys()
+            starts = {"startingversion", "startingtimestamp"} & self._values_by_option.keys()
             if self.streaming or self.version is not None or starts:
                 rows, nets = self._change_feed(table)
             else:
@@ -110,9 +110,9 @@ class DeltaChanges:
         return rows, properties.get(delta_tables.APPEND_ONLY, "").lower() != "true"
 
     @property
-    def _option_names(self) -> Mapping[str, str]:
-        """The name of each option as it is given, by its name in lower case, as Delta reads it."""
-        return {name.lower(): name for name in self.options}
+    def _values_by_option(self) -> Mapping[str, str]:
+        """The value of each option by its name in lower case, as Delta reads names."""
+        return {name.lower(): value for name, value in self.options.items()}
 
     def _present_rows(self, table: str) -> DataFrame:
         """Return the rows of the present version, then ``_change_type`` (``insert``),
@@ -122,8 +122,8 @@ class DeltaChanges:
         ``table``: its name in SQL. The version is fixed now; Spark's errors pass. Raises
         ``ConfigurationError`` for another version if the history does not have its commit.
         """
-        given = {name: self.options[full] for name, full in self._option_names.items()}
-        at, time_at = given.get("versionasof"), given.get("timestampasof")
+        values = self._values_by_option
+        at, time_at = values.get("versionasof"), values.get("timestampasof")
         most = " LIMIT 1" if at is None and time_at is None else ""
         history = self.session.sql(f"DESCRIBE HISTORY {table}{most}")
         if at is not None:
