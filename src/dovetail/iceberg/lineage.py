@@ -9,6 +9,7 @@ from dovetail.errors import ConfigurationError, TargetError
 
 _FORMAT_MIN = 2
 """The first version of the format in which commits are numbered."""
+_NEW_CHECKPOINT = "Read the table into a new checkpoint, which begins with its content"
 
 
 def refuse_unnumbered(operator: str, metadata: TableMetadata) -> None:
@@ -54,7 +55,7 @@ def snapshots_after(
             operator,
             f"the table was rolled back or replaced: snapshot {start}, which has been read, does "
             f"not precede its present one, {end}",
-            remedy or "Read the table into a new checkpoint, which begins with its content",
+            remedy or _NEW_CHECKPOINT,
         )
     return line[::-1]
 
@@ -66,6 +67,18 @@ def changes_rows(snapshot: Snapshot) -> bool:
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 
 
+def lost_snapshots_error(operator: str, done: str, remedy: str | None = None) -> TargetError:
+    """Return, not raise, the error for a table without snapshots that had one. ``operator``: its
+    subject. ``done``: what was done with a snapshot, such as ``snapshot 7 has been read``.
+    ``remedy``: the advice, None for that to a streaming query.
+    """
+    return TargetError(
+        operator,
+        f"the table was rolled back or replaced: it has no snapshot, and {done}",
+        remedy or _NEW_CHECKPOINT,
+    )
+
+
 def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
     """Return, not raise, the error for an expired snapshot. ``operator``: its subject. ``id_``: the
     snapshot's id. ``remedy``: the advice, None for that to a streaming query.
@@ -74,6 +87,6 @@ def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
         operator,
         f"snapshot {id_} has expired, so its changes cannot be read",
         remedy
-        or "Read the table into a new checkpoint, which begins with its content, and let snapshots "
-        "live longer than a query stands still (history.expire.max-snapshot-age-ms)",
+        or f"{_NEW_CHECKPOINT}, and let snapshots live longer than a query stands still "
+        "(history.expire.max-snapshot-age-ms)",
     )

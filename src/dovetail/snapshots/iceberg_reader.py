@@ -76,17 +76,13 @@ class SnapshotReader:
         ``TargetError`` if the covered snapshot or one after it has expired. So it does if the table
         was rolled back, or replaced and has no snapshot.
         """
-        from dovetail.iceberg.lineage import snapshots_after
+        from dovetail.iceberg.lineage import lost_snapshots_error, snapshots_after
 
         if covered == latest:
             return covered
         if latest == NO_SNAPSHOT:
-            raise TargetError(
-                _title_of(source),
-                "the table was rolled back or replaced: it has no snapshot, and snapshot "
-                f"{covered} is covered",
-                REBUILD,
-            )
+            done = f"snapshot {covered} is covered"
+            raise lost_snapshots_error(_title_of(source), done, REBUILD)
         metadata, start = self._opened_table(source).metadata, covered or None
         line = snapshots_after(_title_of(source), metadata, start, latest, REBUILD)
         return line[:versions_max][-1].snapshot_id

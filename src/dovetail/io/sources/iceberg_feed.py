@@ -487,13 +487,11 @@ class _ChangePlanner:
 
     def _refuse_lost(self, start: FeedOffset) -> None:
         """Raise ``TargetError`` if ``start`` has a snapshot; the table has none."""
+        from dovetail.iceberg.lineage import lost_snapshots_error
+
         if start["snapshot"] is not None:
-            raise TargetError(
-                self._request.operator,
-                "the table was rolled back or replaced: it has no snapshot, and snapshot "
-                f"{start['snapshot']} has been read",
-                "Read the table into a new checkpoint, which begins with its content",
-            )
+            done = f"snapshot {start['snapshot']} has been read"
+            raise lost_snapshots_error(self._request.operator, done)
 
     def _snapshots_between(self, start: FeedOffset, end: FeedOffset) -> list[Snapshot]:
         """Return the snapshots after the offset ``start`` up to ``end``, inclusive, the oldest
