@@ -257,28 +257,40 @@ def test_one_table_under_two_names_and_keys(tables: Tables, swapped: bool) -> No
         refused(dt.errors.DataError, again, "snapshot left: 1 keys occur more than once (g)")
 
 
+@pytest.mark.parametrize("same_step", [True, False])
 def test_a_writer_that_comes_between_is_noticed(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, same_step: bool
 ) -> None:
-    """Another process goes on from the same version after this one has read what is covered."""
+    """Another process goes on from the same version after this one has read what is covered.
+
+    Its step is this one's if it covers the same versions. Else this one is refused, and the next
+    refresh goes on from there.
+    """
     from dovetail.snapshots import refresh
 
     joined = tables.joined()
     joined.refresh(tables.target)
     tables.sql("INSERT INTO {l} VALUES (3, 30, 'c')")
     changes = refresh.Deltas.changes
+    covered = 1 if same_step else 2
 
     def slow(self: Any, root: Any) -> Any:
         monkeypatch.setattr(refresh.Deltas, "changes", changes)
+        if not same_step:
+            tables.sql("INSERT INTO {l} VALUES (4, 30, 'd')")
         joined.refresh(tables.target)
         return changes(self, root)
 
     monkeypatch.setattr(refresh.Deltas, "changes", slow)
     again = lambda: joined.refresh(tables.target, way="changes")  # noqa: E731
-    refused(dt.errors.TargetError, again, "another writer has committed meanwhile")
+    if same_step:
+        (step,) = again()
+        assert step.covered == {"left": 1, "right": 0}
+    else:
+        refused(dt.errors.TargetError, again, "another writer has committed meanwhile")
     assert again() == []
     assert [one.covered for one in joined.commits(tables.target)] == [
-        {"left": 1, "right": 0},
+        {"left": covered, "right": 0},
         {"left": 0, "right": 0},
     ]
 
