@@ -59,6 +59,9 @@ class BatchOutcome:
     """The counts of rows that had no use, by metric; complete once all changes have been taken."""
     report: BucketReport | None = None
     """The work of the bucket, complete once all changes have been taken; None if there was none."""
+    fused: Sequence[str | None] = ()
+    """The counts and reports of the stages that ran before in the same Spark operator, as texts of
+    ``counted_text``; None for a stage that had no work."""
 
 
 class Heartbeat(NamedTuple):

@@ -530,18 +530,27 @@ class Tag:
         return b"".join((time.encoded, numbers, *(table for table in tables if table is not None)))
 
 
-def counted_text(counts: Counts, metrics: Sequence[str], report: BucketReport | None = None) -> str:
+def counted_text(
+    counts: Counts,
+    metrics: Sequence[str],
+    report: BucketReport | None = None,
+    fused: Sequence[str | None] = (),
+) -> str:
     """Return counts of rows and the report of a bucket as a JSON list: ``[[count, example], ...,
-    report]``.
+    report, fused]``.
 
     ``metrics``: names of metrics (``SourceSpec.metric_names``); each has a pair, in order, ``[0,
     null]`` if there were no such rows. Other metrics of ``counts`` are left out. ``report``: the
-    last item, as a nested list; without it the list has only the pairs.
+    next item, as a nested list; without it the list has only the pairs. ``fused``: such texts of
+    other stages, None for null. If there are any, they are the last item, as a nested list behind
+    the report or null.
     """
     number, examples = counts.number, counts.examples
     parts = [json.dumps([number[name], examples.get(name)]) for name in metrics]
-    if report is not None:
-        parts.append(report.as_text())
+    if report is not None or fused:
+        parts.append("null" if report is None else report.as_text())
+    if fused:
+        parts.append(f"[{','.join('null' if text is None else text for text in fused)}]")
     return f"[{','.join(parts)}]"
 
 

@@ -152,6 +152,15 @@ class RouteStep:
         return next(read, Derived(self.origin.node))
 
     @property
+    def is_fused(self) -> bool:
+        """True if the step's stage runs in the operator of its reader on Spark. It then has state
+        and one bucket, and sends its changes on by a hash column, so nothing is to be exchanged.
+        """
+        if not isinstance(self.origin, Stage) or self.hash_column_edge is None:
+            return False
+        return self.stage.fragment.stateful and self.stage.fragment.buckets == 1
+
+    @property
     def hash_column_edge(self) -> InputEdge | None:
         """The one reading that partitions the step's rows by a hash column in them, or None. A step
         with such a reading has no other reader, and is no result.
@@ -220,6 +229,11 @@ class Plan:
         The plan must have a result.
         """
         return self.results[0].stage.fragment.buckets
+
+    @property
+    def fuses(self) -> bool:
+        """True if any of its stages is fused with another one (``RouteStep.is_fused``)."""
+        return any(step.is_fused for step in walk_steps(self.last_steps))
 
     @property
     def has_one_result(self) -> bool:

@@ -7,7 +7,8 @@ exactly as known raises ``UnreadableFile``, and the caller asks Spark instead.
 The file is a stream of LZ4 blocks (lz4-java's frames): a version, then records of a kind, a key and
 a value. Key and value have their lengths in front, big-endian. Both are Spark's unsafe rows,
 little-endian, each behind a version byte. In the state variable with the buckets' blobs, the key is
-the bucket's label, then the blob's name.
+the bucket's label, then the blob's name. If several stages share an operator, the name begins with
+the stage's fingerprint and a slash.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _BLOCK_BITS = 10
 """A block has at most two to the power of this and its header's level."""
 _VERSION = b"\x00\x02v2"
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
-_BLOB_NAME = re.compile(rf"{manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}}".encode())
+_BLOB_NAME = re.compile(
+    rf"([^/]+/)?({manifests.NAME}|{manifests.PAGE}[0-9a-f]{{32}}|[0-9a-f]{{32}})".encode()
+)
 # Offsets in a key: the state variable's number, the label's row with its length, the name's row.
 _LABEL_LENGTH, _LABEL, _NAME_LENGTH, _NAME_AT = 2, 31, 64, 72
 _LABEL_ROW_BYTES = 33

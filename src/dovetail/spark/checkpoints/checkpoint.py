@@ -53,6 +53,8 @@ FOLLOWS = "follows"
 See ``spark.query.succession``."""
 SUCCESSOR = "successor"
 """Key of a binding: the checkpoint whose query has taken over from this one."""
+FUSED = "fused"
+"""Key of a binding: stages of one bucket share operators (``RouteStep.is_fused``)."""
 TIMED = "timed"
 """Key of a binding: all stages have timers."""
 RUNS = "runs"
@@ -86,8 +88,8 @@ def binding_of(
     written.
 
     Its keys are ``version``, ``topology`` (a fingerprint), ``plan`` (a description), ``buckets``,
-    ``partitions``, ``stages`` and ``reads``. ``reads`` has a list of three for each source: its
-    identity (None for a static one) and the two results of ``reads_of``.
+    ``partitions``, ``fused``, ``stages`` and ``reads``. ``reads`` has a list of three for each
+    source: its identity (None for a static one) and the two results of ``reads_of``.
 
     ``partitions``: the count of each stage's partitions. ``more``: further entries by their keys,
     such as ``timed`` (``TIMED``); they replace entries of the same key. Sources of the plan that
@@ -99,6 +101,7 @@ def binding_of(
         "plan": describe(*nodes),
         "buckets": plan.buckets,
         "partitions": partitions,
+        FUSED: plan.fuses,
         "stages": stages_as_json(plan.stages, partial(describe_input, nodes)),
         "reads": [
             [
@@ -169,8 +172,17 @@ def refuse_other_query(
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
     """Raise ``CheckpointError`` if the fingerprints of the plan's stages, in order, differ from
     those in ``binding``, the content of the checkpoint's ``dovetail.json``. Spark identifies the
-    state of stages by their order. ``title``: the subject of the error.
+    state of stages by their order. So it does if only one of both has fused stages. ``title``: the
+    subject of the error.
     """
+    if plan.fuses != binding.get(FUSED, False):
+        raise CheckpointError(
+            title,
+            "the checkpoint has each stage of one bucket in an operator of its own, as this version "
+            "does not",
+            "Go on with the version that wrote it, or give the checkpoint to "
+            "dt.checkpoints.upgrade, with a new one",
+        )
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
     if before != now:

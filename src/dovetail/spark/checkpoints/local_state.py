@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -85,29 +85,36 @@ class LocalFiles:
         return CommittedBatches(operators, batches[0], batches[-1])
 
     def manifests(
-        self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
+        self,
+        caller: str,
+        operators: Iterable[StatefulOperator],
+        batch: int,
+        buckets: int,
+        prefixes: Sequence[str],
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result, with its
-        partitions of that time and perhaps with no bucket. A bucket without a manifest is absent.
+        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
+        ``prefixes``, with its partitions of that time and perhaps with no bucket. A bucket without
+        a manifest is absent.
 
-        ``buckets``: the count of buckets. ``caller`` is not used. Raises ``UnreadableFile`` for
-        files that are missing or in another format, ``StateError`` for a manifest of another
-        version.
+        ``buckets``: the count of buckets. ``prefixes``: the texts that may stand before the names
+        of a stage's blobs. ``caller`` is not used. Raises ``UnreadableFile`` for files that are
+        missing or in another format, ``StateError`` for a manifest of another version.
         """
-        read: dict[StatefulOperator, ManifestBlobs] = {}
+        read: dict[StatefulOperator, dict[int, MemoryBlobs]] = {}
         for last in operators:
             operator = self._stateful_operator(last.number, batch)
             labels: list[list[int]] = [[] for _ in range(operator.partitions)]
             for bucket, label in enumerate(bucket_labels(buckets)):
                 labels[bucket % operator.partitions].append(label)
-            of_operator: dict[int, MemoryBlobs] = {}
+            stages = [operator._replace(prefix=prefix) for prefix in prefixes]
+            read |= {stage: {} for stage in stages}
             for partition, there in enumerate(labels):
                 with self._open_partition(operator, partition, batch) as blobs:
-                    of_operator |= dict(blobs.manifests(there))
-            read[operator] = of_operator
-        return read
+                    for stage in stages:
+                        read[stage] |= blobs.manifests(there, stage.prefix)
+        return {**read}
 
     def segments(
         self,
@@ -132,7 +139,7 @@ class LocalFiles:
         for partition, there in by_partition.items():
             with self._open_partition(operator, partition, batch) as blobs:
                 for name in there:
-                    blob = blobs.get(labels_by_name[name], name)
+                    blob = blobs.get(labels_by_name[name], operator.prefix + name)
                     if blob is None:
                         raise UnreadableFile(f"no segment {name}")
                     yield name, blob
@@ -213,14 +220,15 @@ class _Partition:
             raise UnreadableFile(str(error)) from error
         return None if value is None else blob_of(memoryview(value))
 
-    def manifests(self, labels: Iterable[int]) -> Iterator[tuple[int, MemoryBlobs]]:
+    def manifests(self, labels: Iterable[int], prefix: str) -> Iterator[tuple[int, MemoryBlobs]]:
         """Yield (label, blobs) for each of the buckets ``labels`` that has a manifest, in that
         order. The blobs are the manifest, which lists all that the bucket has stored, and the
-        further blobs in which it goes on. Raises ``UnreadableFile`` if a blob cannot be read, and
-        ``StateError`` for a manifest of another version.
+        further blobs in which it goes on. ``prefix``: the text before their names here. Raises
+        ``UnreadableFile`` if a blob cannot be read, and ``StateError`` for a manifest of another
+        version.
         """
         for label in labels:
-            blobs = _RecordingBlobs(self, label)
+            blobs = _RecordingBlobs(self, label, prefix)
             if blobs.get(manifests.NAME) is not None:
                 manifests.read(blobs)
                 yield label, MemoryBlobs(blobs.blobs)
@@ -229,18 +237,18 @@ class _Partition:
 class _RecordingBlobs(MemoryBlobs):
     """The blobs of a bucket that have been read, in memory."""
 
-    def __init__(self, partition: _Partition, label: int) -> None:
+    def __init__(self, partition: _Partition, label: int, prefix: str) -> None:
         """Begin without blobs. ``label``: that of the bucket in ``partition`` from which blobs are
-        read.
+        read. ``prefix``: the text before their names there.
         """
         super().__init__()
-        self._partition, self._label = partition, label
+        self._partition, self._label, self._prefix = partition, label, prefix
 
     def get(self, name: str) -> bytes | None:
         """Return the blob ``name`` of the bucket, None if there is none. Keep a copy of each blob
         that was read in ``blobs``.
         """
-        blob = self._partition.get(self._label, name)
+        blob = self._partition.get(self._label, self._prefix + name)
         if blob is not None:
             self.put(name, blob)
         return blob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,7 +15,12 @@ from dovetail.errors import ConfigurationError
 from dovetail.platform.files import Folder, files_of
 from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
-from dovetail.spark.checkpoints.state_files import CommittedBatches, ManifestBlobs, StatefulOperator
+from dovetail.spark.checkpoints.state_files import (
+    CommittedBatches,
+    ManifestBlobs,
+    StatefulOperator,
+    split_blob_name,
+)
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
@@ -86,27 +91,40 @@ class SparkFiles:
         return None if last < 0 else CommittedBatches(operators, first, last)
 
     def manifests(
-        self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
+        self,
+        caller: str,
+        operators: Iterable[StatefulOperator],
+        batch: int,
+        buckets: int,
+        prefixes: Sequence[str],
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
-        no bucket. A bucket without a manifest is absent. One Spark job reads those of all
-        operators; no operators need none.
+        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
+        ``prefixes``, perhaps with no bucket. A bucket without a manifest is absent. One Spark job
+        reads those of all operators; no operators need none.
 
-        ``caller``: the user's call, to begin errors; ``buckets`` is not used. Raises
+        ``caller``: the user's call, to begin errors; ``buckets`` is not used. ``prefixes``: the
+        texts that may stand before the names of a stage's blobs. Raises
         ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if files
         are deleted meanwhile.
         """
         listed = list(operators)
         frames = [
-            self.frame(caller, operator, batch).withColumn("operator", F.lit(index))
+            self._full_names(caller, operator.number, batch).withColumn("operator", F.lit(index))
             for index, operator in enumerate(listed)
         ]
-        by_bucket = [defaultdict[int, MemoryBlobs](MemoryBlobs) for _ in listed]
-        for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
-            by_bucket[row["operator"]][row["bucket"]].put(row["name"], bytes(row["blob"]))
-        return dict(zip(listed, by_bucket, strict=True))
+        stages: dict[StatefulOperator, defaultdict[int, MemoryBlobs]] = {
+            operator._replace(prefix=prefix): defaultdict(MemoryBlobs)
+            for operator in listed
+            for prefix in prefixes
+        }
+        named = f"name RLIKE '^([^/]+/)?({manifests.NAME}$|{manifests.PAGE})'"
+        for row in reduce(DataFrame.union, frames).where(named).collect() if frames else ():
+            prefix, name = split_blob_name(row["name"])
+            stage = listed[row["operator"]]._replace(prefix=prefix)
+            stages[stage][row["bucket"]].put(name, bytes(row["blob"]))
+        return {**stages}
 
     def segments(
         self,
@@ -133,10 +151,21 @@ class SparkFiles:
         which must not be None. The columns are ``bucket`` (the label under which Spark stores the
         bucket), ``name`` and ``blob`` (bytes).
 
+        ``operator``: its prefix chooses the blobs of one stage, and is cut off their names.
         ``caller``: the user's call, to begin errors. No blob is read before the frame is used.
         Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
-        reader = self.session.read.format("statestore").option("operatorId", operator.number)
+        blobs = self._full_names(caller, operator.number, batch)
+        if not operator.prefix:
+            return blobs
+        own = blobs.where(F.col("name").startswith(operator.prefix))
+        return own.withColumn("name", F.substring_index("name", "/", -1))
+
+    def _full_names(self, caller: str, operator: int, batch: int | None) -> DataFrame:
+        """Return the blobs of the operator with the id ``operator`` as ``frame`` does, those of all
+        its stages, with their full names.
+        """
+        reader = self.session.read.format("statestore").option("operatorId", operator)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))
         problem = f"Spark cannot read {self.checkpoint}"
         with convert_spark_errors(caller, problem, "Mend what it names"):

@@ -6,7 +6,7 @@ those on a local disk, without Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dovetail.state.blobs import MemoryBlobs
@@ -14,11 +14,14 @@ from dovetail.state.blobs import MemoryBlobs
 
 class StatefulOperator(NamedTuple):
     """One of Spark's operators with state: its id, which names the folder ``state/<number>``, and
-    the count of its partitions.
+    the count of its partitions. Or one of the stages that share it.
     """
 
     number: int
     partitions: int
+    prefix: str = ""
+    """The text before the names of a stage's blobs: the stage's fingerprint and a slash if the
+    operator runs several stages, else empty."""
 
 
 class CommittedBatches(NamedTuple):
@@ -35,6 +38,14 @@ ManifestBlobs = Mapping[int, MemoryBlobs]
 """The manifest (the list of a bucket's stored segments) and its pages of each bucket, as blobs by
 name. The keys are bucket labels, under which Spark shuffles buckets.
 """
+
+
+def split_blob_name(name: str) -> tuple[str, str]:
+    """Return the prefix and the rest of a blob's name in Spark's state store. The prefix ends in a
+    slash; it is empty for a stage that shares its operator with no other.
+    """
+    prefix, slash, rest = name.rpartition("/")
+    return prefix + slash, rest
 
 
 class StateFiles(Protocol):
@@ -84,15 +95,21 @@ class StateFiles(Protocol):
         """
 
     def manifests(
-        self, caller: str, operators: Iterable[StatefulOperator], batch: int, buckets: int
+        self,
+        caller: str,
+        operators: Iterable[StatefulOperator],
+        batch: int,
+        buckets: int,
+        prefixes: Sequence[str],
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result, perhaps with
-        no bucket. A bucket without a manifest is absent.
+        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
+        ``prefixes``, perhaps with no bucket. A bucket without a manifest is absent.
 
         ``batch``: an id within ``committed_batches``. ``caller``: the user's call, to begin errors.
-        ``buckets``: the count of buckets.
+        ``buckets``: the count of buckets. ``prefixes``: the texts that may stand before the names
+        of a stage's blobs.
 
         On a local disk, raises ``UnreadableFile`` for a missing file or one in another format, and
         ``StateError`` for a manifest of another version. Spark's reader raises

@@ -35,7 +35,11 @@ from dovetail.spark.checkpoints.local_state import local_files
 from dovetail.spark.checkpoints.lookup_keys import Keys, key_columns
 from dovetail.spark.checkpoints.spark_files import SparkFiles
 from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
-from dovetail.spark.checkpoints.state_files import StateFiles, StatefulOperator
+from dovetail.spark.checkpoints.state_files import (
+    StateFiles,
+    StatefulOperator,
+    split_blob_name,
+)
 from dovetail.spark.checkpoints.state_reader import Moment
 from dovetail.spark.checkpoints.stores import (
     CheckpointStores,
@@ -440,9 +444,10 @@ class Lookups:
         self, operator: StatefulOperator, batch: int
     ) -> Iterator[tuple[int, str, bytes | None]]:
         """Yield (label, name, bytes) of the blobs that micro-batch ``batch`` has written to an
-        operator's buckets; None for the bytes of a deleted blob. Raises ``UnreadableFile`` if a
-        changelog file is missing or in another format. So it does if that micro-batch has described
-        the state anew, as ``repartition`` does for other partitions.
+        operator's buckets; None for the bytes of a deleted blob. Blobs of other stages are left
+        out, and names have no prefix. Raises ``UnreadableFile`` if a changelog file is missing or
+        in another format. So it does if that micro-batch has described the state anew, as
+        ``repartition`` does for other partitions.
         """
         folder = f"state/{operator.number}"
         if self._files.has(f"{folder}/_metadata/v2/{batch}"):
@@ -451,7 +456,10 @@ class Lookups:
             file = self._files.read(f"{folder}/{partition}/{batch + 1}.changelog")
             if file is None:
                 raise UnreadableFile("no such file")
-            yield from blob_changes(file)
+            for label, full_name, blob in blob_changes(file):
+                prefix, name = split_blob_name(full_name)
+                if prefix == operator.prefix:
+                    yield label, name, blob
 
     def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
         """Return the segments, in all buckets of ``stored``, of each store that a lookup has asked

@@ -87,7 +87,8 @@ class CheckpointStores:
     """The inputs in the order of the plan's reads, each as (identity, sources, folders). They are
     what ``checkpoint.reads_of`` returns, with the identity None for a static input."""
     operators: Mapping[StatefulOperator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
-    """The operators with state, each with the blobs of its buckets' manifests by label."""
+    """The operators with state, or the stages that share one, each with the blobs of its buckets'
+    manifests by label."""
 
     @classmethod
     def read_with_spark(
@@ -119,7 +120,10 @@ class CheckpointStores:
         operators, after = _operators_after(caller, files, batch)
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
         if after is not None:
-            stored = files.manifests(caller, operators, after, bound["buckets"])
+            prefixes = [""]
+            if bound.get("fused"):
+                prefixes += [f"{stage['topology']}/" for stage in bound["stages"]]
+            stored = files.manifests(caller, operators, after, bound["buckets"], prefixes)
         return replace(cls.without_state(caller, files, bound, after), operators=stored)
 
     @classmethod

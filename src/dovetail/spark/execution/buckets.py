@@ -1,13 +1,21 @@
 """A stage's buckets in a streaming query, with their state in Spark's state store.
 
 Spark commits that state with the micro-batch, so Spark's exactly-once promise is the stage's.
+
+With one bucket, stages that send their changes on by a hash need no exchange. Such stages are
+*fused*: one Spark operator runs them, one after the other. Of a join by foreign key::
+
+    PACKED rows  ──▶ stage 1 (subscribe) ──▶ stage 2 (foreign key) ──▶ stage 3 (in order) ──▶ rows
+    for 1 and 2      blobs "<1>/..."         blobs "<2>/..."           no state
+
+The stages share the map of blobs, so the name of a blob begins with its stage's fingerprint.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +23,7 @@ from itertools import compress
 from operator import not_
 from pathlib import Path
 from time import perf_counter_ns, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,7 +33,9 @@ from dovetail.engine.batches.spool import Spool
 from dovetail.engine.fragment import SLICE_BYTES, BatchOutcome, process_batch
 from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import PACKED, PackedRow, pack_heartbeat, unpack_piece
+from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.fragment import Fragment
+from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.spark import task
 from dovetail.spark.execution.emission import Emission, Rows, as_pandas
 from dovetail.state.segment import SegmentCache
@@ -37,9 +47,17 @@ _PASSING_BYTES_MAX = 1 << 20
 """The most bytes of passing rows that wait for the changes of their bucket."""
 
 
+class Ordering(NamedTuple):
+    """The stage without state that puts the changes of a join by foreign key in order."""
+
+    law: InOrderLaw
+    columns: Sequence[str]
+    """The columns of its output."""
+
+
 @dataclass(frozen=True)
 class StageWork:
-    """The work of one stage with state in a Python worker."""
+    """The work of one stage with state in a Python worker, and of those fused with it."""
 
     fragment: Fragment
     emission: Emission
@@ -55,6 +73,14 @@ class StageWork:
     """The inputs to which this stage sends heartbeats: (index of the reading stage, index of its
     input).
     """
+    prefix: str = ""
+    """The text before the names of the stage's blobs: the stage's fingerprint and a slash if
+    several stages share the operator's state, else empty."""
+    fused: tuple[StageWork, ...] = ()
+    """The stages that run before this one in the same operator, in order. They have an emission
+    ``ToBuckets``."""
+    ordering: Ordering | None = None
+    """The stage that puts this one's changes in order, in the same operator; None for none."""
 
     def rows(
         self, label: int, rows: Iterator[pd.DataFrame], state: Any, handle: Any
@@ -62,7 +88,7 @@ class StageWork:
         """Process one micro-batch of one bucket from frames of ``PACKED`` rows. Each is a blob of
         rows for one input (``source``) of one ``reader``. Yield the rows for other stages
         unchanged, then the stage's changes, then its heartbeats: rows without a blob, which tell
-        reading stages the time.
+        reading stages the time. Fused stages run first.
 
         ``label``: the bucket's label. ``state``, ``handle``: its map state and its handle in Spark.
         ``rows`` may mix inputs and readers, all of one micro-batch. Frames may have a column
@@ -73,30 +99,94 @@ class StageWork:
         come out in one frame with the first changes: Spark takes longer for a frame than for its
         content. Large input is spooled to the worker's disk.
         """
-        spool, now_us = Spool(task.temporary_directory("dovetail-spool"), SLICE_BYTES), 0
+        spools, now_us = self._empty_spools(), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
         passing = PACKED.empty_table()
         for frame in rows:
-            stage_rows = PackedRow.from_rows(frame)
-            if self.passes:
-                stage_rows, others = split_passing(frame, self.number)
+            stage_rows: Iterable[tuple[int, PackedRow]]
+            if not self.passes:
+                stage_rows = zip(frame["reader"].tolist(), PackedRow.from_rows(frame), strict=True)
+            else:
+                stage_rows, others = split_passing(frame, spools)
                 passing = pa.concat_tables([passing, others])
                 if passing.nbytes > _PASSING_BYTES_MAX:
                     left_ns = perf_counter_ns()
                     yield as_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
                     passing = PACKED.empty_table()
-            for row in stage_rows:
-                spool.add(unpack_piece(row), row.payload)
+            for reader, row in stage_rows:
+                spools[reader].add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])
         receive_us = (perf_counter_ns() - begun_ns - passing_ns) // 1000
+        emitted = self._run_stages(label, spools, passing, now_us, state, handle, receive_us)
+        yield from map(as_pandas, emitted)
+
+    def expired_rows(
+        self, label: int, now_us: int, state: Any, handle: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Process one bucket without input, because its timer has expired. Yield frames as ``rows``
+        does. Of fused stages, those run that may wait, and those to which others send.
+
+        ``label``: the bucket's label. ``now_us``: the wall-clock time in microseconds. ``state``,
+        ``handle``: the bucket's map state and its handle in Spark.
+        """
+        emitted = self._run_stages(
+            label, self._empty_spools(), PACKED.empty_table(), now_us, state, handle, expired=True
+        )
+        yield from map(as_pandas, emitted)
+
+    def _empty_spools(self) -> dict[int, Spool]:
+        """Return a new spool for the pieces of each stage of the operator, by its index."""
+        directory = task.temporary_directory("dovetail-spool")
+        return {work.number: Spool(directory, SLICE_BYTES) for work in (*self.fused, self)}
+
+    def _run_stages(
+        self,
+        label: int,
+        spools: Mapping[int, Spool],
+        passing: pa.Table,
+        now_us: int,
+        state: Any,
+        handle: Any,
+        receive_us: int = 0,
+        *,
+        expired: bool = False,
+    ) -> Iterator[Rows]:
+        """Run the stages of the operator on one bucket, one after the other. Yield the rows that
+        pass, with heartbeats of fused stages for other readers, then what the last stage emits.
+
+        A stage without pieces is left out. If the bucket's timer has ``expired``, this holds only
+        for stages without timers. ``spools``: the pieces of each stage by its index; those of
+        reading stages are added. ``passing``: rows for other stages. The other parameters are those
+        of ``batch``.
+        """
+        counted: list[str | None] = []
+        for work in self.fused:
+            counted.append(None)
+            pieces = spools[work.number].pieces
+            if not pieces and not (expired and work.timers):
+                continue
+            for sent in work.batch(label, pieces, now_us, state, handle, receive_us):
+                assert isinstance(sent, pa.RecordBatch)
+                readers = sent.column("reader").to_pylist()
+                for reader, row in zip(readers, PackedRow.from_rows(sent), strict=True):
+                    if reader in spools:
+                        spools[reader].add(unpack_piece(row), row.payload)
+                others = [reader not in spools for reader in readers]
+                if any(others):
+                    left = pa.Table.from_batches([sent]).filter(pa.array(others))
+                    passing = pa.concat_tables([passing, left])
+                texts = (text for text in sent.column("counted").to_pylist() if text is not None)
+                counted[-1] = next(texts, counted[-1])
+            receive_us = 0
         emitted: Iterator[Rows] = iter(())
-        if spool.pieces:
-            emitted = self.batch(label, spool.pieces, now_us, state, handle, receive_us)
+        pieces = spools[self.number].pieces
+        if pieces or (expired and self.timers):
+            emitted = self.batch(label, pieces, now_us, state, handle, receive_us, counted)
         if len(passing):
             emitted = _prepend_passing(passing, emitted)
-        yield from map(as_pandas, emitted)
+        yield from emitted
 
     def batch(
         self,
@@ -106,6 +196,7 @@ class StageWork:
         state: Any,
         handle: Any,
         receive_us: int = 0,
+        fused: Sequence[str | None] = (),
     ) -> Iterator[Rows]:
         """Process one micro-batch of the bucket with this label. Yield tables or batches of
         ``emission.columns``: its changes, then its heartbeats, which are rows without a blob that
@@ -117,16 +208,22 @@ class StageWork:
         ``pieces``: the bucket's input, each the rows of one input from one partition; empty if only
         time has passed. ``state``: Spark's map state of the bucket. ``handle``: Spark's handle,
         which sets timers. ``now_us``: the wall-clock time of the micro-batch in microseconds.
-        ``receive_us``: the duration of taking the pieces in, for the report.
+        ``receive_us``: the duration of taking the pieces in, for the report. ``fused``: the counts
+        and reports of fused stages (``BatchOutcome.fused``).
         """
         began_us = time_ns() // 1000 - receive_us
-        bucket, blobs = bucket_number(label, self.fragment.buckets), StoreBlobs(state)
+        bucket = bucket_number(label, self.fragment.buckets)
+        blobs = StoreBlobs(state, self.prefix)
         done = process_batch(
             self.fragment, pieces, blobs, segment_cache(), now_us, bucket, self.idle
         )
         if done.report is not None:
             done.report.add_times(began_us, receive_us, [piece.time for piece in pieces])
-        done = replace(done, changes=_with_state_time(done, blobs))
+        done = replace(done, changes=_with_state_time(done, blobs), fused=fused)
+        if self.ordering is not None:
+            law, columns = self.ordering
+            ordered = merge_buckets(done.changes, law, columns, task.micro_batch())
+            done = replace(done, changes=ordered)
         if self.timers and done.again_us is not None:
             _register_timer(handle, now_us // 1000, done.again_us // 1000 + 1)
         yield from self.emission.rows(done, label, high_time_us(pieces))
@@ -171,19 +268,21 @@ def _register_timer(handle: Any, now_ms: int, at_ms: int) -> None:
         handle.registerTimer(at_ms)
 
 
-def split_passing(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[PackedRow], pa.Table]:
+def split_passing(
+    frame: pd.DataFrame, stage_numbers: Container[int]
+) -> tuple[Iterator[tuple[int, PackedRow]], pa.Table]:
     """Split a frame of ``PACKED`` rows by the column ``reader``. Return an iterator over the rows
-    for the stage ``stage_number``, and a table of those for other stages or results. Both keep
-    their order and may be empty. Further columns of the frame are dropped.
+    for the stages ``stage_numbers``, each as (reader, row), and a table of those for other stages
+    or results. Both keep their order and may be empty. Further columns of the frame are dropped.
 
-    ``stage_number``: the stage's index, from 0, among all stages and relays. A ``PackedRow`` has
+    ``stage_numbers``: the stages' indices, from 0, among all stages and relays. A ``PackedRow`` has
     the columns of ``PACKED`` as fields.
 
     The columns are read as lists, since pandas takes long to make frames of a frame. A column of
     text has NaN for null from pandas 3 on.
     """
     columns = {name: frame[name].tolist() for name in PACKED.names}
-    for_stage = [reader == stage_number for reader in columns["reader"]]
+    for_stage = [reader in stage_numbers for reader in columns["reader"]]
     others = [
         pa.array(
             [*compress(columns[field.name], map(not_, for_stage))], field.type, from_pandas=True
@@ -191,7 +290,8 @@ def split_passing(frame: pd.DataFrame, stage_number: int) -> tuple[Iterator[Pack
         for field in PACKED
     ]
     rows = map(PackedRow._make, zip(*(columns[name] for name in PackedRow._fields), strict=True))
-    return compress(rows, for_stage), pa.table(others, schema=PACKED)
+    addressed = zip(columns["reader"], rows, strict=True)
+    return compress(addressed, for_stage), pa.table(others, schema=PACKED)
 
 
 @lru_cache(maxsize=64)
@@ -211,14 +311,16 @@ class StoreBlobs:
     calls = 0
     """The count of calls."""
 
-    def __init__(self, state: Any) -> None:
-        """Begin with no calls. ``state``: Spark's map state of the bucket, from names to bytes."""
-        self._state = state
+    def __init__(self, state: Any, prefix: str = "") -> None:
+        """Begin with no calls. ``state``: Spark's map state of the bucket, from names to bytes.
+        ``prefix``: the text before each name there (``StageWork.prefix``).
+        """
+        self._state, self._prefix = state, prefix
 
     def get(self, name: str) -> bytes | None:
         """Return the blob of this name from Spark's state store, None if there is none."""
         with self._timed():
-            value = self._state.getValue((name,))
+            value = self._state.getValue((self._prefix + name,))
         return None if value is None else bytes(value[0])
 
     def put(self, name: str, blob: bytes) -> None:
@@ -226,12 +328,12 @@ class StoreBlobs:
         name.
         """
         with self._timed():
-            self._state.updateValue((name,), (blob,))
+            self._state.updateValue((self._prefix + name,), (blob,))
 
     def delete(self, name: str) -> None:
         """Remove the blob of this name from Spark's state store. A missing one is no error."""
         with self._timed():
-            self._state.removeKey((name,))
+            self._state.removeKey((self._prefix + name,))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

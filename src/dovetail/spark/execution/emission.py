@@ -89,7 +89,7 @@ class FlatEmission(Emission):
             if len(last) > _COPIED_ROWS_MAX:
                 yield last
                 last = self._empty_output
-            text = pa.array([counted_text(done.counts, self.counts, done.report)])
+            text = pa.array([counted_text(done.counts, self.counts, done.report, done.fused)])
             counted = pa.table([*self._blank_row, text], schema=self._empty_output.schema)
             last = pa.concat_tables([last, counted]).combine_chunks()
         if len(last):
@@ -162,7 +162,7 @@ class BlobEmission(Emission):
                 tag = replace(tag, number=tag.number + 1)
             last = self.output.rows_of_changes(rows)
         if last is not None or self.counts or done.report is not None:
-            counted = counted_text(done.counts, self.counts, done.report)
+            counted = counted_text(done.counts, self.counts, done.report, done.fused)
             yield pack_whole_table(last, bucket, replace(tag, counted=counted))
 
 
@@ -205,7 +205,7 @@ class ToBuckets(Emission):
                 yield pack_table(last, self.labels, tag, by=self.by)
                 tag = replace(tag, number=tag.number + 1)
             last, tag = rows, replace(tag, stairs=stairs_of(rows))
-        counted = counted_text(done.counts, self.counts, done.report)
+        counted = counted_text(done.counts, self.counts, done.report, done.fused)
         yield pack_table(last, self.labels, replace(tag, counted=counted), by=self.by)
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.base.columns import FAILED, LEFT_OUT, PASSING
+from dovetail.base.columns import FAILED, HASH, LEFT_OUT, PASSING
 from dovetail.engine.batches.pack_time import PackTimer
 from dovetail.engine.error_context import locate_errors
 from dovetail.engine.flow import Flow
@@ -57,7 +57,7 @@ from dovetail.plan.views import View
 from dovetail.platform.spark_errors import refuse_stopped
 from dovetail.spark import task
 from dovetail.spark.execution import delta_join, projection
-from dovetail.spark.execution.buckets import StageWork
+from dovetail.spark.execution.buckets import Ordering, StageWork
 from dovetail.spark.execution.emission import (
     PACKED_COLUMNS,
     BlobEmission,
@@ -302,7 +302,14 @@ class Frames(Flow[DataFrame, DataFrame]):
             fragment.metric_names,
         )
         rows = self.run_on_buckets(packed, step, emission)
-        return self.observations.observe_stage(rows, step, reading.reader, reading.number)
+        return self.observations.observe_stages(rows, [step], reading.reader, reading.number)
+
+    def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
+        """Return the steps whose stages with state the operator of ``step`` runs, in order. That is
+        ``step`` alone, behind those that are fused with it. The list is empty if the stage has no
+        state and none is fused with it.
+        """
+        return [step] if step.stage.fragment.stateful else []
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its ``inputs``: one or
@@ -314,12 +321,13 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
-        if fragment.stateful:
-            output = output_of(step.stage)
-            rows = self.run_on_buckets(
-                _union(inputs), step, BlobEmission(output, fragment.metric_names, result)
+        steps = self.steps_of_operator(step)
+        if steps:
+            emission = BlobEmission(
+                output_of(step.stage), steps[-1].stage.fragment.metric_names, result
             )
-            return self.observations.observe_stage(rows, step, result, 0)
+            rows = self.run_on_buckets(_union(inputs), step, emission)
+            return self.observations.observe_stages(rows, steps, result, 0)
         law, packed = fragment.last.law, _union(inputs)
         if isinstance(law, InOrderLaw):
             packed = packed.repartition(self.partitions, "bucket")
@@ -355,8 +363,10 @@ class Frames(Flow[DataFrame, DataFrame]):
         If ``step.passes``, rows for other readers are in one more column, ``_passing``, the last.
         """
         stage, packed = step.stage, _union(inputs)
-        stateful = stage.fragment.stateful
-        rows = self._run_stateful(step, packed) if stateful else self._run_stateless(step, packed)
+        steps = self.steps_of_operator(step)
+        rows = (
+            self._run_stateful(step, steps, packed) if steps else self._run_stateless(step, packed)
+        )
         if output_of(stage).held is not None:
             return rows
         return projection.changelog(rows, stage, [PASSING] if step.passes else [])
@@ -385,22 +395,22 @@ class Frames(Flow[DataFrame, DataFrame]):
         rows = merging_function(step, law, lambda tables: _record_batches(tables, schema))
         return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
-    def _run_stateful(self, step: RouteStep, packed: DataFrame) -> DataFrame:
-        """Return the flat rows that a fragment with state makes of ``packed``, rows of ``PACKED``.
-        Its counts and reports become observed metrics.
+    def _run_stateful(
+        self, step: RouteStep, steps: Sequence[RouteStep], packed: DataFrame
+    ) -> DataFrame:
+        """Return the flat rows that an operator with state makes of ``packed``, rows of ``PACKED``.
+        Its counts and reports become observed metrics. ``steps``: those of ``steps_of_operator``.
 
         The columns are those of ``output_of(step.stage)``. If ``step.passes``, rows for other
         readers are in one more column, ``_passing``, the last, beside nulls.
         """
         # Columns that do not pass through pandas' Arrow types leave in blobs.
-        fragment, output = step.stage.fragment, output_of(step.stage)
+        metrics, output = steps[-1].stage.fragment.metric_names, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
-            rows = self.run_on_buckets(packed, step, FlatEmission(output, fragment.metric_names))
-            return self.observations.observe_flat_stage(rows, step)
-        blobs = self.run_on_buckets(
-            packed, step, BlobEmission(output, fragment.metric_names, step.number)
-        )
-        blobs = self.observations.observe_stage(blobs, step, step.number, 0)
+            rows = self.run_on_buckets(packed, step, FlatEmission(output, metrics))
+            return self.observations.observe_flat_stages(rows, steps)
+        blobs = self.run_on_buckets(packed, step, BlobEmission(output, metrics, step.number))
+        blobs = self.observations.observe_stages(blobs, steps, step.number, 0)
         return unpack_rows(blobs, output, step)
 
 
@@ -440,41 +450,103 @@ class Streaming(Frames):
     stateful: int = field(default=0, init=False)
     """The number of stages with state that have been built so far."""
 
+    _fused: dict[int, list[RouteStep]] = field(default_factory=dict, init=False)
+    """The steps that are fused with a later one, in order, by the index of that one."""
+
     flat = True
 
-    def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
-        """Return the rows that the step's stage, which has state, emits by ``transformWithState``,
-        in the form of ``emission``. ``packed``: the stage's input, rows of ``PACKED``.
+    def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
+        """Run a stage as ``Frames.run_partitioned`` says. With one bucket there is nothing to
+        partition, so a stage with state is left to its reader's operator: return its inputs, rows
+        of ``PACKED``, unchanged.
+        """
+        if not step.is_fused:
+            return super().run_partitioned(step, inputs)
+        reading, before = step.hash_column_edge, self._fused.pop(step.number, [])
+        assert reading is not None
+        self._fused.setdefault(reading.reader, []).extend([*before, step])
+        return _union(inputs)
 
-        The state begins with ``initial`` if it has blobs for the stage. With ``closing``, all
+    def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
+        """Return the steps whose stages with state the operator of ``step`` runs, in order: those
+        that are fused with it, then ``step`` itself if its stage has state.
+        """
+        return [*self._fused.get(step.number, ()), *super().steps_of_operator(step)]
+
+    def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
+        """Return the rows that the step's operator emits by ``transformWithState``, in the form of
+        ``emission``. ``packed``: rows of ``PACKED``, the input of the step's stage and of those
+        fused with it.
+
+        The state begins with the blobs that ``initial`` has for the stages. With ``closing``, all
         buckets also hear that all inputs have ended. As a side effect, add 1 to ``stateful``.
         """
         self.stateful += 1
-        fragment = step.stage.fragment
-        timers = self.timers and (self.timed or fragment.align_us is not None)
-        idle = None if self.idle is None else replace(self.idle, hears=step.hears)
+        steps = self.steps_of_operator(step)
+        works = [self._work_of_stage(one, shared=len(steps) > 1) for one in steps]
+        work = replace(
+            works[-1],
+            emission=emission,
+            passes=step.passes,
+            fused=tuple(works[:-1]),
+            ordering=None if steps[-1] is step else _ordering_of(step),
+        )
         if self.closing:
             # A shuffle gives all partitions, also those without rows.
-            function = end_of_input_function(
-                step.number, len(fragment.sources), self.labels, self.partitions
-            )
             packed = packed.repartition(self.partitions, "bucket")
-            packed = packed.mapInArrow(function, PACKED_COLUMNS)
-        if fragment.align_us is not None or idle is not None:
+            for one in works:
+                function = end_of_input_function(
+                    one.number, len(one.fragment.sources), self.labels, self.partitions
+                )
+                packed = packed.mapInArrow(function, PACKED_COLUMNS)
+        if any(one.fragment.align_us is not None or one.idle is not None for one in works):
             # The time of the micro-batch is the same when the batch is repeated. It is added only
             # if rows may wait, because the projection copies every blob.
             packed = packed.withColumn("now_us", F.unix_micros(F.current_timestamp()))
-        initial = self.initial.get(fragment.topology)
-        beats = tuple((to.reader, to.number) for to in step.beats)
+        initial = [
+            blobs.withColumn("name", F.concat(F.lit(one.prefix), "name")) if one.prefix else blobs
+            for one in works
+            if (blobs := self.initial.get(one.fragment.topology)) is not None
+        ]
         return packed.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(
-                StageWork(fragment, emission, step.number, step.passes, timers, idle, beats)
-            ),
+            BucketProcessor(work),
             emission.columns,
             "append",
-            "processingTime" if timers else "none",
-            initialState=None if initial is None else initial.groupBy("bucket"),
+            "processingTime" if any(one.timers for one in works) else "none",
+            initialState=_union(initial).groupBy("bucket") if initial else None,
         )
+
+    def _work_of_stage(self, step: RouteStep, *, shared: bool) -> StageWork:
+        """Return the work of the stage at ``step``, which has state, as a fused one: its changes go
+        to its reader by ``ToBuckets``. If it has no such reader, it is the last of its operator,
+        and its emission is not meant to be used.
+
+        ``shared``: True if several stages share the operator's state.
+        """
+        fragment, reading = step.stage.fragment, step.hash_column_edge
+        by, reader, number = HASH, step.number, 0
+        if reading is not None:
+            assert reading.port.hash_column is not None
+            by, reader, number = reading.port.hash_column, reading.reader, reading.number
+        return StageWork(
+            fragment,
+            ToBuckets(self.labels, by, reader, number, fragment.metric_names),
+            step.number,
+            passes=False,
+            timers=self.timers and (self.timed or fragment.align_us is not None),
+            idle=None if self.idle is None else replace(self.idle, hears=step.hears),
+            beats=tuple((to.reader, to.number) for to in step.beats),
+            prefix=f"{fragment.topology}/" if shared else "",
+        )
+
+
+def _ordering_of(step: RouteStep) -> Ordering:
+    """Return the work of the stage at ``step``, which puts the results of a join by foreign key in
+    order.
+    """
+    law = step.stage.fragment.last.law
+    assert isinstance(law, InOrderLaw)
+    return Ordering(law, step.stage.fragment.output_schema.names)
 
 
 def packing_function(

@@ -26,6 +26,8 @@ class Observations:
     """The name of the metric with the reports of each stage with state. The keys are the stages'
     indices among all stages and relays (``RouteStep.number``).
     """
+    fused: dict[int, bool] = field(default_factory=dict)
+    """For each stage in ``reports``: True if it is not the last that its operator runs."""
     _names: Counter[str] = field(default_factory=Counter)
     """The count of calls of ``unique_name`` with each name."""
 
@@ -59,26 +61,46 @@ class Observations:
         """
         return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
-    def observe_stage(
-        self, rows: DataFrame, step: RouteStep, reader: int, source_index: int
+    def observe_stages(
+        self, rows: DataFrame, steps: Sequence[RouteStep], reader: int, source_index: int
     ) -> DataFrame:
-        """Return ``rows`` of ``PACKED`` unchanged: the output of the stage at ``step``. The stage's
-        counts and the reports of its buckets become metrics.
+        """Return ``rows`` of ``PACKED`` unchanged: the output of an operator that runs the stages
+        at ``steps``. Their counts and the reports of their buckets become metrics.
 
         They are read from the rows for input ``source_index`` of ``reader`` alone, because ``rows``
         may have those of other readers, with other counts. ``reader``: the index of a stage or
-        relay, or the address of a result, with ``source_index`` 0. The name of the reports' metric
-        is added to ``reports``.
+        relay, or the address of a result, with ``source_index`` 0. The names of the reports'
+        metrics are added to ``reports``.
         """
-        return self._observe_step(rows, step, _counts_in_packed_rows(reader, source_index))
+        return self._observe_steps(rows, steps, _counts_in_packed_rows(reader, source_index))
 
-    def observe_flat_stage(self, rows: DataFrame, step: RouteStep) -> DataFrame:
-        """Return the changes among ``rows``, the output of the stage at ``step``, without the
-        column ``_counted``. Other rows have the counts and reports as JSON in that column, and are
-        left out. These become metrics; the name of the reports' metric is added to ``reports``.
+    def observe_flat_stages(self, rows: DataFrame, steps: Sequence[RouteStep]) -> DataFrame:
+        """Return the changes among ``rows``, without the column ``_counted``. ``rows`` are the
+        output of an operator that runs the stages at ``steps``.
+
+        Other rows have the counts and reports as JSON in that column, and are left out. These
+        become metrics; the names of the reports' metrics are added to ``reports``.
         """
-        rows = self._observe_step(rows, step, COUNTED)
+        rows = self._observe_steps(rows, steps, COUNTED)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
+
+    def _observe_steps(
+        self, rows: DataFrame, steps: Sequence[RouteStep], counted: str
+    ) -> DataFrame:
+        """Return ``rows`` unchanged, with the counts and reports of the stages at ``steps`` as
+        metrics. ``rows``: the output of the operator that runs them, the last step's as rows.
+
+        ``counted``: an SQL expression for the JSON text of the last stage (``counted_text``), null
+        in other rows. Those of the stages before are nested in it.
+        """
+        *fused, last = steps
+        rows = self._observe_step(rows, last, counted)
+        self.fused |= {step.number: step is not last for step in steps}
+        nested_at = len(last.stage.fragment.metric_names) + 1
+        for index, step in enumerate(fused):
+            nested = f"get_json_object({counted}, '$[{nested_at}][{index}]')"
+            rows = self._observe_step(rows, step, nested)
+        return rows
 
     def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:
         """Return the output ``rows`` of the stage at ``step`` unchanged, with its counts and

@@ -97,11 +97,10 @@ class BucketProcessor(StatefulProcessor):
         The wall-clock time is that of ``timerValues``; ``expiredTimerInfo`` is not used.
         """
         from dovetail.spark.execution import buckets
-        from dovetail.spark.execution.emission import as_pandas
 
         now_us = 1000 * timerValues.getCurrentProcessingTimeInMs()
         work = buckets.unpickle_work(self._work)
-        yield from map(as_pandas, work.batch(key[0], [], now_us, self._blobs, self._handle))
+        yield from work.expired_rows(key[0], now_us, self._blobs, self._handle)
 
     def close(self) -> None:
         """Freeze the imports, if ``dovetail.spark.task`` is imported, which is so once a bucket has

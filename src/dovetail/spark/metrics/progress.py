@@ -104,7 +104,8 @@ class StageProgress:
     buckets : int
         The number of buckets with work.
     state_bytes : int
-        The size of the files of RocksDB.
+        The size of the files of RocksDB. With one bucket, stages may share them; the last of
+        these stages has this figure and the other figures of RocksDB, and the others have 0.
     memory_bytes : int
         The memory that RocksDB uses.
     commit_ms : int
@@ -536,7 +537,8 @@ def _stage_figures(
     started: datetime,
 ) -> Iterator[StageProgress]:
     """Yield the figures of each stage in ``parts``, in that order. Figures of Spark's state store
-    are 0 if Spark does not list as many operators as ``parts`` has stages.
+    are 0 for fused stages, as the last stage of their operator has them. All are 0 if Spark does
+    not list as many operators as there are other stages.
 
     ``observed``: Spark's observed metrics, each a dict of its fields, by name. ``started``: the
     start of the micro-batch.
@@ -546,13 +548,14 @@ def _stage_figures(
         for operator in spark_progress.stateOperators
         if operator.operatorName == _STATE_OPERATOR
     ]
-    known = len(parts.stages) == len(operators)
-    for index, part in enumerate(parts.stages):
+    known = sum(not part.fused for part in parts.stages) == len(operators)
+    remaining = iter(operators)
+    for part in parts.stages:
         texts = observed.get(part.report, {}).get("buckets") or []
         reports = [BucketReport.from_text(text) for text in texts]
         progress = _figures_of_reports(part, reports, started)
-        if known:
-            operator = operators[index]
+        if known and not part.fused:
+            operator = next(remaining)
             progress = replace(
                 progress,
                 state_bytes=int(operator.customMetrics.get("rocksdbSstFileSize", 0)),

@@ -33,6 +33,9 @@ class StagePart:
     """The inputs whose records are counted by whether they match."""
     waits: tuple[str, ...] = ()
     """The names of the numbers of rows that wait."""
+    fused: bool = False
+    """True if the stage before it in ``QueryParts.stages`` runs in the same operator of Spark's,
+    and has that one's figures."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class QueryParts:
     inputs: tuple[str, ...] = ()
     """The input's name for each source of Spark's progress, in its order."""
     stages: tuple[StagePart, ...] = ()
-    """The stage of each of its operators with state, in its order."""
+    """The stages of its operators with state, in its order. Of several stages of an operator, the
+    last to run comes first."""
     results: tuple[Node, ...] = ()
     """The results of its topology."""
     outcomes: tuple[Outcome, ...] = ()
@@ -97,6 +101,7 @@ def parts_of(
             frames.observations.reports[step.number],
             tuple(step.stage.fragment.match_counted_inputs),
             tuple(wait.metric for wait in step.stage.fragment.waits),
+            frames.observations.fused[step.number],
         )
         for end in plan.last_steps
         for step in _steps_from_sink(end)
