@@ -5,7 +5,8 @@ in tables that are looked into. The first ``--warm`` micro-batches are left out:
 two minutes, so figures of earlier ones are higher. ``spark`` is Spark's aggregation in a session
 as Spark makes it, ``aggregation`` the same in one of ``dt.configure``.
 ``stages`` and ``state`` are the time of the operators and of their calls of the state store, added
-up over buckets, so they run beside each other.
+up over buckets, so they run beside each other. Each join also runs with one bucket, where stages
+need no shuffle between them.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, rounds in taken.items()
     }
     of = {name: figures[name]["total"] for name in CONTENDERS}
+    joins = [*JOINS, *map(one_bucket, JOINS)]
     ratios = {
-        **{f"{name}_over_aggregation": of[name] / of["spark"] for name in JOINS},
-        **{f"{name}_over_equal_aggregation": of[name] / of["aggregation"] for name in JOINS},
+        **{f"{name}_over_aggregation": of[name] / of["spark"] for name in joins},
+        **{f"{name}_over_equal_aggregation": of[name] / of["aggregation"] for name in joins},
         "star_over_one": of["star"] / of["foreign_key"],
+        "star_over_one_one_bucket": of[one_bucket("star")] / of[one_bucket("foreign_key")],
     }
     figures |= {name: round(ratio, 2) for name, ratio in ratios.items()}
     rows = [("ms", "total", *PHASES, "stages", "state", "commit", "over Spark's")]
@@ -145,7 +148,14 @@ JOINS: Mapping[str, Callable[[SparkSession, Path], dt.Table]] = {
     "foreign_key_aggregate": of_totals,
     "star": of_star(DIMENSIONS),
 }
-CONTENDERS = ("spark", "aggregation", *JOINS)
+
+
+def one_bucket(name: str) -> str:
+    """The contender that is the join ``name`` with one bucket."""
+    return f"{name}_one_bucket"
+
+
+CONTENDERS = ("spark", "aggregation", *JOINS, *map(one_bucket, JOINS))
 
 
 def measure(name: str, warm: int, batches: int) -> dict[str, float]:
@@ -155,9 +165,13 @@ def measure(name: str, warm: int, batches: int) -> dict[str, float]:
     with harness.workspace() as directory:
         feed(directory, warm + batches)
         checkpoint = str(directory / "checkpoint")
-        if name in JOINS:
-            query = JOINS[name](spark, directory).write_stream(
-                harness.Nowhere(), checkpoint=checkpoint, trigger={"availableNow": True}
+        join = name.removesuffix(one_bucket(""))
+        if join in JOINS:
+            query = JOINS[join](spark, directory).write_stream(
+                harness.Nowhere(),
+                checkpoint=checkpoint,
+                trigger={"availableNow": True},
+                buckets=None if name == join else 1,
             )
         else:
             spark.conf.set("spark.sql.shuffle.partitions", "2")

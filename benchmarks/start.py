@@ -4,6 +4,7 @@ Each contender is a process of its own, which starts the query with a new checkp
 the first time workers and the JVM are cold. Spark starts a Python process on the driver for each
 stage with state while it plans the first micro-batch; that is ``planning``. ``join`` is Spark's own
 stateful join of streams, in a session as Spark makes it; ``plain`` is ``stages13`` in such a one.
+``stages13_one_bucket`` has one bucket, where stages share operators.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RATIOS = {
     "first_foreign_key_aggregate_over_join": ("foreign_key_aggregate", "join"),
     "first_star_over_join": ("star", "join"),
     "stages13_over_one": ("stages13", "table_table"),
+    "stages13_one_bucket_over_one": ("stages13_one_bucket", "table_table"),
     "plain_over_configured": ("plain", "stages13"),
 }
 
@@ -79,7 +81,7 @@ def of_many(spark: SparkSession, directory: Path) -> list[dt.Table]:
     return [located, by_place, sold, priced.join(dimensions[3])]
 
 
-MANY = ("stages13", "plain")
+MANY = ("stages13", latency.one_bucket("stages13"), "plain")
 CONTENDERS = ("join", *latency.JOINS, *MANY)
 
 
@@ -98,7 +100,8 @@ def measure(name: str, starts: int) -> dict[str, Any]:
             stages = sum(stage.fragment.stateful for stage in plan.stages)
         for number in range(starts):
             begun = time.monotonic()
-            query = started(spark, directory, tables, directory / f"checkpoint-{number}")
+            buckets = 1 if name == latency.one_bucket("stages13") else None
+            query = started(spark, directory, tables, directory / f"checkpoint-{number}", buckets)
             query.awaitTermination()
             took.append(time.monotonic() - begun)
             (first,) = (p for p in query.recentProgress if p["numInputRows"])
@@ -119,12 +122,16 @@ def drop(changes: DataFrame, _: int) -> None:
 
 
 def started(
-    spark: SparkSession, directory: Path, tables: Sequence[dt.Table], checkpoint: Path
+    spark: SparkSession,
+    directory: Path,
+    tables: Sequence[dt.Table],
+    checkpoint: Path,
+    buckets: int | None,
 ) -> StreamingQuery:
     """The query of these results, which reads all that is there; Spark's own join for none."""
     if tables:
         sinks = {table: dt.to_foreach_batch(drop) for table in tables}
-        return dt.run(sinks, checkpoint=checkpoint, trigger={"availableNow": True})
+        return dt.run(sinks, checkpoint=checkpoint, trigger={"availableNow": True}, buckets=buckets)
     orders, dimension = (latency.frame(spark, directory, name) for name in ("orders", "d0"))
     joined = orders.join(dimension.drop("at"), "id")
     writer = joined.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
