@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import small_session
@@ -21,7 +22,10 @@ from pyspark.sql import SparkSession
 from redis_server import redis_client, redis_socket  # noqa: F401 -- fixtures
 from shops import shop  # noqa: F401 -- a fixture
 
+from dovetail.spark.query import writer
+
 MAVEN_MISSING = 3
+FOLDERS_OF_ONE_BUCKET = {"api", "command", "connect", "io", "lookup_sources", "page", "provenance"}
 _DUE_S = pytest.StashKey[float]()
 """When cycles are to be looked for again."""
 
@@ -62,6 +66,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if "spark" in getattr(item, "fixturenames", ()) and time.monotonic() > due_s:
         gc.collect()
         item.config.stash[_DUE_S] = time.monotonic() + 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _buckets(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One bucket by default, which is the fastest, where no test is about buckets."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if folder in FOLDERS_OF_ONE_BUCKET:
+            patch.setattr(writer, "BUCKETS_DEFAULT", 1)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -58,10 +58,9 @@ def test_examples_run_and_print_what_they_say(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """In two buckets and one partition, where a page does not speak of their numbers."""
+    """In one bucket, where a page does not speak of their numbers."""
     if not {"buckets", "partitions"} & set(re.findall(r"\w+", "".join(without_broker(page)))):
-        monkeypatch.setattr(writer, "BUCKETS_DEFAULT", 2)
-        monkeypatch.setattr(writer, "PARTITIONS_DEFAULT", 1)
+        monkeypatch.setattr(writer, "BUCKETS_DEFAULT", 1)
     for name in ("orders", "payments"):
         (tmp_path / "data" / name).mkdir(parents=True)
     (tmp_path / "data/orders/1.json").write_text(

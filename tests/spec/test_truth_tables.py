@@ -329,6 +329,9 @@ def queries() -> list[Any]:
 
 
 QUERIES = queries()
+OF_SEVERAL_STAGES = [
+    one for one in QUERIES if str(one.id).startswith(("foreign_key/", "aggregate/table"))
+]
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -340,6 +343,22 @@ def test_a_streaming_query(query: Query, spark: Any, tmp_path: Path) -> None:
     )
     arranged = query.family.arranged if query.net else list[Result]
     assert [*map(arranged, answers)] == [*map(arranged, query.expected(batches))]
+
+
+@pytest.mark.parametrize("query", OF_SEVERAL_STAGES)
+def test_a_streaming_query_in_two_buckets(query: Query, spark: Any, tmp_path: Path) -> None:
+    """Whose stages are fused with one bucket; here each is an operator of its own."""
+    answers = runners.stream(
+        spark,
+        tmp_path,
+        query.family,
+        query.join,
+        query.batches,
+        emit=query.emit,
+        restart=True,
+        buckets=2,
+    )
+    assert [*map(by_key, answers)] == [*map(by_key, query.expected(query.batches))]
 
 
 @pytest.mark.parametrize("query", QUERIES)

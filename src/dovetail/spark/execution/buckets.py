@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -144,7 +144,7 @@ class StageWork:
     def _run_stages(
         self,
         label: int,
-        spools: Mapping[int, Spool],
+        spools: dict[int, Spool],
         passing: pa.Table,
         now_us: int,
         state: Any,
@@ -157,14 +157,15 @@ class StageWork:
         pass, with heartbeats of fused stages for other readers, then what the last stage emits.
 
         A stage without pieces is left out. If the bucket's timer has ``expired``, this holds only
-        for stages without timers. ``spools``: the pieces of each stage by its index; those of
-        reading stages are added. ``passing``: rows for other stages. The other parameters are those
-        of ``batch``.
+        for stages without timers. ``spools``: the pieces of each stage by its index. Those of
+        reading stages are added, and those of a stage that runs are taken out, so that its rows do
+        not stay in memory. ``passing``: rows for other stages. The other parameters are those of
+        ``batch``.
         """
         counted: list[str | None] = []
         for work in self.fused:
             counted.append(None)
-            pieces = spools[work.number].pieces
+            pieces = spools.pop(work.number).pieces
             if not pieces and not (expired and work.timers):
                 continue
             for sent in work.batch(label, pieces, now_us, state, handle, receive_us):
