@@ -178,8 +178,8 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
     if plan.fuses != binding.get(FUSED, False):
         raise CheckpointError(
             title,
-            "the checkpoint has each stage of one bucket in an operator of its own, as this version "
-            "does not",
+            "the checkpoint has each stage of one bucket in an operator of its own, and this "
+            "version runs them in one",
             "Go on with the version that wrote it, or give the checkpoint to "
             "dt.checkpoints.upgrade, with a new one",
         )

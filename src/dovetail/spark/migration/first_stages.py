@@ -26,7 +26,7 @@ from dovetail.base.columns import (
 from dovetail.physical.output import output_of
 from dovetail.physical.routing import RouteStep
 from dovetail.physical.stage import Stage
-from dovetail.spark.execution.frames import Streaming
+from dovetail.spark.execution.streaming_frames import Streaming
 
 
 @dataclass

@@ -3,7 +3,7 @@ ended, so nothing waits any longer.
 
 The micro-batch has no rows, so it is planned in the checkpoint (``planned_batches``), with a mark.
 By the mark every later start knows that the input ends here, or has ended. The query that runs the
-micro-batch tells every stage that its inputs have ended (``execution.frames.Streaming``).
+micro-batch tells every stage that its inputs have ended (``execution.streaming_frames.Streaming``).
 """
 
 from __future__ import annotations

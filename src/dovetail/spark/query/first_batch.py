@@ -77,7 +77,7 @@ from dovetail.spark.checkpoints.checkpoint import (
 )
 from dovetail.spark.checkpoints.spark_files import refuse_unreadable
 from dovetail.spark.checkpoints.stores import CheckpointStores
-from dovetail.spark.execution.frames import Streaming
+from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.metrics.query_parts import parts_of
 from dovetail.spark.migration import first_load, initial_rows, row_files
 from dovetail.spark.migration.carried_over import CarriedOver, find_carried_over

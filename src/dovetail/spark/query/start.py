@@ -51,8 +51,9 @@ from dovetail.spark.checkpoints.checkpoint import (
     refuse_repartitioning,
 )
 from dovetail.spark.execution.delta_join import refuse_unreachable
-from dovetail.spark.execution.frames import Streaming, session_of
+from dovetail.spark.execution.frames import session_of
 from dovetail.spark.execution.static_frames import changelog as static_changelog
+from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.log_lines import quieten
 from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import first_load, row_files

@@ -59,7 +59,7 @@ from dovetail.spark.checkpoints.checkpoint import (
 )
 from dovetail.spark.checkpoints.spark_files import SparkFiles
 from dovetail.spark.checkpoints.stores import CheckpointStores
-from dovetail.spark.execution.frames import Streaming
+from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.migration import row_files
 from dovetail.spark.migration.carried_over import source_positions
 from dovetail.spark.migration.forecast import Step

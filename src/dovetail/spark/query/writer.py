@@ -29,7 +29,8 @@ from dovetail.plan.types.spans import Span
 from dovetail.platform.sessions import cores, without_call_sites
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.execution import projection
-from dovetail.spark.execution.frames import Streaming, session_of
+from dovetail.spark.execution.frames import session_of
+from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.query.options import BUCKETS_DEFAULT, CORES_MANY, PARTITIONS_DEFAULT
 from dovetail.spark.query.results import Outcome
 from dovetail.spark.query.results import writer_of_results as fan_out
