@@ -126,7 +126,9 @@ class Observations:
                 f"get_json_object({counted}, '$[{metric_index}][{part}]')" for part in (0, 1)
             )
             total = F.expr(f"coalesce(sum(cast({count} as bigint)), 0L) as records")
-            rows = rows.observe(self.unique_name(name), total, F.expr(f"min({example}) as example"))
+            # A null within a list is the text null to get_json_object.
+            smallest = F.expr(f"min(if({example} = 'null', null, {example})) as example")
+            rows = rows.observe(self.unique_name(name), total, smallest)
         return rows
 
     def _observe_reports(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
