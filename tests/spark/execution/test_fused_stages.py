@@ -19,7 +19,7 @@ from timed_files import timed_file
 
 import dovetail as dt
 from dovetail.spark.checkpoints.local_rows import local_rows
-from dovetail.spark.checkpoints.local_state import local_files
+from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -82,10 +82,11 @@ def results(spark: SparkSession, folder: Path) -> dict[str, dt.Table]:
 
 
 class Collected:
-    """The changes of results, in order by key."""
+    """The changes of results, in order by key. Positions of a key grow over all micro-batches."""
 
     def __init__(self) -> None:
         self.changes: dict[str, dict[Any, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        self.latest: dict[tuple[str, Any], int] = {}
 
     def sinks(self, tables: dict[str, dt.Table]) -> dict[dt.Table, Any]:
         return {table: dt.to_foreach_batch(self.sink(name)) for name, table in tables.items()}
@@ -96,6 +97,9 @@ class Collected:
             for row in found:
                 values = [value for column, value in row.asDict().items() if column != "_position"]
                 self.changes[name][values[0]].append((batch, *values[1:]))
+                key = name, values[0]
+                assert row["_position"] > self.latest.get(key, -1)
+                self.latest[key] = row["_position"]
 
         return keep
 
@@ -174,8 +178,10 @@ def test_stages_have_their_own_figures(begun: Begun) -> None:
     assert [stage.memory_bytes > 0 for stage in progress.stages] == [False, True, False, True]
 
 
-def test_state_is_read_and_followed(begun: Begun) -> None:
-    """By Spark, from the local disk, and by keys while micro-batches come."""
+def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Spark, from the local disk, and by keys while micro-batches come. These read each new file
+    once, whatever the number of stages in it.
+    """
     spark, checkpoint, folder = begun.spark, begun.checkpoint, begun.folder
     assert json.loads((checkpoint / "dovetail.json").read_text())["fused"] is True
     state = dt.checkpoints.read_state(spark, str(checkpoint)).collect()
@@ -188,6 +194,8 @@ def test_state_is_read_and_followed(begun: Begun) -> None:
     tables = local_rows(local, local.store_of("customers"))
     rows = [row for table in tables for row in table.to_pylist()]
     assert {row["name"]: row["city"] for row in rows} == begun.customers(2)
+    read, names = LocalFiles.read, list[str]()
+    monkeypatch.setattr(LocalFiles, "read", lambda *of: names.append(of[1]) or read(*of))
     for batches in (2, 3):
         found = dt.checkpoints.lookup_state(checkpoint, "customers", keys=["ann", "bob", "cid"])
         assert dict(zip(*(found[n].to_pylist() for n in ("name", "city")), strict=True)) == (
@@ -195,6 +203,8 @@ def test_state_is_read_and_followed(begun: Begun) -> None:
         )
         feed(folder, 2)
         begun.run(checkpoint)
+    followed = [name for name in names if name.endswith(".changelog")]
+    assert followed == ["state/0/0/3.changelog", "state/1/0/3.changelog"]
 
 
 def test_a_checkpoint_moves_between_one_bucket_and_several(begun: Begun, tmp_path: Path) -> None:

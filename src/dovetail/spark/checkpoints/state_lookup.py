@@ -7,7 +7,7 @@ files.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -419,21 +419,23 @@ class Lookups:
         """
         batch = _next_batch(stored)
         written: dict[str, bytes] = {}
-        operators: dict[StatefulOperator, Mapping[int, MemoryBlobs]] = {}
-        for operator, before in stored.operators.items():
-            buckets = {
-                label: MemoryBlobs(dict(manifest_blobs.blobs))
-                for label, manifest_blobs in before.items()
-            }
-            for label, name, blob in self._changed_blobs(operator, batch):
+        operators = {
+            stage: {label: MemoryBlobs(dict(blobs.blobs)) for label, blobs in before.items()}
+            for stage, before in stored.operators.items()
+        }
+        # The stages of one operator are in the same files.
+        for operator in dict.fromkeys(stage._replace(prefix="") for stage in operators):
+            for label, full_name, blob in self._changed_blobs(operator, batch):
+                prefix, name = split_blob_name(full_name)
                 if name != manifests.NAME and not name.startswith(manifests.PAGE):
                     if blob is not None:
                         written[name] = blob
-                elif blob is None:
+                    continue
+                buckets = operators[operator._replace(prefix=prefix)]
+                if blob is None:
                     buckets[label].delete(name)
                 else:
                     buckets.setdefault(label, MemoryBlobs()).put(name, blob)
-            operators[operator] = buckets
         after = replace(stored, batch=batch, operators=operators)
         for segment in self._followed_segments(after):
             if segment.id in written and segment.id not in self._held:
@@ -443,11 +445,10 @@ class Lookups:
     def _changed_blobs(
         self, operator: StatefulOperator, batch: int
     ) -> Iterator[tuple[int, str, bytes | None]]:
-        """Yield (label, name, bytes) of the blobs that micro-batch ``batch`` has written to an
-        operator's buckets; None for the bytes of a deleted blob. Blobs of other stages are left
-        out, and names have no prefix. Raises ``UnreadableFile`` if a changelog file is missing or
-        in another format. So it does if that micro-batch has described the state anew, as
-        ``repartition`` does for other partitions.
+        """Yield (label, full name, bytes) of the blobs that micro-batch ``batch`` has written to an
+        operator's buckets, those of all its stages; None for the bytes of a deleted blob. Raises
+        ``UnreadableFile`` if a changelog file is missing or in another format. So it does if that
+        micro-batch has described the state anew, as ``repartition`` does for other partitions.
         """
         folder = f"state/{operator.number}"
         if self._files.has(f"{folder}/_metadata/v2/{batch}"):
@@ -456,10 +457,7 @@ class Lookups:
             file = self._files.read(f"{folder}/{partition}/{batch + 1}.changelog")
             if file is None:
                 raise UnreadableFile("no such file")
-            for label, full_name, blob in blob_changes(file):
-                prefix, name = split_blob_name(full_name)
-                if prefix == operator.prefix:
-                    yield label, name, blob
+            yield from blob_changes(file)
 
     def _followed_segments(self, stored: CheckpointStores) -> list[Segment]:
         """Return the segments, in all buckets of ``stored``, of each store that a lookup has asked
