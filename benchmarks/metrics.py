@@ -32,9 +32,8 @@ from dovetail.engine.bucket_report import BucketReport
 from dovetail.engine.fragment import BatchOutcome
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins import table_join
-from dovetail.spark.execution import frames
-from dovetail.spark.execution.buckets import StageWork
 from dovetail.spark.execution.emission import Emission, Rows
+from dovetail.spark.execution.frames import Streaming
 from dovetail.spark.execution.observations import Observations
 
 WARM = 4
@@ -63,15 +62,16 @@ class Silent(Emission):
         yield from self.emission.rows(done, bucket, high_time_us)
 
 
-def silent_work(fragment: Any, emission: Emission, *others: Any) -> StageWork:
-    return StageWork(fragment, Silent(emission), *others)
-
-
 @contextmanager
 def without_reports() -> Iterator[None]:
     """Queries that start in the block report nothing."""
+    run_on_buckets = Streaming.run_on_buckets
+
+    def run_silently(self: Streaming, packed: Any, step: Any, emission: Emission) -> Any:
+        return run_on_buckets(self, packed, step, Silent(emission))
+
     with (
-        patch.object(frames, "StageWork", silent_work),
+        patch.object(Streaming, "run_on_buckets", run_silently),
         patch.object(Observations, "_observe_reports", lambda _self, rows, *_: rows),
     ):
         yield
@@ -174,7 +174,7 @@ def counting_share(batches: int) -> float:
 
         return wrapper
 
-    of = BucketReport.of
+    empty = BucketReport.empty
     with (
         patch.object(BucketReport, "add_rows", timed(BucketReport.add_rows)),
         patch.object(BucketReport, "add_pairs", timed(BucketReport.add_pairs)),
@@ -182,7 +182,7 @@ def counting_share(batches: int) -> float:
         patch.object(fragment, "_count_waiting_rows", timed(vars(fragment)["_count_waiting_rows"])),
         patch.object(table_join, "_matched_events", timed(vars(table_join)["_matched_events"])),
         patch.object(Counts, "add_matches", timed(Counts.add_matches)),
-        patch.object(BucketReport, "of", lambda us: reports.append(of(us)) or reports[-1]),
+        patch.object(BucketReport, "empty", lambda us: reports.append(empty(us)) or reports[-1]),
     ):
         joined(batches)
         work_us = sum(report.work_us for report in reports)
