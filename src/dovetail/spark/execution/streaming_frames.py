@@ -45,7 +45,7 @@ class Streaming(Frames):
     idle: IdleRules | None = field(default=None, kw_only=True)
     """The behavior of stages when no input comes; None to wait."""
     stateful: int = field(default=0, init=False)
-    """The number of stages with state that have been built so far."""
+    """The number of Spark's operators with state that have been built so far."""
 
     _fused: dict[int, list[RouteStep]] = field(default_factory=dict, init=False)
     """The steps that are fused with a later one, in order, by the index of that one."""

@@ -34,8 +34,8 @@ class StagePart:
     waits: tuple[str, ...] = ()
     """The names of the numbers of rows that wait."""
     fused: bool = False
-    """True if the stage before it in ``QueryParts.stages`` runs in the same operator of Spark's,
-    and has that one's figures."""
+    """True if a later stage, one before it in ``QueryParts.stages``, runs in the same operator of
+    Spark's, and has that one's figures."""
 
 
 @dataclass(frozen=True)
