@@ -359,9 +359,10 @@ class TableRows(TableSources):
             The text column that marks a snapshot's rows, such as Debezium's
             ``source.snapshot``. The first row has ``"first"`` or
             ``"first_in_data_collection"``, the last row ``"last"`` or
-            ``"last_in_data_collection"``. Rows between them, and changes, have another text
-            or null. A last row without a first one is a snapshot of one row. If two first
-            rows come before a last one, the later one counts.
+            ``"last_in_data_collection"``. Rows between them have ``"true"``, changes another
+            text or null. A snapshot of one row has the last row alone. If the first row is
+            missing otherwise, rows with ``"true"`` since the former snapshot's last row count.
+            If two first rows come before a last one, the later one counts.
         at : str
             The column with the time at which the feed read a row or a change, such as
             Debezium's ``ts_ms``. It is a long that never falls along the log. A row

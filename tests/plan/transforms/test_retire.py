@@ -30,20 +30,27 @@ def snapshot(
 
 
 def left(events: list[Event]) -> dict[int, str]:
-    """By definition: the rows of those that were read since the latest whole snapshot began."""
-    rows: dict[int, tuple[str, int]] = {}
+    """By definition: the rows of those that were read since the latest whole snapshot began. A
+    snapshot may lack its first row, but rows between that one and the last one are marked.
+    """
+    rows: dict[int, tuple[str, str, int]] = {}
     begun: int | None = None
-    whole = -1
+    ended = whole = since = -1
     for id_, value, mark, read in events:
         if value is None:
             rows.pop(id_, None)
             continue
-        rows[id_] = (value, read)
+        rows[id_] = (value, mark, read)
         if mark.startswith("first"):
             begun = read
         elif mark.startswith("last"):
-            whole, begun = read if begun is None else begun, None
-    return {id_: value for id_, (value, read) in rows.items() if read >= whole}
+            whole, since = (read, ended) if begun is None else (begun, begun)
+            begun, ended = None, read
+    return {
+        id_: value
+        for id_, (value, mark, read) in rows.items()
+        if read >= whole or (mark == "true" and read > since)
+    }
 
 
 def driven(spark: SparkSession, events: list[Event], cut: random.Random) -> dict[int, str]:
@@ -75,6 +82,11 @@ def test_rows_that_a_second_snapshot_lacks_leave(spark: SparkSession) -> None:
     broken = snapshot([3, 5], 50)[:1]
     assert driven(spark, [*first, *again, *broken], cut).keys() == {1, 3}
     assert driven(spark, [*first, *again, *snapshot([3], 60)], cut).keys() == {3}
+    # The first row has changed, and the topic is compacted; or a condition leaves it out.
+    changed = (1, "later", "false", 22)
+    assert driven(spark, [*snapshot([1, 2, 3], 10)[1:], changed], cut).keys() == {1, 2, 3}
+    more = snapshot([1, 3, 4], 30)
+    assert driven(spark, [*first, *more[1:]], cut) == {3: "v31", 4: "v32"}
 
 
 @pytest.mark.slow
@@ -85,6 +97,8 @@ def test_random_feeds(spark: SparkSession, seed: int) -> None:
     for _ in range(3):
         ids = draw.sample(range(8), draw.randint(1, 6))
         whole = snapshot(ids, len(events))
+        if draw.random() < 0.3 and len(whole) > 1:
+            whole[0] = (ids[0], None, "false", len(events))
         events += whole if draw.random() < 0.7 else whole[: draw.randint(0, len(whole) - 1)]
         for _ in range(draw.randint(0, 5)):
             value = None if draw.random() < 0.3 else f"c{len(events)}"
@@ -120,3 +134,20 @@ def test_static_frames(spark: SparkSession) -> None:
     rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
     shown = sorted((row.snapshot_copy, row.snapshot_moments) for row in rows)
     assert shown == [(1, "v30"), (3, "v31")]
+
+
+def test_the_first_row_of_a_snapshot_may_be_missing(spark: SparkSession) -> None:
+    """It changed later in a compacted topic, or a condition leaves it out. No row may leave."""
+    events = [*snapshot([1, 2, 3, 4], 10)[1:], (1, "later", "false", 20)]
+    again = [*events, *snapshot([1, 3, 4], 30)[1:], (1, "again", "false", 40)]
+    names = "id long, v string, mark string, read long"
+    for given, stays in ((events, [1, 2, 3, 4]), (again, [1, 3, 4])):
+        frame = spark.createDataFrame(given, names).coalesce(1)
+        table = dt.Table.from_changelog(
+            frame.selectExpr("*", "timestamp_seconds(read) AS at"),
+            key="id",
+            timestamp="at",
+            name="t",
+        )
+        rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
+        assert sorted(row.id for row in rows) == stays

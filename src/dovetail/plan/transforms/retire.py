@@ -27,6 +27,10 @@ from dovetail.plan.types.checks import known_field
 
 _FIRST_MARKS: Final = ("first", "first_in_data_collection")
 _LAST_MARKS: Final = ("last", "last_in_data_collection")
+_MARK_BETWEEN: Final = "true"
+"""The mark of Debezium's rows between the first and the last one of a snapshot."""
+_BEFORE_ALL: Final = -(1 << 63)
+"""A moment before all others."""
 _COPIES: Final = 16
 """The count of copies of the aggregate. All rows that refer to one copy are in one bucket."""
 
@@ -71,8 +75,8 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
     copy = F.pmod(F.xxhash64(*keys), F.lit(_COPIES)).cast("int")
     call = JoinCall(node, snapshots, [copy], "left", None, label=operator)
     joined = foreign_key_join(call, (copy,))
-    begun = _latest_snapshot_start(F.col(moments_name))
-    shown = views.where(joined, F.coalesce(moment >= begun, F.lit(True)), "fail")
+    is_read = _is_read_since_snapshot(F.col(moments_name), moment, mark)
+    shown = views.where(joined, F.coalesce(is_read, F.lit(True)), "fail")
     return views.drop_columns(shown, (moments_name,))
 
 
@@ -84,29 +88,47 @@ def _free_name(name: str, node: Node) -> str:
     return name
 
 
-def _latest_snapshot_start(moments: Column) -> Column:
-    """Return an expression of the moment at which the latest complete snapshot began, a long, null
-    if there is none.
+# The first row of a snapshot may be missing: compaction has removed it since a later change of its
+# row, it is a dead letter, or a condition leaves it out. Then rows with the mark "true" since the
+# last row before are of the snapshot, too. The state after each mark of three snapshots:
+#
+# | mark     | open | whole | since       | ended |
+# |----------|------|-------|-------------|-------|
+# | first 10 | 10   |       |             |       |
+# | last 12  |      | 10    | 10          | 12    |
+# | last 33  |      | 33    | 12          | 33    |
+# | first 40 | 40   | 33    | 12          | 33    |
+def _is_read_since_snapshot(moments: Column, moment: Column, mark: Column) -> Column:
+    """Return a boolean expression: a row was read since the latest complete snapshot began. It is
+    null if there is no such snapshot, and for a null ``moment``.
 
     ``moments``: an array of the moments of a snapshot's first and last rows in any order, each
-    doubled, plus 1 for a last row. A last row without a first row before it is a snapshot of its
-    own.
+    doubled, plus 1 for a last row. ``moment``, ``mark``: those of the row. A last row without a
+    first row before it ends a snapshot of itself and of the rows with ``_MARK_BETWEEN`` that were
+    read after the last row before.
     """
     none = F.lit(None).cast("long")
-    start = F.struct(none.alias("open"), none.alias("whole"))
+    start = F.struct(*(none.alias(name) for name in ("open", "whole", "since", "ended")))
 
     def state_after(state: Column, coded: Column) -> Column:
         """Return the state after the mark ``coded`` (a doubled moment, odd for a last row), a
-        struct of two fields. ``open`` is the moment at which the snapshot that is being read began,
-        ``whole`` that of the latest complete one. Either may be null.
+        struct of four moments, each of which may be null. ``open``: the snapshot that is being read
+        began. ``whole``: the latest complete one began. ``since``: rows between first and last are
+        of that one if they were read later. ``ended``: its last row was read.
         """
-        moment = F.shiftright(coded, 1)
+        at = F.shiftright(coded, 1)
         last = coded % 2 == 1
+        before = F.coalesce(state["open"], state["ended"], F.lit(_BEFORE_ALL).cast("long"))
         return F.struct(
-            F.when(~last, moment).alias("open"),
-            F.when(last, F.coalesce(state["open"], moment))
-            .otherwise(state["whole"])
-            .alias("whole"),
+            F.when(~last, at).alias("open"),
+            F.when(last, F.coalesce(state["open"], at)).otherwise(state["whole"]).alias("whole"),
+            F.when(last, before).otherwise(state["since"]).alias("since"),
+            F.when(last, at).otherwise(state["ended"]).alias("ended"),
         )
 
-    return F.aggregate(F.array_sort(moments), start, state_after, lambda state: state["whole"])
+    def is_read(state: Column) -> Column:
+        """Return whether the row was read since the snapshot ``whole`` of the last state began."""
+        between = mark.eqNullSafe(_MARK_BETWEEN) & (moment > state["since"])
+        return (moment >= state["whole"]) | between
+
+    return F.aggregate(F.array_sort(moments), start, state_after, is_read)
