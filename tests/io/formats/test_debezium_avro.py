@@ -41,7 +41,13 @@ from test_debezium import (
 
 import dovetail as dt
 from dovetail.io.formats.connect import ColumnEncoding
-from dovetail.io.formats.connect_avro import Envelope, _default_type, _reader_row, _unfit_parts
+from dovetail.io.formats.connect_avro import (
+    Envelope,
+    _default_type,
+    _reader_row,
+    _unfit_parts,
+    refuse_absent_columns,
+)
 from dovetail.io.formats.events import WantedParts
 from dovetail.io.formats.plain import FormatContext
 
@@ -306,6 +312,25 @@ def test_a_new_column_that_is_not_null_is_null_in_former_records(declared: bool)
     written = io.BytesIO(encoded(former.row, row))
     read = fastavro.schemaless_reader(written, former.row, read_by)
     assert read == {"id": 1, "at": {"x": 5, "y": None}, "note": None, "size": 3}
+
+
+def test_a_column_that_no_schema_has_is_refused_as_a_key_and_in_another_case() -> None:
+    """All of its values would be null. As Oracle's names, which have capital letters."""
+    context = FormatContext("t", "value")
+    schema = envelope([column("ID", "int32"), column("note", "string")])
+    envelopes = [Envelope.from_schema(context, json.dumps(schema))]
+
+    def check(*names: str, key: str) -> None:
+        columns = StructType([StructField(name, StringType()) for name in names])
+        refuse_absent_columns(context, envelopes, WantedParts(columns, (key,), {}))
+
+    check("ID", "note", "later", key="ID")
+    for name, problem in (
+        ("id", "value= has the column 'ID' in its Avro schema, not 'id'"),
+        ("key", "value= has no column 'key' in its Avro schema, which key_columns= names"),
+    ):
+        with pytest.raises(dt.errors.PlanError, match=problem):
+            check(name, "note", key=name)
 
 
 def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:

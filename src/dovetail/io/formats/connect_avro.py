@@ -224,6 +224,31 @@ class SchemaReader:
         return F.coalesce(*problems)
 
 
+def refuse_absent_columns(
+    context: FormatContext, envelopes: Sequence[Envelope], wanted: WantedParts
+) -> None:
+    """Raise ``PlanError`` for a wanted column that no envelope has, if it is a key column, or if an
+    envelope has the name in another case. All rows would have null there. Other columns may be
+    absent, because they may come with a later version of the schema.
+    """
+    names = [name for envelope in envelopes for name in fields_by_name(envelope.row)]
+    by_lower_case = {name.lower(): name for name in names}
+    for name in wanted.columns.names:
+        if name in names:
+            continue
+        other = by_lower_case.get(name.lower())
+        if other is not None:
+            raise context.refuse(
+                f"has the column {other!r} in its Avro schema, not {name!r}",
+                "Declare it in the case of the schema",
+            )
+        if name in wanted.keys:
+            raise context.refuse(
+                f"has no column {name!r} in its Avro schema, which key_columns= names",
+                f"Known are {', '.join(dict.fromkeys(names))}",
+            )
+
+
 def _part_at(parsed: Column, path: str) -> Column:
     """Return the part of the decoded envelope ``parsed`` at a dotted path, such as ``source.lsn``.
     The envelope's schema must have it. It is null if a record on the path is null.

@@ -33,7 +33,7 @@ from dovetail.io.formats.connect import (
     json_fields,
     raw_row,
 )
-from dovetail.io.formats.connect_avro import Envelope, SchemaReader
+from dovetail.io.formats.connect_avro import Envelope, SchemaReader, refuse_absent_columns
 from dovetail.io.formats.events import METADATA, ChangeEvents, WantedParts
 from dovetail.io.formats.json_objects import JsonObject, is_json_null
 from dovetail.io.formats.plain import (
@@ -166,8 +166,8 @@ class DebeziumFormat(Format):
         Raises ``PlanError`` if the context's part is the key, for an unknown column in
         ``key_columns=``, and for ``key_columns=`` with ``tombstones="delete"``. Also for
         ``transactions=True`` if no Avro schema has a transaction, and for an Avro schema of no
-        change event. With a registry, raises ``PlanError`` if no subject is known, and
-        ``ConfigurationError`` if it lacks the subject or does not answer.
+        change event, or without a key column. With a registry, raises ``PlanError`` if no subject
+        is known, and ``ConfigurationError`` if it lacks the subject or does not answer.
         """
         if context.part != "value":
             raise context.refuse(
@@ -209,6 +209,7 @@ class DebeziumFormat(Format):
             self.transactions,
         )
         if self.avro is not None:
+            refuse_absent_columns(context, envelopes, wanted)
             problem: Callable[[Column], Column] = self.avro.problem_function(context, list(writers))
         else:
             words = "not one JSON object with the fields of a change event"
