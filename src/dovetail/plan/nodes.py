@@ -329,7 +329,7 @@ class RowOrder:
     partitioned: bool = False
     """True if the user named the column of the log partition."""
     limited: bool = False
-    """True if a micro-batch may leave available rows of a log unread."""
+    """True if a micro-batch may read one log further in time than another (``is_limited``)."""
     by_commit: bool = False
     """True if a key's rows take effect in the order in which they arrive, whatever their event
     times.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,13 @@ class SparkSource:
         """
         return self.folder is not None and self.format not in _FORMATS_WITHOUT_FILES
 
+    @property
+    def reads_several_topics(self) -> bool:
+        """True if the source is given several of Kafka's topics, or a pattern of their names."""
+        topics = self.options.get("subscribe", "").split(",")
+        assigned = json.loads(self.options.get("assign", "{}"))
+        return "subscribepattern" in self.options or len(topics) > 1 or len(assigned) > 1
+
 
 def spark_sources_of(frame: DataFrame) -> list[SparkSource]:
     """Return the streaming sources of a frame, in the order of its plan. A source that the plan has
@@ -68,15 +76,20 @@ def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source,
 
 
 def is_limited(frame: DataFrame) -> bool:
-    """Return True if a micro-batch of ``frame`` may leave available rows unread.
+    """Return True if a micro-batch of ``frame`` may read one log further in time than another.
 
     It may if one of its sources has the option ``maxOffsetsPerTrigger``, ``maxFilesPerTrigger`` or
-    ``maxBytesPerTrigger``. False for a frame that does not stream.
+    ``maxBytesPerTrigger``, by which rows are left for later. It also may if the frame has several
+    sources or topics, whose writers do not wait for each other. False for a frame that does not
+    stream.
     """
     if not frame.isStreaming:
         return False
-    limits = ("maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger")
-    return any(limit in leaf.options for leaf in spark_sources_of(frame) for limit in limits)
+    limits = {"maxoffsetspertrigger", "maxfilespertrigger", "maxbytespertrigger"}
+    leaves = {*spark_sources_of(frame)}
+    return len(leaves) > 1 or any(
+        leaf.reads_several_topics or not limits.isdisjoint(leaf.options) for leaf in leaves
+    )
 
 
 def source_folder_indices(reads: Sequence[Sequence[SparkSource]]) -> list[list[int]]:
