@@ -199,6 +199,9 @@ UNREAD = {
     '{"op":"c","after":{"id":"one"}}': "column after.id is no int: one",
     "{}": "no change of a row: its op is null",
     '{"op":"m","message":{}}': "no change of a row: its op is m",
+    '{"op":"c","ts_ms":1,"after":{"ID":1,"n":2}}': "after has no column id, which key_columns= "
+    "names: it has ID, n",
+    '{"payload":{"op":"d","ts_ms":1,"before":{"ID":1}}}': "before has no column id, which key_col",
     '{"op":"c","after":null}': "no row after the change, whose op is c",
     '{"op":"d","before":null}': "a delete without the row before it",
     '{"op":"c","after":{"id":1}}': "it has no event time",

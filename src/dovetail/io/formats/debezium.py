@@ -331,10 +331,11 @@ class DebeziumFormat(Format):
             None if descriptions is None else field_description(descriptions, "after")["fields"]
         )
         encodings = _column_encodings(wanted.columns, self.encodings, of_rows)
-        lacks = None
+        lacks = _lack_of_keys(text, F.col("_raw"), wanted.keys)
         if self.transactions:
             absent = F.when(F.col("_raw")["transaction"].isNull(), lacks_transaction(text))
-            lacks = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {TRANSACTION_REMEDY}"))
+            said = F.when(absent, F.lit(f"it has {NO_TRANSACTION}: {TRANSACTION_REMEDY}"))
+            lacks = F.coalesce(said, lacks)
         return wanted.add_event(
             frame, F.col("_raw"), encodings, "_event", coded=True, problem=lacks
         )
@@ -665,6 +666,32 @@ def _exact_decimals(
     object_ = JsonObject(text, StructType([*whole, StructField("payload", whole)]))
     exact = _payload(object_.parsed["object"], whole)
     return F.when(rounded, F.struct(exact.alias(payload.names[0])) if bare else exact)
+
+
+def _lack_of_keys(text: Column, envelope: Column, keys: Sequence[str]) -> Column:
+    """Return a text why a JSON envelope's row does not have a key column, as where its name has
+    another case. It is null where the row has all of them, be they null, and without ``keys``.
+
+    ``text``: the JSON object, which may have the envelope in ``payload``. ``envelope``: its parts
+    as they were read. Of a delete, the row before counts, else the row after.
+    """
+    problems = [F.lit(None).cast("string")]
+    deletes = F.coalesce(envelope["op"] == "d", F.lit(False))
+    for side, counts in (("after", ~deletes), ("before", deletes)) if keys else ():
+        row = envelope[side]
+        unknown = reduce(or_, (row[name].isNull() for name in keys))
+        of_payload, bare = (F.get_json_object(text, f"$.{p}{side}") for p in ("payload.", ""))
+        names = F.json_object_keys(F.coalesce(of_payload, bare))
+        lacking = F.array_except(F.array(*map(F.lit, keys)), names)
+        said = F.concat(
+            F.lit(f"{side} has no column "),
+            F.array_join(lacking, ", "),
+            F.lit(", which key_columns= names: it has "),
+            F.array_join(names, ", "),
+        )
+        is_short = counts & row.isNotNull() & unknown & (F.size(lacking) > 0)
+        problems.append(F.when(is_short, said))
+    return F.coalesce(*problems)
 
 
 def _with_raw_rows(envelope: Column, exact: Column, wanted: WantedParts) -> Column:
