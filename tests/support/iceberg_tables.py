@@ -11,8 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
@@ -29,7 +31,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Record, TableVersion
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyroaring import BitMap64
 from pyspark.sql.types import StructType
 
@@ -44,6 +46,7 @@ Row = dict[str, Any]
 CONTENT: FeedOffset = {"snapshot": None, "content": True}
 FIRST: FeedOffset = {"snapshot": None, "content": False}
 """The offsets before the content, and before the changes of the first snapshot."""
+_BOUNDED_TYPES = (IntegerType, LongType, StringType)
 PATHS = Schema(
     NestedField(2147483546, "file_path", StringType(), required=True),
     NestedField(2147483545, "pos", LongType(), required=True),
@@ -170,11 +173,20 @@ def positions(table: Table, by_file: Mapping[str, Sequence[int]], like: DataFile
 
 
 def values(table: Table, columns: Sequence[str], rows: pa.Table, like: DataFile) -> DataFile:
-    """Write a file of equality deletes over columns, for the partition of ``like``."""
+    """Write a file of equality deletes over columns, for the partition of ``like``. Whole numbers
+    and texts without nulls have bounds, as Flink writes them.
+    """
     schema = table.schema().select(*columns)
     rows = rows.select(columns).cast(schema_to_pyarrow(schema))
     ids = [field.field_id for field in schema.fields]
-    return _delete_file(table, rows, DataFileContent.EQUALITY_DELETES, like, ids=ids)
+    bounds: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}
+    for field in schema.fields:
+        column = rows[field.name]
+        if isinstance(field.field_type, _BOUNDED_TYPES) and rows.num_rows > column.null_count == 0:
+            ends = pc.min_max(column).as_py()
+            for of_field, end in zip(bounds, ("min", "max"), strict=True):
+                of_field[field.field_id] = to_bytes(field.field_type, ends[end])
+    return _delete_file(table, rows, DataFileContent.EQUALITY_DELETES, like, ids=ids, bounds=bounds)
 
 
 def vectors(table: Table, by_file: Mapping[str, Sequence[int]], like: DataFile) -> DataFile:

@@ -20,6 +20,7 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
+    ManifestContent,
     ManifestEntry,
     ManifestFile,
 )
@@ -80,20 +81,26 @@ class ManifestReader:
         return self._live_files_among(chain.from_iterable(self._entries.values()))
 
     def live_files_matching(
-        self, snapshot: Snapshot | None, condition: BooleanExpression
+        self, snapshot: Snapshot | None, condition: BooleanExpression, *, all_rows: bool = False
     ) -> dict[str, LiveFile]:
         """Return the data files of a snapshot that may have rows which fulfil ``condition``, by
         their paths; empty for None. Each has the delete files that apply to it and may concern such
         rows.
 
         ``condition``: on columns of ``metadata``'s present schema, by name. Statistics of manifests
-        and files decide. Manifests are read anew, and those in memory stay. Errors of the file
-        system pass.
+        and files decide. ``all_rows``: True if other rows of these files count, too. Each then has
+        all delete files that apply to it. Manifests are read anew, and those in memory stay. Errors
+        of the file system pass.
         """
         if snapshot is None:
             return {}
         planner = ManifestGroupPlanner(self.metadata, self.io, row_filter=condition)
-        entries = planner.plan_manifest_entries(snapshot.manifests(self.io))
+        planned: list[ManifestFile] = []
+        whole: list[ManifestFile] = []
+        for manifest in snapshot.manifests(self.io):
+            is_whole = all_rows and manifest.content == ManifestContent.DELETES
+            (whole if is_whole else planned).append(manifest)
+        entries = [*planner.plan_manifest_entries(planned), *map(self._entries_of, whole)]
         return self._live_files_among(chain.from_iterable(entries))
 
     def _live_files_among(self, entries: Iterable[ManifestEntry]) -> dict[str, LiveFile]:

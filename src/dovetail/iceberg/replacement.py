@@ -54,20 +54,24 @@ class FileRows:
     """True for each row with one of the keys."""
 
 
-def rows_of_keys(table: Table, keys: pa.Table) -> Iterator[FileRows]:
+def rows_of_keys(table: Table, keys: pa.Table, *, all_rows: bool = True) -> Iterator[FileRows]:
     """Yield the data files of the current snapshot that have live rows with one of the keys, in no
     particular order. Each comes as ``FileRows``: all its live rows, in all columns, and a mask of
     those with a key.
 
     ``keys``: a row for each key, in at least one column of the table, with their names and types. A
     null equals a null, and -0.0 equals 0.0. Without keys, and for a table without snapshots,
-    nothing is read or yielded. Raises ``DataError`` for delete files that cannot be read.
+    nothing is read or yielded. ``all_rows``: False if only rows with a key count; deleted rows of
+    other keys may then be among the live ones. Raises ``DataError`` for delete files that cannot be
+    read.
     """
     if not keys.num_rows:
         return
     key = [canonical_key(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
-    files = manifests.live_files_matching(table.current_snapshot(), _condition_of_keys(keys))
+    files = manifests.live_files_matching(
+        table.current_snapshot(), _condition_of_keys(keys), all_rows=all_rows
+    )
     for live in files.values():
         compared = _live_rows(table, live, keys.column_names)
         has_key = find_equal_rows(

@@ -110,7 +110,7 @@ class IcebergReader:
         unfit = find_out_of_range_keys(by, keys, stored)
         fit = keys.filter(pa.array(~unfit)).cast(pa.schema([stored.field(name) for name in by]))
         try:
-            files = list(rows_of_keys(table, fit))
+            files = list(rows_of_keys(table, fit, all_rows=False))
         except DovetailError:
             raise
         except Exception as error:  # each file system has errors of its own

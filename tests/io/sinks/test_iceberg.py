@@ -347,3 +347,17 @@ def test_rows_that_others_have_deleted_stay_deleted(query: Query) -> None:
     assert {(row["k"], row["n"]): (row["v"], row["_timestamp"]) for row in stored} == {
         key: row for key, row in query.rows.items() if key not in gone or key in again
     }
+
+
+def test_rows_whose_keys_no_change_has_stay_deleted_in_files_that_are_written_anew(
+    tmp_path: Path,
+) -> None:
+    rows = pa.table({"k": [1, 2, 3], "v": [1, 2, 3]})
+    table = iceberg.opened(iceberg.properties(tmp_path)).create_table(NAME, schema=rows.schema)
+    table.append(rows)
+    deletes = iceberg.values(table, ["k"], rows.slice(1, 1), iceberg.data_files(table)[0])
+    iceberg.row_delta(table, [deletes])
+    (part,) = replacement.rows_of_keys(table.refresh(), pa.table({"k": [1]}))
+    assert part.rows["k"].to_pylist() == [1, 3]
+    assert part.has_key.tolist() == [True, False]
+    assert not list(replacement.rows_of_keys(table, pa.table({"k": [2]})))
