@@ -28,6 +28,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import Mask
@@ -133,15 +134,38 @@ def commit(
 
 def last_batch(metadata: TableMetadata, query: str) -> int:
     """Return the index, from 0, of the last micro-batch that the query with the id ``query`` has
-    committed to a table, -1 for none. Only the snapshots in ``metadata``, which have not expired,
-    count.
+    committed to a table, -1 for none. Only the snapshots that have led to the present one count,
+    and that have not expired.
     """
     numbers = [
         int(snapshot.summary[BATCH] or -1)
-        for snapshot in metadata.snapshots
+        for snapshot in _snapshots_to_present(metadata)
         if snapshot.summary is not None and snapshot.summary.get(QUERY) == query
     ]
     return max(numbers, default=-1)
+
+
+def _snapshots_to_present(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yield a table's present snapshot and those before it, the latest first; nothing without one.
+    Those that were rolled back, or are of other branches, are left out. Behind one that has expired
+    the line is not known, so all older ones follow.
+    """
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    snapshot = last = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        last = snapshot
+        # A parent that has expired is missing; pyiceberg then removes its id, too.
+        snapshot = by_id.get(snapshot.parent_snapshot_id or 0)
+    if last is not None:
+        yield from (other for other in by_id.values() if _place_of(other) < _place_of(last))
+
+
+def _place_of(snapshot: Snapshot) -> tuple[int, int]:
+    """Return a pair by which snapshots are ordered as they were made. Tables of format version 1
+    number none, so the second number is the time.
+    """
+    return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:

@@ -226,6 +226,36 @@ def test_an_older_copy_of_the_checkpoint_is_refused(query: Query, *, appends: bo
 def test_a_conflict_is_tried_once_more(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.add()
     query.run()
+def test_micro_batches_that_were_rolled_back_are_written_again(tmp_path: Path) -> None:
+    table = iceberg.opened(iceberg.properties(tmp_path)).create_table(
+        NAME, schema=pa.schema([("v", pa.int64())])
+    )
+
+    def commit(batch: int) -> int:
+        """Append a row as a query's micro-batch, and return the snapshot's id."""
+        summary = {replacement.QUERY: "q", replacement.BATCH: str(batch)}
+        replacement.commit(table, pa.table({"v": [batch]}), summary=summary, properties={})
+        snapshot = table.refresh().current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+    first, second, _ = map(commit, range(3))
+    table.append(pa.table({"v": [9]}))
+    of_others = table.current_snapshot()
+    assert of_others is not None
+    table.append(pa.table({"v": [9]}))
+    assert replacement.last_batch(table.metadata, "q") == 2
+    table.maintenance.expire_snapshots().by_id(of_others.snapshot_id).commit()
+    assert replacement.last_batch(table.refresh().metadata, "q") == 2
+
+    for batch, snapshot_id in ((1, second), (0, first)):
+        table.manage_snapshots().set_current_snapshot(snapshot_id).commit()
+        assert replacement.last_batch(table.refresh().metadata, "q") == batch
+    commit(1)
+    assert replacement.last_batch(table.metadata, "q") == 1
+    assert replacement.last_batch(table.metadata, "p") == -1
+
+
     others = []
 
     def overtaken(table: Table, *arguments: Any, **options: Any) -> None:
