@@ -240,10 +240,11 @@ class IcebergSnapshotTarget:
 
     def _refuse_columns(self, table: Table) -> None:
         """Raise ``TargetError`` if the columns of ``table``, the opened target, have other names or
-        types than the plan's. Their order does not matter.
+        types than the plan's, or if pyiceberg cannot write it. Their order does not matter.
         """
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
+        self._target.refuse_unwritable(table)
         title, schema = self._target.title, self._target.schema
         present = spark_schema(columns_in_arrow(title, table.schema().fields))
         if _types_by_name(present) != _types_by_name(schema):

@@ -21,6 +21,9 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.iceberg import replacement
+from dovetail.iceberg.catalogs import TableAddress
+from dovetail.io.sinks.iceberg.tables import IcebergTarget
+from dovetail.plan.types.arrow import spark_schema
 
 START = datetime(2024, 1, 1, tzinfo=timezone.utc)
 NAME = "shop.orders"
@@ -223,9 +226,6 @@ def test_an_older_copy_of_the_checkpoint_is_refused(query: Query, *, appends: bo
     assert len(query.table.metadata.snapshots) == 3
 
 
-def test_a_conflict_is_tried_once_more(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    query.add()
-    query.run()
 def test_micro_batches_that_were_rolled_back_are_written_again(tmp_path: Path) -> None:
     table = iceberg.opened(iceberg.properties(tmp_path)).create_table(
         NAME, schema=pa.schema([("v", pa.int64())])
@@ -256,6 +256,9 @@ def test_micro_batches_that_were_rolled_back_are_written_again(tmp_path: Path) -
     assert replacement.last_batch(table.metadata, "p") == -1
 
 
+def test_a_conflict_is_tried_once_more(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.add()
+    query.run()
     others = []
 
     def overtaken(table: Table, *arguments: Any, **options: Any) -> None:
@@ -355,6 +358,18 @@ def test_partitions_by_floats_are_refused(query: Query) -> None:
         spec.add_field("v", "identity")
     with pytest.raises(dt.errors.TargetError, match="has partitions by 'v' of type double"):
         query.run(floats)
+
+
+def test_a_table_of_a_version_that_is_not_written_is_refused(tmp_path: Path) -> None:
+    catalog, schema = iceberg.properties(tmp_path), pa.schema([("v", pa.int64())])
+    table = iceberg.opened(catalog).create_table(NAME, schema)
+    address = TableAddress.of(NAME, catalog)
+    target = IcebergTarget("sink", address, spark_schema(schema), "fail", (), evolve=False)
+    target.refuse_unwritable(table)
+    # pyiceberg itself cannot make such a table
+    table.metadata = table.metadata.model_copy(update={"format_version": 3})
+    with pytest.raises(dt.errors.TargetError, match="format version 3, and pyiceberg writes up to"):
+        target.refuse_unwritable(table)
 
 
 def test_rows_that_others_have_deleted_stay_deleted(query: Query) -> None:

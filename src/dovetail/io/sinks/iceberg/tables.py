@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = "2"
 """The version of the format of a table that is made."""
+FORMAT_VERSION_MAX = 2
+"""The last version of the format that pyiceberg writes. It reads later ones, too."""
 
 
 @dataclass(frozen=True)
@@ -165,13 +167,22 @@ class IcebergTarget:
                     "or where(), and start the query again",
                 )
 
-    def _refuse_float_partitions(self, table: Table) -> None:
-        """Raise ``TargetError`` for a table with a partition field, other than a dropped one, on a
-        float. Pyiceberg writes rows with 0.0 and -0.0 twice there, and fails at NaN.
+    def refuse_unwritable(self, table: Table) -> None:
+        """Raise ``TargetError`` for a table that pyiceberg cannot write. That is one of format
+        version 3, or with a partition field, other than a dropped one, on a float. Pyiceberg writes
+        rows with 0.0 and -0.0 twice there, and fails at NaN.
         """
         from pyiceberg.transforms import VoidTransform
         from pyiceberg.types import DoubleType, FloatType
 
+        version = table.metadata.format_version
+        if version > FORMAT_VERSION_MAX:
+            raise TargetError(
+                self.title,
+                f"the table has Iceberg's format version {version}, and pyiceberg writes up to "
+                f"{FORMAT_VERSION_MAX}",
+                "Choose another table, of that version",
+            )
         for field in table.spec().fields:
             if isinstance(field.transform, VoidTransform):
                 continue
@@ -187,10 +198,10 @@ class IcebergTarget:
     def missing_columns(self, table: Table) -> StructType:
         """Return the columns of the query that ``table`` lacks; none without ``evolve``, which is
         needed to add them. Raises ``TargetError`` if its columns differ in another way, or are
-        missing without ``evolve``, and for partitions by floats. Raises ``PlanError`` for a type in
-        the table that Spark lacks.
+        missing without ``evolve``, and for a table that pyiceberg cannot write
+        (``refuse_unwritable``). Raises ``PlanError`` for a type in the table that Spark lacks.
         """
-        self._refuse_float_partitions(table)
+        self.refuse_unwritable(table)
         from dovetail.iceberg.columns import arrow_schema as columns_in_arrow
 
         present = spark_schema(columns_in_arrow(self.title, table.schema().fields))
