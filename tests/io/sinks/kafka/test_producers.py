@@ -13,10 +13,12 @@ from committed_topics import by_key, committed
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dovetail.errors import ConfigurationError, PlanError, TargetError
-from dovetail.io.sinks.kafka import producers
+from dovetail import to_topic
+from dovetail.errors import CheckpointError, ConfigurationError, PlanError, TargetError
+from dovetail.io.sinks.kafka import producers, transactional
 from dovetail.io.sinks.kafka.client import client_settings, permanent_error, refuse_settings
 from dovetail.io.sinks.kafka.producers import BatchWrite, Marker, PermanentError
+from dovetail.io.sinks.kafka.transactional import TransactionalSink
 
 NewTopics = Callable[[int], list[str]]
 COLUMNS = pa.schema(
@@ -257,3 +259,42 @@ def test_settings_that_the_client_lacks_are_refused() -> None:
     for name in ("topic", "kafka.transactional.id"):
         with pytest.raises(PlanError, match=f"options= has '{name}', which exactly_once= does not"):
             client_settings("sink", "localhost:1", {name: "x"})
+
+
+class Folder:
+    """The files of a checkpoint, in memory."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.text, self.put = self.texts.get, self.texts.__setitem__
+
+    def has_files(self, folder: str) -> bool:
+        return any(name.startswith(f"{folder}/") for name in self.texts)
+
+
+def test_each_cluster_has_its_count_of_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder()
+    monkeypatch.setattr(transactional, "files_of", lambda session: folder)
+
+    def start(**counts: int) -> None:
+        for cluster, count in counts.items():
+            transactional._record_transactions(None, "sink", "c", cluster, count)  # type: ignore[arg-type]
+
+    start(a=3, b=2)  # killed before it plans a micro-batch
+    start(a=1, b=4)
+    folder.texts["c/offsets/0"] = ""
+    start(a=1, b=4)
+    with pytest.raises(CheckpointError, match=r"micro-batches have 1 transactions, and .* for 4"):
+        start(a=4)
+    folder.texts[f"c/{transactional.FILE_NAME}"] = '{"transactions": 2}'  # of an earlier version
+    start(a=2)
+    with pytest.raises(CheckpointError, match=r"micro-batches have 2 transactions, and .* for 4"):
+        start(b=4)
+
+
+def test_a_topic_is_that_of_its_brokers() -> None:
+    sinks = [to_topic("t", servers=s, exactly_once=True) for s in ("a:1,b:1", "b:1, a:1", "c:1")]
+    assert sinks[0].target == sinks[1].target != sinks[2].target
+    assert sinks[0].target != to_topic("u", servers="a:1,b:1").target
+    with pytest.raises(PlanError, match=r"to_topic\('t'\) is a topic of two results"):
+        TransactionalSink.joint(None, [(sinks[0], None), (sinks[2], None)], "c")  # type: ignore[arg-type, list-item]

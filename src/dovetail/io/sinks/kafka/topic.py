@@ -51,6 +51,13 @@ class TopicSink:
         return datasets.topic(self.servers, self.topic)
 
     @property
+    def target(self) -> tuple[str, frozenset[str]]:
+        """The identity of the topic: the call and the brokers' addresses, as ``servers`` has them.
+        Two sinks of one topic have equal ones if they name the same brokers.
+        """
+        return self.title, frozenset(server.strip() for server in self.servers.split(","))
+
+    @property
     def title(self) -> str:
         """The call as written: ``to_topic('topic')``."""
         return f"to_topic({self.topic!r})"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FILE_NAME: Final = "dovetail_transactions.json"
-"""The file of a checkpoint with the count of transactions of its micro-batches."""
+"""The file of a checkpoint with the count of transactions of its micro-batches, by cluster."""
 _RETENTION_SETTING: Final = "offsets.retention.minutes"
 """The brokers' setting for the time for which they keep the offsets of a group."""
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -124,14 +124,20 @@ class TransactionalSink(TopicSink):
         query's folder, in which the count of transactions is recorded.
 
         ``sinks``: at least one, each with its result. Raises ``PlanError`` for sinks that differ in
-        their options or transactions, and for columns that do not suit their formats. Also for a
-        join of streams with ``unmatched="retract"``. Raises ``ConfigurationError`` for settings
-        that the client does not know, and for brokers that cannot be reached or lack a topic. On
-        Spark Connect brokers need not be reached. Raises ``CheckpointError`` for another count of
-        transactions than the checkpoint's.
+        their options or transactions, and for a topic that is given twice. Also for columns that do
+        not suit their formats, and for a join of streams with ``unmatched="retract"``. Raises
+        ``ConfigurationError`` for settings that the client does not know, and for brokers that
+        cannot be reached or lack a topic. On Spark Connect brokers need not be reached. Raises
+        ``CheckpointError`` for another count of transactions than the checkpoint's.
         """
         first = sinks[0][0]
         title = ", ".join(sink.title for sink, _ in sinks)
+        topics = [sink.topic for sink, _ in sinks]
+        for sink, _ in sinks:
+            if topics.count(sink.topic) > 1:
+                raise PlanError(
+                    "run", f"{sink.title} is a topic of two results", "Give each its own"
+                )
         for sink, node in sinks:
             sink.refuse_unfit(session, node)
             if (sink.options, sink.transactions) != (first.options, first.transactions):
@@ -145,7 +151,8 @@ class TransactionalSink(TopicSink):
         if cluster.topics is not None:
             for sink, _ in sinks:
                 cluster.refuse_missing(sink)
-        _record_transactions(session, title, checkpoint, first.transactions)
+        identity = str(cluster.identity)
+        _record_transactions(session, title, checkpoint, identity, first.transactions)
         return TransactionalBatches(
             title, [*sinks], Owner(checkpoint), checkpoint, cluster.retention_ms
         ).write
@@ -279,16 +286,21 @@ class _Cluster:
             )
 
 
-def _record_transactions(session: SparkSession, title: str, checkpoint: str, count: int) -> None:
-    """Write ``count``, how many transactions a micro-batch has, into the file
-    ``dovetail_transactions.json`` of a checkpoint, and overwrite a former count. If a micro-batch
-    has been planned with a count, leave the file; raise ``CheckpointError`` if that count is
-    another. ``title``: the sinks' names in errors.
+def _record_transactions(
+    session: SparkSession, title: str, checkpoint: str, cluster: str, count: int
+) -> None:
+    """Write ``count``, how many transactions a micro-batch has in a cluster of brokers, into the
+    file ``dovetail_transactions.json`` of a checkpoint. It overwrites the cluster's former count.
+    If a micro-batch has been planned with a count, leave the file; raise ``CheckpointError`` if
+    that count is another. ``title``: the sinks' names in errors. ``cluster``: the cluster's
+    identity. Of one that the file does not name, the count is the last that was written.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{FILE_NAME}"
     text = files.text(path)
+    recorded = json.loads(text or "{}")
+    by_cluster = recorded.get("clusters", {})
     if text is not None and files.has_files(f"{checkpoint}/offsets"):
-        before = json.loads(text)["transactions"]
+        before = by_cluster.get(cluster, recorded["transactions"])
         if before != count:
             raise CheckpointError(
                 title,
@@ -297,7 +309,8 @@ def _record_transactions(session: SparkSession, title: str, checkpoint: str, cou
                 f"Use transactions={before}, or start with a new checkpoint",
             )
         return
-    files.put(path, json.dumps({"transactions": count}))
+    clusters = {**by_cluster, cluster: count}
+    files.put(path, json.dumps({"transactions": count, "clusters": clusters}))
 
 
 def _planned_batch(session: SparkSession, checkpoint: str, batch_id: int) -> tuple[str, int]:
