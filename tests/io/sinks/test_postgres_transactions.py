@@ -16,6 +16,7 @@ from postgres_server import everything
 
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import csv_of
+from dovetail.io.sinks.postgres.sink import PostgresSink
 from dovetail.io.sinks.postgres.tables import (
     StagedChanges,
     TableShape,
@@ -208,3 +209,17 @@ def test_what_no_order_satisfies_is_named(
     for part in parts:
         assert part in everything(refused.value)
     assert contents(database, "parents") == {}
+
+
+def test_a_table_that_was_appended_to_and_is_gone_is_not_made_anew(database: str) -> None:
+    sink = PostgresSink(database, "log")
+    layout = TableShape(sink.title, {"v": "bigint"}, [], False)
+    target = sink._prepare_target(layout, None, begun=False)
+    with sink.sink_settings.server.transaction() as cursor:
+        target.record_batch(cursor, "q", 3)
+    sink._prepare_target(layout, "q", begun=True)
+    sql(database, "DROP TABLE log")
+    for _ in range(2):
+        with pytest.raises(TargetError, match="the table that this checkpoint has kept is gone"):
+            sink._prepare_target(layout, "q", begun=True)
+    sink._prepare_target(layout, "another", begun=True)

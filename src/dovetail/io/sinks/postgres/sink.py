@@ -216,23 +216,27 @@ class PostgresSink:
 
     def _prepare_target(self, layout: TableShape, query: str | None, begun: bool) -> TargetTable:
         """Return the table, found or created in one transaction, and create ``dovetail_queries``. A
-        missing table without a key is created even if the query has begun.
+        missing table without a key is created even if the query has begun, unless the query has
+        written it.
 
         ``layout``: the columns and key that the table must have. ``query``: the id of the
         checkpoint's query, None before its first start. ``begun``: True if a micro-batch of it is
         complete.
 
         Raises ``TargetError`` for a table that does not fit or is not this query's. Also for a
-        missing one with a key if the query has begun. Raises ``OSError`` if another attempt may
-        help.
+        missing one that the query has written, or with a key if the query has begun. Raises
+        ``OSError`` if another attempt may help.
         """
         with self.sink_settings.server.transaction() as cursor:
             target = find_table(cursor, layout, self.table)
+            is_missing = target is None
             if target is None:
                 if begun and layout.keys:
                     refuse_gone(self.title)
                 target = create_table(cursor, layout, self.table)
             create_queries_table(cursor, target.schema)
+            if is_missing and query in target.last_batches(cursor):
+                refuse_gone(self.title)
             if layout.keys:
                 self.sink_settings.replaces(cursor, target, query, begun=begun)
         return target
