@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW
+from dovetail.base.columns import CHANGE, DELETE, DELETED, POSITION, ROW, key_name
 
 
 def last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -20,8 +20,11 @@ def last_rows(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
     differ. No changes give an empty table.
     """
     changes = changes.sort_by(POSITION)
-    numbered = changes.select(keys).append_column(ROW, pa.array(range(len(changes))))
-    last = numbered.group_by(keys, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
+    # Arrow would read a name that begins with a dot as a path.
+    names = [key_name(index) for index in range(len(keys))]
+    numbered = changes.select(keys).rename_columns(names)
+    numbered = numbered.append_column(ROW, pa.array(range(len(changes))))
+    last = numbered.group_by(names, use_threads=False).aggregate([(ROW, "max")])[f"{ROW}_max"]
     rows = changes.take(last)
     gone = pc.equal(rows[CHANGE], DELETE)
     return rows.drop_columns([CHANGE, POSITION]).append_column(DELETED, gone)
