@@ -198,7 +198,7 @@ class IcebergTarget:
     def missing_columns(self, table: Table) -> StructType:
         """Return the columns of the query that ``table`` lacks; none without ``evolve``, which is
         needed to add them. Raises ``TargetError`` if its columns differ in another way, or are
-        missing without ``evolve``, and for a table that pyiceberg cannot write
+        missing without ``evolve``. Also for a table that pyiceberg cannot write
         (``refuse_unwritable``). Raises ``PlanError`` for a type in the table that Spark lacks.
         """
         self.refuse_unwritable(table)
