@@ -227,9 +227,9 @@ class SchemaReader:
 def refuse_absent_columns(
     context: FormatContext, envelopes: Sequence[Envelope], wanted: WantedParts
 ) -> None:
-    """Raise ``PlanError`` for a wanted column that no envelope has, if it is a key column, or if an
-    envelope has the name in another case. All rows would have null there. Other columns may be
-    absent, because they may come with a later version of the schema.
+    """Raise ``PlanError`` for a wanted column that no envelope has, if it is a key column. Raise it
+    for any column if an envelope has the name in another case. All rows would have null there.
+    Other columns may be absent, because they may come with a later version of the schema.
     """
     names = [name for envelope in envelopes for name in fields_by_name(envelope.row)]
     by_lower_case = {name.lower(): name for name in names}

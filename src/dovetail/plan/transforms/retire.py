@@ -103,9 +103,9 @@ def _is_read_since_snapshot(moments: Column, moment: Column, mark: Column) -> Co
     null if there is no such snapshot, and for a null ``moment``.
 
     ``moments``: an array of the moments of a snapshot's first and last rows in any order, each
-    doubled, plus 1 for a last row. ``moment``, ``mark``: those of the row. A last row without a
-    first row before it ends a snapshot of itself and of the rows with ``_MARK_BETWEEN`` that were
-    read after the last row before.
+    doubled, plus 1 for a last row. ``moment``, ``mark``: those of the row. A last row may have no
+    first row before it. Its snapshot then also has the rows with ``_MARK_BETWEEN`` that were read
+    after the former last row.
     """
     none = F.lit(None).cast("long")
     start = F.struct(*(none.alias(name) for name in ("open", "whole", "since", "ended")))

@@ -5,8 +5,8 @@ Spark commits that state with the micro-batch, so Spark's exactly-once promise i
 With one bucket, stages that send their changes on by a hash need no exchange. Such stages are
 *fused*: one Spark operator runs them, one after the other. Of a join by foreign key::
 
-    PACKED rows  ──▶ stage 1 (subscribe) ──▶ stage 2 (foreign key) ──▶ stage 3 (in order) ──▶ rows
-    for 1 and 2      blobs "<1>/..."         blobs "<2>/..."           no state
+    PACKED ──▶ 1: subscribe ──▶ 2: foreign key ──▶ 3: in order ──▶ rows
+               blobs "<1>/…"    blobs "<2>/…"      no state
 
 The stages share the map of blobs, so the name of a blob begins with its stage's fingerprint.
 """

@@ -430,8 +430,7 @@ def _start_query(
     timed = run.idle is not None if bound is None else TIMED in bound
     timers, ends = has_timers(plan, timed=timed), trigger in (TRIGGER_ALL, TRIGGER_ONCE)
     idle = _idle_rules(run, bound, plan, timed=timed)
-    if idle is not None:
-        plan = replace(plan, idles=True)
+    plan = replace(plan, idles=idle is not None)
     refuse_unreachable(run.session, plan)
     entries = _binding_entries(run, bound)
     used = settings(partitions) | (SETTINGS_TO_END if ends and timers else {})
