@@ -111,10 +111,11 @@ def _is_read_since_snapshot(moments: Column, moment: Column, mark: Column) -> Co
     start = F.struct(*(none.alias(name) for name in ("open", "whole", "since", "ended")))
 
     def state_after(state: Column, coded: Column) -> Column:
-        """Return the state after the mark ``coded``, a doubled moment that is odd for a last row. The
-        state is a struct of four moments, each of which may be null. ``open``: the snapshot that is
-        being read began. ``whole``: the latest complete one began. ``since``: rows between first and last are
-        of that one if they were read later. ``ended``: its last row was read.
+        """Return the state after the mark ``coded``, a doubled moment that is odd for a last row.
+
+        The state is a struct of four moments, each of which may be null. ``open``: the snapshot
+        that is being read began. ``whole``: the latest complete one began. ``since``: rows between
+        first and last are of that one if they were read later. ``ended``: its last row was read.
         """
         at = F.shiftright(coded, 1)
         last = coded % 2 == 1
