@@ -113,6 +113,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: histories.join(items, on="old"),
         r"inner join of old and new emits corrections of its past \(late='history'\)",
     ),
+    "corrections on the left, by key": (
+        lambda: histories.join(tagged),
+        r"inner join of old and new emits corrections of its past \(late='history'\)",
+    ),
+    "corrections on the right, by key": (
+        lambda: tagged.join(histories, how="left"),
+        r"inner join of old and new emits corrections of its past \(late='history'\)",
+    ),
     "corrections on the right": (
         lambda: orders.join(histories, on="amount"),
         r"inner join of old and new emits corrections of its past \(late='history'\)",

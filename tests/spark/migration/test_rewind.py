@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from bench.parameters import slow_after
 from pyspark.errors import StreamingQueryException
@@ -135,6 +137,27 @@ def test_a_new_folder_lists_nothing_for_what_was_written_elsewhere(
     next_ = tmp_path / f"out/_spark_metadata/{committed}"
     next_.write_text("v1")
     assert spark.read.schema("id long").parquet(str(tmp_path / "out")).count() == 0
+
+
+def test_the_whole_list_is_written_where_it_is_due(spark: SparkSession, tmp_path: Path) -> None:
+    """Micro-batch 9 wrote nothing, and Spark reads ``9.compact`` from then on."""
+    commits, listed = tmp_path / "checkpoint/commits", tmp_path / "out/_spark_metadata"
+    commits.mkdir(parents=True)
+    listed.mkdir(parents=True)
+    for number in range(12):
+        (commits / str(number)).touch()
+        file = tmp_path / f"out/{number}.parquet"
+        pq.write_table(pa.table({"id": [number]}), file)
+        entry = {"path": file.as_uri(), "size": file.stat().st_size, "isDir": False}
+        entry |= {"modificationTime": 0, "blockReplication": 1, "blockSize": 1, "action": "add"}
+        if number != 9:
+            (listed / str(number)).write_text(f"v1\n{json.dumps(entry)}")
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink._complete_list(files_of(spark), str(tmp_path / "checkpoint"), interval=10)
+    assert not (listed / "9").exists()
+    assert len((listed / "9.compact").read_text().splitlines()) == 1 + 9
+    rows = spark.read.schema("id long").parquet(str(tmp_path / "out")).collect()
+    assert sorted(row["id"] for row in rows) == [*range(9), 10, 11]
 
 
 @pytest.mark.slow

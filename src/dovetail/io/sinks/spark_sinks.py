@@ -234,25 +234,40 @@ class ParquetSink:
             self._refuse(_OTHERS_PROBLEM)
 
     def _complete_list(self, files: Files, checkpoint: str, interval: int) -> None:
-        """Add empty files to Spark's list of files for micro-batches that wrote nothing here. Spark
-        cannot compact a list with gaps. Do nothing if it has no gap.
+        """Add files to Spark's list of files for micro-batches that wrote nothing here. Spark
+        cannot compact or read a list with gaps. Do nothing if it has no gap. Raises
+        ``ConfigurationError`` on Spark Connect.
 
         In such a micro-batch the state was repartitioned, or the query did not have this folder
         yet. ``checkpoint``: the query's folder, whose commits are the micro-batches. ``interval``:
         Spark writes the whole list as one file, ``.compact``, every ``interval`` micro-batches.
+
+        Micro-batches count that follow the last ``.compact`` or, without one, the first listed one.
+        Each gets an empty file or, where a ``.compact`` is due, the whole list so far. A folder
+        without a list begins with an empty ``.compact``, the last one that was due.
         """
-        listed = {*files.numbers(f"{self.path}/{_LIST_FOLDER}")}
-        whole = files.numbers(f"{self.path}/{_LIST_FOLDER}", suffix=".compact")
+        folder = f"{self.path}/{_LIST_FOLDER}"
+        listed = {*files.numbers(folder)}
+        whole = {*files.numbers(folder, suffix=".compact")}
         committed = {*files.numbers(f"{checkpoint}/commits")}
-        missing = {batch_id: str(batch_id) for batch_id in committed - listed.union(whole)}
-        if not (listed or whole) and missing:
-            whole = [(max(committed) + 1) // interval * interval - 1]
-            if whole != [-1]:
-                missing[whole[0]] = f"{whole[0]}.compact"
-        complete_until = max(whole) if whole else min(listed, default=-1)
-        for batch_id, name in missing.items():
-            if batch_id > complete_until or name.endswith(".compact"):
-                files.put(f"{self.path}/{_LIST_FOLDER}/{name}", "v1")
+        complete_until = max(whole or {min(listed, default=-1)})
+        if committed and not (listed or whole):
+            complete_until = (max(committed) + 1) // interval * interval - 1
+            if complete_until >= 0:
+                files.put(f"{folder}/{complete_until}.compact", "v1")
+        for batch_id in sorted(committed - listed - whole):
+            if batch_id <= complete_until:
+                continue
+            if (batch_id + 1) % interval:
+                files.put(f"{folder}/{batch_id}", "v1")
+                continue
+            first = f"{complete_until}.compact" if complete_until in whole else str(complete_until)
+            names = [first, *map(str, range(complete_until + 1, batch_id))]
+            texts = (files.text(f"{folder}/{name}") or "" for name in names)
+            entries = (line for text in texts for line in text.splitlines()[1:])
+            files.put(f"{folder}/{batch_id}.compact", "\n".join(["v1", *entries]))
+            whole.add(batch_id)
+            complete_until = batch_id
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and id, which writes a folder for each
@@ -286,7 +301,9 @@ class ParquetSink:
 
     def _write(self, node: Node, batch: DataFrame, batch_id: int) -> None:
         """Write micro-batch ``batch_id`` of ``node`` to its folder ``_batch=<id>``, in place of a
-        former attempt. Raises ``TargetError`` if the written files cannot be renamed into place.
+        former attempt. Without rows, the folder has a Parquet file without rows. Key columns of
+        ``node`` are marked in the files' metadata. Raises ``TargetError`` if the written files
+        cannot be renamed into place; the former folder is gone then.
         """
         batch = _with_key_metadata(batch, node)
         if not files_of(batch.sparkSession).publish(batch, self.path, _BATCH_COLUMN, batch_id):

@@ -193,7 +193,8 @@ def refuse_how(name: str, how: str, kinds: Sequence[str], what: str) -> None:
 def refuse_corrected(name: str, side: Node) -> None:
     """Raise ``PlanError`` if ``side`` is a join of histories (``late="history"``,
     ``Node.corrects``). It emits corrections of past rows, so its last change of a key is not the
-    current row. ``name``: the reader of the side in errors.
+    current row. ``name``: the reader of the side in errors. The result of its stage (``Derived``)
+    passes, so ``side`` must be the node that the user gave.
     """
     if side.corrects:
         raise PlanError(

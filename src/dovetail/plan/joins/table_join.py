@@ -49,7 +49,7 @@ def table_join(call: JoinCall, late: Late) -> TableJoin:
     """
     left, right = table_side(call.left), table_side(call.right)
     refuse_how(call.name, call.how, ("inner", "left", "outer"), "tables by key")
-    for side in (left, right):
+    for side in (call.left, call.right):
         refuse_corrected(call.name, side)
     if late == "history":
         _refuse_without_histories(call.name, left, right)
