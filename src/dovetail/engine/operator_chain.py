@@ -184,9 +184,11 @@ def _renumber_changes(
 ) -> Iterator[pa.Table]:
     """Yield ``tables``, the last operator's changes, with positions that go on from the manifest's,
     and with the columns ``Fragment.feeds`` in place of ``_sequence``. Empty tables are left out.
+    The manifest stays as it is: the caller adds the count of changes.
 
     ``order``: int64[rows], the rows of all inputs, concatenated, in order of arrival. ``clock``:
-    the stream time of the last operator at each of them.
+    the stream time of the last operator at each of them. ``_sequence`` is an index into both: the
+    rank, from 0, of the row that caused the change.
     """
     position = share.manifest.position
     for emitted in tables:

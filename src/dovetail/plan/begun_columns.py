@@ -380,10 +380,11 @@ def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | 
 def _narrow_join(before: Any, over: Any) -> Node:
     """Return a copy of the join ``over`` without the selected columns that are gone from its sides.
     ``before``: the join over its former sides; ``over``: the same over sides without new columns.
+    The columns that stay have the types that they have over these sides.
 
     Columns may only be gone if the join selects all value columns of both sides under their names,
-    as it does without ``select=``. Raises ``PlanError`` otherwise, and for an expression that reads
-    a gone column.
+    as it does without ``select=``. Raises ``PlanError`` otherwise, and for an expression of
+    ``select=`` that reads a gone column. ``on=`` is not checked.
     """
     sides = dict(zip(SIDES, (over.left, over.right), strict=True))
     # A delta join has a join column with one name on both sides once, as the left one.

@@ -263,7 +263,7 @@ def _compare_by_position(
 ) -> TableDifference:
     """Return the difference of rows that are compared one by one, in their order. Changed rows are
     named by their index from 0. Further expected rows are missing, further actual ones are surplus.
-    ``equal``: the comparison of two values.
+    All rows must have the same columns. ``equal``: the comparison of two values.
     """
     pairs = enumerate(zip(actual, expected, strict=False))
     changed = [(f"row {index}", *_differing_columns(a, e, equal)) for index, (a, e) in pairs]

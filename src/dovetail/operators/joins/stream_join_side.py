@@ -460,12 +460,12 @@ class Meeting:
 
     def __init__(self, left: Side, right: Side) -> None:
         """Find the pairs of both sides' records, and set what follows from them in ``left`` and
-        ``right``: ``unpaired``, ``first_match``, ``closes`` and ``joined``. Both sides must have
-        met.
+        ``right``: ``unpaired``, ``first_match``, ``closes`` (arrivals) and ``joined``. Both sides
+        must have met.
 
         Pairs are found in ranges of arrivals, the ``cuts``, and kept in memory only if there is one
-        range. ``made`` counts the pairs that are emitted, ``too_late`` those that come after a row
-        was closed.
+        range. A closed row still makes pairs if it has been joined. ``made`` counts the pairs that
+        are emitted, ``too_late`` those not made because the row had been emitted alone.
         """
         self._sides = left, right
         self._reach = left.reachable_rows(right), right.reachable_rows(left)

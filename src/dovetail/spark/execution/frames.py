@@ -258,7 +258,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         letters are wanted and the reading reports failures of its foreign key, also yield that of
         the failing rows.
 
-        ``letters``: the address of the dead letters' result, by which their packed rows are found
+        ``reading``: must be by key (``port.input``), else ``AssertionError``. ``letters``: the address of the dead letters' result, by which their packed rows are found
         (``reader``); None if they are not wanted.
         """
         port, source = reading.port, reading.port.source

@@ -34,7 +34,8 @@ def plan_batch(
 ) -> bool:
     """Write the plan of the next micro-batch into ``checkpoint`` and return True. The query must
     not run. Return False and do nothing if no micro-batch was begun, or if the last one is not
-    complete. Also if the last one ended at just the offsets ``until``, compared as text.
+    complete. Also if the last one ended at just the offsets ``until``, compared as text. Raises
+    ``ConfigurationError`` on Spark Connect.
 
     ``marks``: names of settings that the micro-batch gets with the value ``true``. ``until``: the
     offset of each of Spark's sources, in their order, up to which the micro-batch reads; None for a

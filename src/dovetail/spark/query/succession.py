@@ -243,8 +243,9 @@ def catch_up(run: StartRequest, bound: Mapping[str, Any], query: TopologyQuery |
     one may take over. If it runs, stop it first, after some rounds; the micro-batch that it is
     stopped within is completed.
 
-    ``bound``: the content of ``dovetail.json`` of ``run``, with the entry ``FOLLOWS``. ``query``:
-    the other query, or None if no query of this application is the other one.
+    ``bound``: the content of ``dovetail.json`` of ``run``, with the entry ``FOLLOWS``. The entry
+    stays: ``take_over`` must follow. ``query``: the other query, or None if no query of this
+    application is the other one.
 
     Raises ``CheckpointError`` if the other query runs elsewhere, or was stopped within a
     micro-batch. Further errors are those of ``_follow_once`` and ``refuse_targets``, and the
