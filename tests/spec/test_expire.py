@@ -273,6 +273,22 @@ def test_a_result_expires_by_each_change_also_where_the_last_ones_come_out(size:
     assert {key: values for key, values in rows.items() if values} == {2: {"v": 2}}
 
 
+def test_right_rows_without_a_left_one_expire_and_move_stream_time() -> None:
+    """Their key has nulls, but they are rows as others are."""
+    t, u = (testing.table(name, key="k", schema=COLUMNS) for name in "TU")
+    joined = t.join(u, on="fk", how="right", select={"v": "right.v"})
+    driver = testing.Driver(joined.expire(after="1 us"))
+    for key, time in (("x", 0), ("x", 5), ("y", 9)):
+        driver.pipe(u, {"k": key, "v": f"v{time}"}, timestamp=time)
+    assert [(c.key["right_k"], c.values, c.timestamp_us) for c in driver.read()] == [
+        ("x", {"v": "v0"}, 0),
+        ("x", None, 1),
+        ("x", {"v": "v5"}, 5),
+        ("x", None, 6),
+        ("y", {"v": "v9"}, 9),
+    ]
+
+
 def stored_bytes(driver: testing.Driver) -> int:
     return sum(
         len(blob)

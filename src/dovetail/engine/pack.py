@@ -326,10 +326,13 @@ class Packer(Packing):
 
     def _advances_time(self, table: pa.Table) -> Mask | None:
         """Return a mask of the rows of ``table`` that advance stream time: bool[rows], None if all
-        do. A row with a null in a key column does not, unless the source has ``keeps_time``.
+        do. A row with a null in a key column does not, unless the source has ``keeps_time`` or is a
+        table whose rows may have such keys.
         """
         keys = [table.column(name) for name in self._key_names]
-        if self.source.meaning.keeps_time or not any(key.null_count for key in keys):
+        meaning = self.source.meaning
+        all_count = meaning.keeps_time or (meaning.null_keys and not meaning.stream)
+        if all_count or not any(key.null_count for key in keys):
             return None
         valid = reduce(pc.and_, (key.is_valid() for key in keys))
         return valid.to_numpy()  # type: ignore[no-any-return]
