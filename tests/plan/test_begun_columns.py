@@ -35,6 +35,7 @@ def looked_up(given: dt.Table) -> dt.Table:
     [
         lambda shops: shops.ignore_null_updates(),
         lambda shops: shops.key_by("city"),
+        lambda shops: shops.key_by("city", "id"),
         lambda shops: shops.key_by("city", duplicates="last").group_by("id").agg(n=dt.count()),
         lambda shops: table("towns").join(shops.key_by("city").rename({"id": "shop"}), on="city"),
         lambda shops: looked_up(table("towns")).join(

@@ -247,13 +247,14 @@ def _narrow_nulls(before: Node, over: Filled) -> Filled:
 
 def _narrow_last_row(over: Aggregation) -> Aggregation:
     """Return a copy of ``over`` whose last rows of groups (``LastRow``, as of ``key_by``) have only
-    columns of the input. They have its types. An aggregation without one is returned unchanged.
+    columns of the input, or the first of the group if none is left. They have its types. An
+    aggregation without one is returned unchanged.
     """
     row, columns = over.input.fields, list[AggregatedColumn]()
     for column in over.columns:
         narrowed = column
         if isinstance(column.kernel, LastRow):
-            names = tuple(name for name in column.columns if name in row)
+            names = tuple(name for name in column.columns if name in row) or over.by[:1]
             data_type = StructType([StructField(n, row[n].dataType, True) for n in names])
             kernel = replace(column.kernel, values=arrow_type(data_type))
             narrowed = replace(column, columns=names, kernel=kernel, type=data_type)

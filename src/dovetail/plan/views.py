@@ -539,18 +539,19 @@ def with_name_in_key(node: Node, column: str) -> View:
     return _build_view(name, source, [*_key_items(source), label], values)
 
 
-def struct_fields(name: str, node: Node, struct: str) -> View:
-    """Return a view of the key of ``node`` and, as values, the fields of its value column
-    ``struct``, which must be a struct. They are null where it is. The other values are left out.
+def struct_fields(name: str, node: Node, struct: str, fields: Sequence[str]) -> View:
+    """Return a view of the key of ``node`` and, as values, fields of its value column ``struct``,
+    which must be a struct. They are null where it is. The other values are left out.
 
-    ``name``: the operator in errors. Raises ``PlanError`` if a field has a reserved name or that of
-    a key column. Also for a join of histories (``late="history"``), and for a stream that withdraws
-    records (``unmatched="retract"``).
+    ``name``: the operator in errors. ``fields``: the names of the fields, in order. Raises
+    ``PlanError`` if a field has a reserved name or that of a key column. Also for a join of
+    histories (``late="history"``), and for a stream that withdraws records
+    (``unmatched="retract"``).
     """
     source = view_input(name, node)
     row = source.values[struct].dataType
     assert isinstance(row, StructType)
-    values = [(field, FieldOf(struct, field.name)) for field in row]
+    values = [(row[field], FieldOf(struct, field)) for field in fields]
     return _build_view(name, source, _key_items(source), values)
 
 

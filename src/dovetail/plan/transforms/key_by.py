@@ -49,5 +49,7 @@ def table_under_key(
         row += "_"
     source = with_columns(node, named, errors) if named else node
     keys = tuple(view.key.names)
-    last = LastRowCall(columns=values, key=keys, unique=duplicates == "fail")
-    return struct_fields(name, aggregation(source, keys, {row: last}, None, label=name), row)
+    # A struct has at least one field.
+    last = LastRowCall(columns=values or keys[:1], key=keys, unique=duplicates == "fail")
+    grouped = aggregation(source, keys, {row: last}, None, label=name)
+    return struct_fields(name, grouped, row, values)
