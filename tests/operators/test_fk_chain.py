@@ -137,6 +137,38 @@ def emitted(changes: Iterable[testing.Change]) -> Counter[Any]:
     return Counter(found(change.key["flight"], change.values or {}) for change in changes)
 
 
+@pytest.mark.parametrize("buckets", [1, 3])
+@pytest.mark.parametrize("how", ["left", "right", "outer"])
+def test_a_right_row_with_a_null_in_its_key_is_a_result_by_itself(how: str, buckets: int) -> None:
+    """The right side is an outer join, so each of its rows without a partner has such a key."""
+    left = testing.table("left", key="id", schema={"id": TEXT, "f": TEXT})
+    right = testing.table("right", key="k", schema={"k": TEXT, "v": TEXT})
+    pairs = left.join(right, on="f", how="outer", select=["v"])
+    named = testing.table("named", key="n", schema={"n": TEXT, "id": TEXT, "k": TEXT})
+    joined = named.join(pairs, on={"id": "id", "k": "right_k"}, how=how, select={"v": "right.v"})
+    driver, rows = testing.Driver(joined, buckets=buckets), dict[Any, Any]()
+    feed: list[tuple[Any, dict[str, str | None], bool]] = [
+        (left, {"id": "1", "f": "x"}, False),
+        (right, {"k": "y", "v": "lone"}, False),
+        (named, {"n": "half", "id": "1", "k": None}, False),
+        (named, {"n": "whole", "id": "1", "k": "x"}, False),
+        (right, {"k": "x", "v": "met"}, False),
+        (right, {"k": "z", "v": "gone"}, False),
+        (right, {"k": "z"}, True),
+        (left, {"id": "1"}, True),
+        (named, {"n": "whole"}, True),
+    ]
+    for time, (table, row, deleted) in enumerate(feed):
+        for change in driver.pipe(table, row, timestamp=time, deleted=deleted):
+            rows.pop(tuple(change.key.values()), None)
+            if change.values is not None:
+                rows[tuple(change.key.values())] = change.values["v"]
+    lone = {(None, None, "y"): "lone", (None, None, "x"): "met"}
+    half = {("half", None, None): None}
+    expected = {"left": {("half",): None}, "right": lone, "outer": lone | half}
+    assert rows == expected[how]
+
+
 @pytest.mark.parametrize("number", slow_after(2, RUNS))
 def test_a_stream_sees_the_join_as_of_its_record(number: int) -> None:
     """Also of the records of its own micro-batch, those before it."""

@@ -294,11 +294,12 @@ class _Planner:
             feeds=between,
             buckets=self.buckets,
         )
-        # No row refers to a row with a null in its key.
+        # No row refers to a row with a null in its key, so it is a result only by itself.
+        alone = right_source.meaning.null_keys and node.how in ("right", "outer")
         answering = chains.foreign_key_operator(
             left_source,
             between,
-            replace(right_source, meaning=replace(right_source.meaning, null_keys=False)),
+            replace(right_source, meaning=replace(right_source.meaning, null_keys=alone)),
             node.how,
             emit=emit,
             visible=node.selects_expressions,

@@ -258,8 +258,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         letters are wanted and the reading reports failures of its foreign key, also yield that of
         the failing rows.
 
-        ``reading``: must be by key (``port.input``), else ``AssertionError``. ``letters``: the address of the dead letters' result, by which their packed rows are found
-        (``reader``); None if they are not wanted.
+        ``reading``: must be by key (``port.input``), else ``AssertionError``. ``letters``: the
+        address of the dead letters' result, by which their packed rows are found (``reader``); None
+        if they are not wanted.
         """
         port, source = reading.port, reading.port.source
         assert port.input is not None

@@ -44,7 +44,8 @@ class Observations:
         """Return the rows unchanged, with an observed metric ``name``. Its fields are ``records``,
         the sum of ``count`` (0 without rows), and ``example``, the smallest text.
 
-        ``name``: made unique here (``unique_name``), so a repeated one gets a suffix. ``count``: the addend of each row, null for nothing. ``example``: a text, null for none.
+        ``name``: made unique here (``unique_name``), so a repeated one gets a suffix. ``count``:
+        the addend of each row, null for nothing. ``example``: a text, null for none.
         """
         total = F.coalesce(F.sum(count), F.lit(0)).alias("records")
         return rows.observe(self.unique_name(name), total, F.min(example).alias("example"))
