@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import small_session
 from built_site import site  # noqa: F401 -- a fixture
-from chromium import browser  # noqa: F401 -- a fixture
+from chromium import browser, chromium  # noqa: F401 -- fixtures
 from golden_checkpoints import golden  # noqa: F401 -- a fixture
 from kafka_broker import BROKER, free_port
 from mariadb_server import mariadb, mariadb_socket  # noqa: F401 -- fixtures

@@ -13,8 +13,18 @@ DRIVER = shutil.which("chromedriver")
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
 
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """The browser of the test's file. After the test it shows no page, which would go on to ask a
+    server that is gone, and its log is empty.
+    """
+    yield chromium
+    chromium.get("about:blank")
+    chromium.get_log("browser")
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     if not (CHROMIUM and DRIVER):
         pytest.skip("no browser (Debian: apt-get install chromium chromium-driver)")
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs the dependency group docs")

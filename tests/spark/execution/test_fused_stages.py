@@ -20,6 +20,7 @@ from timed_files import timed_file
 import dovetail as dt
 from dovetail.spark.checkpoints.local_rows import local_rows
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
+from dovetail.spark.checkpoints.state_lookup import Lookups
 from dovetail.spark.checkpoints.stores import CheckpointStores
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -150,6 +151,12 @@ class Begun:
         query.awaitTermination()
         return kept.changes["cities"], dt.progress(query)
 
+    def run_twice(self) -> None:
+        """Run two more micro-batches, unless they have been run."""
+        feed(self.folder, 2)
+        feed(self.folder, 3)
+        self.run(self.checkpoint)
+
     def customers(self, batches: int) -> dict[str, str]:
         """The city of each customer after the first micro-batches."""
         cities = {}
@@ -179,10 +186,10 @@ def test_stages_have_their_own_figures(begun: Begun) -> None:
 
 
 def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Spark, from the local disk, and by keys while micro-batches come. These read each new file
-    once, whatever the number of stages in it.
+    """By Spark, from the local disk, and by keys. What a micro-batch has written is read once,
+    whatever the number of stages in it.
     """
-    spark, checkpoint, folder = begun.spark, begun.checkpoint, begun.folder
+    spark, checkpoint = begun.spark, begun.checkpoint
     assert json.loads((checkpoint / "dovetail.json").read_text())["fused"] is True
     state = dt.checkpoints.read_state(spark, str(checkpoint)).collect()
     assert {row["stage"] for row in state} == {1, 2, 4, 5}
@@ -194,27 +201,37 @@ def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatc
     tables = local_rows(local, local.store_of("customers"))
     rows = [row for table in tables for row in table.to_pylist()]
     assert {row["name"]: row["city"] for row in rows} == begun.customers(2)
-    read, names = LocalFiles.read, list[str]()
-    monkeypatch.setattr(LocalFiles, "read", lambda *of: names.append(of[1]) or read(*of))
-    for batches in (2, 3):
-        found = dt.checkpoints.lookup_state(checkpoint, "customers", keys=["ann", "bob", "cid"])
-        assert dict(zip(*(found[n].to_pylist() for n in ("name", "city")), strict=True)) == (
-            begun.customers(batches)
-        )
-        feed(folder, 2)
-        begun.run(checkpoint)
-    followed = [name for name in names if name.endswith(".changelog")]
-    assert followed == ["state/0/0/3.changelog", "state/1/0/3.changelog"]
+    begun.run_twice()
+    found = dt.checkpoints.lookup_state(checkpoint, "customers", keys=["ann", "bob", "cid"])
+    names, cities = (found[name].to_pylist() for name in ("name", "city"))
+    assert dict(zip(names, cities, strict=True)) == begun.customers(4)
+    read, paths = LocalFiles.read, list[str]()
+    monkeypatch.setattr(LocalFiles, "read", lambda *of: paths.append(of[1]) or read(*of))
+    before, after = (CheckpointStores.read("test", files, batch) for batch in (2, 3))
+    paths.clear()
+    followed = Lookups(files)._next_stores(before)
+    assert [path for path in paths if path.endswith(".changelog")] == [
+        "state/0/0/4.changelog",
+        "state/1/0/4.changelog",
+    ]
+    assert manifests_of(followed) == manifests_of(after) != manifests_of(before)
+
+
+def manifests_of(stored: CheckpointStores) -> dict[Any, dict[str, bytes]]:
+    return {
+        (operator, label): dict(blobs.blobs)
+        for operator, buckets in stored.operators.items()
+        for label, blobs in buckets.items()
+    }
 
 
 def test_a_checkpoint_moves_between_one_bucket_and_several(begun: Begun, tmp_path: Path) -> None:
     """Each goes on as a query does that has run with its buckets from the beginning."""
-    feed(begun.folder, 2)
-    begun.run(begun.checkpoint)
+    begun.run_twice()
     folders = [begun.checkpoint, tmp_path / "three", tmp_path / "again"]
     for buckets, (before, after) in zip((3, 1), pairwise(folders), strict=True):
         dt.checkpoints.upgrade(begun.spark, before, after, begun.totals, buckets=buckets)
-    feed(begun.folder, 3)
+    feed(begun.folder, 4)
     ends = [begun.run(folder)[0] for folder in folders]
     changes = [{city: [row[1:] for row in rows] for city, rows in end.items()} for end in ends]
     assert changes[0] == changes[1] == changes[2]
