@@ -326,8 +326,8 @@ class Packer(Packing):
 
     def _advances_time(self, table: pa.Table) -> Mask | None:
         """Return a mask of the rows of ``table`` that advance stream time: bool[rows], None if all
-        do. A row with a null in a key column does not, unless the source has ``keeps_time`` or is a
-        table whose rows may have such keys.
+        do. A row with a null in a key column does not, with two exceptions: a source that has
+        ``keeps_time``, and a table whose rows may have such keys.
         """
         keys = [table.column(name) for name in self._key_names]
         meaning = self.source.meaning

@@ -247,8 +247,8 @@ def _narrow_nulls(before: Node, over: Filled) -> Filled:
 
 def _narrow_last_row(over: Aggregation) -> Aggregation:
     """Return a copy of ``over`` whose last rows of groups (``LastRow``, as of ``key_by``) have only
-    columns of the input, or the first of the group if none is left. They have its types. An
-    aggregation without one is returned unchanged.
+    columns of the input. If none is left, they have the group's first column. They have the input's
+    types. An aggregation without one is returned unchanged.
     """
     row, columns = over.input.fields, list[AggregatedColumn]()
     for column in over.columns:
