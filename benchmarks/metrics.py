@@ -33,8 +33,8 @@ from dovetail.engine.fragment import BatchOutcome
 from dovetail.operators.counts import Counts
 from dovetail.operators.joins import table_join
 from dovetail.spark.execution.emission import Emission, Rows
-from dovetail.spark.execution.frames import Streaming
 from dovetail.spark.execution.observations import Observations
+from dovetail.spark.execution.streaming_frames import Streaming
 
 WARM = 4
 """The number of micro-batches of each query that are left out."""
