@@ -120,19 +120,22 @@ def test_without_a_session_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         testing.table("t", key="id", schema=COLUMNS).retire(snapshot="mark", at="read")
 
 
+def static_rows(
+    spark: SparkSession, events: list[Event], key: str = "id", value: str = "v"
+) -> list[tuple[int, str]]:
+    """The rows that stay of a static frame, by their key."""
+    names = f"{key} long, {value} string, mark string, read long"
+    frame = spark.createDataFrame(events, names).coalesce(1)
+    frame = frame.selectExpr("*", "timestamp_seconds(read) AS at")
+    table = dt.Table.from_changelog(frame, key=key, timestamp="at", name="t")
+    rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
+    return sorted((row[key], row[value]) for row in rows)
+
+
 def test_static_frames(spark: SparkSession) -> None:
     """Also with columns named as those that are made on the way."""
     events = [*snapshot([1, 2, 3], 10), *snapshot([1, 3], 30)]
-    names = "snapshot_copy long, snapshot_moments string, mark string, read long"
-    frame = spark.createDataFrame(events, names).coalesce(1)
-    table = dt.Table.from_changelog(
-        frame.selectExpr("*", "timestamp_seconds(read) AS at"),
-        key="snapshot_copy",
-        timestamp="at",
-        name="t",
-    )
-    rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
-    shown = sorted((row.snapshot_copy, row.snapshot_moments) for row in rows)
+    shown = static_rows(spark, events, "snapshot_copy", "snapshot_moments")
     assert shown == [(1, "v30"), (3, "v31")]
 
 
@@ -140,14 +143,5 @@ def test_the_first_row_of_a_snapshot_may_be_missing(spark: SparkSession) -> None
     """It changed later in a compacted topic, or a condition leaves it out. No row may leave."""
     events = [*snapshot([1, 2, 3, 4], 10)[1:], (1, "later", "false", 20)]
     again = [*events, *snapshot([1, 3, 4], 30)[1:], (1, "again", "false", 40)]
-    names = "id long, v string, mark string, read long"
     for given, stays in ((events, [1, 2, 3, 4]), (again, [1, 3, 4])):
-        frame = spark.createDataFrame(given, names).coalesce(1)
-        table = dt.Table.from_changelog(
-            frame.selectExpr("*", "timestamp_seconds(read) AS at"),
-            key="id",
-            timestamp="at",
-            name="t",
-        )
-        rows = table.retire(snapshot="mark", at="read").changelog(emit="batch").collect()
-        assert sorted(row.id for row in rows) == stays
+        assert [id_ for id_, _ in static_rows(spark, given)] == stays
