@@ -26,7 +26,12 @@ from dovetail.plan.spark_sources import SparkSource, source_folder_indices, spar
 from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
 from dovetail.platform.sessions import is_remote
-from dovetail.spark.checkpoints.stage_layout import BINDING_FILE, FORMAT_VERSION, stages_as_json
+from dovetail.spark.checkpoints.stage_layout import (
+    BINDING_FILE,
+    FORMAT_VERSION,
+    FUSED,
+    stages_as_json,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +58,6 @@ FOLLOWS = "follows"
 See ``spark.query.succession``."""
 SUCCESSOR = "successor"
 """Key of a binding: the checkpoint whose query has taken over from this one."""
-FUSED = "fused"
-"""Key of a binding: stages of one bucket share operators (``RouteStep.is_fused``)."""
 TIMED = "timed"
 """Key of a binding: all stages have timers."""
 RUNS = "runs"

@@ -24,8 +24,8 @@ from dovetail.spark.checkpoints.state_files import (
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
-MANIFESTS = f"name = '{manifests.NAME}' OR name LIKE '{manifests.PAGE}%'"
-"""The SQL condition for blobs that are not segments."""
+MANIFESTS = f"name RLIKE '^([^/]+/)?({manifests.NAME}$|{manifests.PAGE})'"
+"""The SQL condition for blobs that are not segments, with or without a stage's prefix."""
 _QUOTED = re.compile(r'[\s"<>\\^`{|}%#?\[\]]')
 """The characters of a path that a URI must quote."""
 
@@ -119,8 +119,7 @@ class SparkFiles:
             for operator in listed
             for prefix in prefixes
         }
-        named = f"name RLIKE '^([^/]+/)?({manifests.NAME}$|{manifests.PAGE})'"
-        for row in reduce(DataFrame.union, frames).where(named).collect() if frames else ():
+        for row in reduce(DataFrame.union, frames).where(MANIFESTS).collect() if frames else ():
             prefix, name = split_blob_name(row["name"])
             stage = listed[row["operator"]]._replace(prefix=prefix)
             stages[stage][row["bucket"]].put(name, bytes(row["blob"]))

@@ -31,6 +31,8 @@ BINDING_FILE = "dovetail.json"
 """The name of a checkpoint's own file."""
 FORMAT_VERSION = 3
 """The version of what that file says."""
+FUSED = "fused"
+"""Key of that file: True if stages of one bucket share operators (``RouteStep.is_fused``)."""
 _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (

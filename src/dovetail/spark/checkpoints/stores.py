@@ -21,6 +21,7 @@ from dovetail.physical.specs.law import Store
 from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
+    FUSED,
     StageLayout,
     stages_of_json,
 )
@@ -121,7 +122,7 @@ class CheckpointStores:
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
         if after is not None:
             prefixes = [""]
-            if bound.get("fused"):
+            if bound.get(FUSED):
                 prefixes += [f"{stage['topology']}/" for stage in bound["stages"]]
             stored = files.manifests(caller, operators, after, bound["buckets"], prefixes)
         return replace(cls.without_state(caller, files, bound, after), operators=stored)
