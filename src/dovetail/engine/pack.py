@@ -674,6 +674,8 @@ class PackedRow(NamedTuple):
 
     bucket: int
     """The label under which the bucket is shuffled."""
+    reader: int
+    """The index of the stage that gets the rows."""
     source: int
     """The index of the source among the inputs of the stage."""
     partition: int
@@ -688,8 +690,8 @@ class PackedRow(NamedTuple):
     @classmethod
     def from_rows(cls, rows: pd.DataFrame | pa.RecordBatch) -> Iterator[PackedRow]:
         """Yield each row of ``rows``, a frame or batch with the columns of ``PACKED``, as a
-        ``PackedRow``, in order. ``reader``, ``counted`` and any further columns are left out; a
-        missing column raises ``KeyError``.
+        ``PackedRow``, in order. ``counted`` and any further columns are left out; a missing column
+        raises ``KeyError``.
 
         The frame is read column by column, since pandas takes long to make rows of a frame.
         """

@@ -26,7 +26,7 @@ def test_a_null_text_passes_as_null_where_pandas_has_nan() -> None:
         }
     )
     for_stage, others = split_passing(frame, [1])
-    assert list(for_stage) == [(1, PackedRow(0, 0, 0, 0, b"a", b"x"))]
+    assert list(for_stage) == [PackedRow(0, 1, 0, 0, 0, b"a", b"x")]
     passing = [(1, 2, 0, 0, 0, b"b", None, None), (2, 2, 1, 0, 0, b"c", "[1]", b"z")]
     assert others.to_pylist() == [dict(zip(PACKED.names, row, strict=True)) for row in passing]
     assert others.schema.equals(PACKED)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -103,10 +103,8 @@ class StageWork:
         begun_ns, passing_ns = perf_counter_ns(), 0
         passing = PACKED.empty_table()
         for frame in rows:
-            stage_rows: Iterable[tuple[int, PackedRow]]
-            if not self.passes:
-                stage_rows = zip(frame["reader"].tolist(), PackedRow.from_rows(frame), strict=True)
-            else:
+            stage_rows = PackedRow.from_rows(frame)
+            if self.passes:
                 stage_rows, others = split_passing(frame, spools)
                 passing = pa.concat_tables([passing, others])
                 if passing.nbytes > _PASSING_BYTES_MAX:
@@ -114,8 +112,8 @@ class StageWork:
                     yield as_pandas(passing)
                     passing_ns += perf_counter_ns() - left_ns
                     passing = PACKED.empty_table()
-            for reader, row in stage_rows:
-                spools[reader].add(unpack_piece(row), row.payload)
+            for row in stage_rows:
+                spools[row.reader].add(unpack_piece(row), row.payload)
             if "now_us" in frame:
                 now_us = int(frame["now_us"].iloc[0])
         receive_us = (perf_counter_ns() - begun_ns - passing_ns) // 1000
@@ -170,16 +168,12 @@ class StageWork:
                 continue
             for sent in work.batch(label, pieces, now_us, state, handle, receive_us):
                 assert isinstance(sent, pa.RecordBatch)
-                readers = sent.column("reader").to_pylist()
-                for reader, row in zip(readers, PackedRow.from_rows(sent), strict=True):
-                    if reader in spools:
-                        spools[reader].add(unpack_piece(row), row.payload)
-                others = [reader not in spools for reader in readers]
-                if any(others):
-                    left = pa.Table.from_batches([sent]).filter(pa.array(others))
-                    passing = pa.concat_tables([passing, left])
-                texts = (text for text in sent.column("counted").to_pylist() if text is not None)
-                counted[-1] = next(texts, counted[-1])
+                (row,) = PackedRow.from_rows(sent)  # there is one bucket
+                if row.reader in spools:
+                    spools[row.reader].add(unpack_piece(row), row.payload)
+                else:
+                    passing = pa.concat_tables([passing, pa.Table.from_batches([sent])])
+                counted[-1] = sent.column("counted")[0].as_py() or counted[-1]
             receive_us = 0
         emitted: Iterator[Rows] = iter(())
         pieces = spools[self.number].pieces
@@ -271,10 +265,10 @@ def _register_timer(handle: Any, now_ms: int, at_ms: int) -> None:
 
 def split_passing(
     frame: pd.DataFrame, stage_numbers: Container[int]
-) -> tuple[Iterator[tuple[int, PackedRow]], pa.Table]:
+) -> tuple[Iterator[PackedRow], pa.Table]:
     """Split a frame of ``PACKED`` rows by the column ``reader``. Return an iterator over the rows
-    for the stages ``stage_numbers``, each as (reader, row), and a table of those for other stages
-    or results. Both keep their order and may be empty. Further columns of the frame are dropped.
+    for the stages ``stage_numbers``, and a table of those for other stages or results. Both keep
+    their order and may be empty. Further columns of the frame are dropped.
 
     ``stage_numbers``: the stages' indices, from 0, among all stages and relays. A ``PackedRow`` has
     the columns of ``PACKED`` as fields.
@@ -291,8 +285,7 @@ def split_passing(
         for field in PACKED
     ]
     rows = map(PackedRow._make, zip(*(columns[name] for name in PackedRow._fields), strict=True))
-    addressed = zip(columns["reader"], rows, strict=True)
-    return compress(addressed, for_stage), pa.table(others, schema=PACKED)
+    return compress(rows, for_stage), pa.table(others, schema=PACKED)
 
 
 @lru_cache(maxsize=64)

@@ -286,20 +286,27 @@ class Frames(Flow[DataFrame, DataFrame]):
         A stage of the last changes before a delta join (``SettleLaw``) keeps no state and counts
         nothing. Any other has state, and its counts and reports become observed metrics.
         """
-        packed, fragment, reading = union_frames(inputs), step.stage.fragment, step.hash_column_edge
+        packed = union_frames(inputs)
+        if isinstance(step.stage.fragment.last.law, SettleLaw):
+            return delta_join.last_by_primary_key(packed, step, self.labels, self.partitions)
+        emission = self.emission_to_reader(step)
+        rows = self.run_on_buckets(packed, step, emission)
+        return self.observations.observe_stages(rows, [step], emission.reader, emission.number)
+
+    def emission_to_reader(self, step: RouteStep) -> ToBuckets:
+        """Return the form in which the step's changes go to its only reader, by a hash column. The
+        step must have such a reader (``hash_column_edge``).
+        """
+        reading = step.hash_column_edge
         assert reading is not None
         assert reading.port.hash_column is not None
-        if isinstance(fragment.last.law, SettleLaw):
-            return delta_join.last_by_primary_key(packed, step, self.labels, self.partitions)
-        emission = ToBuckets(
+        return ToBuckets(
             self.labels,
             reading.port.hash_column,
             reading.reader,
             reading.number,
-            fragment.metric_names,
+            step.stage.fragment.metric_names,
         )
-        rows = self.run_on_buckets(packed, step, emission)
-        return self.observations.observe_stages(rows, [step], reading.reader, reading.number)
 
     def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
         """Return the steps whose stages with state the operator of ``step`` runs, in order. That is

@@ -26,8 +26,6 @@ class Observations:
     """The name of the metric with the reports of each stage with state. The keys are the stages'
     indices among all stages and relays (``RouteStep.number``).
     """
-    fused: dict[int, bool] = field(default_factory=dict)
-    """For each stage in ``reports``: True if it is not the last that its operator runs."""
     _names: Counter[str] = field(default_factory=Counter)
     """The count of calls of ``unique_name`` with each name."""
 
@@ -96,7 +94,6 @@ class Observations:
         """
         *fused, last = steps
         rows = self._observe_step(rows, last, counted)
-        self.fused |= {step.number: step is not last for step in steps}
         nested_at = len(last.stage.fragment.metric_names) + 1
         for index, step in enumerate(fused):
             nested = f"get_json_object({counted}, '$[{nested_at}][{index}]')"

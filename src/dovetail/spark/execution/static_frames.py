@@ -121,7 +121,7 @@ def _bucket_function(
         import pandas as pd
 
         stage_rows, others = split_passing(rows, [stage_number])
-        pieces = [unpack_piece(row) for _, row in stage_rows]
+        pieces = [*map(unpack_piece, stage_rows)]
         first = [piece for piece in pieces if later_inputs and piece.source not in later_inputs]
         rest = [piece for piece in pieces if not later_inputs or piece.source in later_inputs]
         # The end of the input, which ends all waiting.

@@ -13,14 +13,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dovetail.base.columns import HASH
 from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import pack_end
 from dovetail.physical.routing import RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.spark import task
 from dovetail.spark.execution.buckets import Ordering, StageWork
-from dovetail.spark.execution.emission import PACKED_COLUMNS, Emission, ToBuckets
+from dovetail.spark.execution.emission import PACKED_COLUMNS, Emission
 from dovetail.spark.execution.frames import Frames, union_frames
 from dovetail.spark.execution.processor import BucketProcessor
 
@@ -79,15 +78,17 @@ class Streaming(Frames):
         buckets also hear that all inputs have ended. As a side effect, add 1 to ``stateful``.
         """
         self.stateful += 1
-        steps = self.steps_of_operator(step)
-        works = [self._work_of_stage(one, shared=len(steps) > 1) for one in steps]
-        work = replace(
-            works[-1],
-            emission=emission,
-            passes=step.passes,
-            fused=tuple(works[:-1]),
-            ordering=None if steps[-1] is step else _ordering_of(step),
+        *before, last = self.steps_of_operator(step)
+        fused = tuple(
+            self._work_of_stage(one, self.emission_to_reader(one), shared=True) for one in before
         )
+        work = replace(
+            self._work_of_stage(last, emission, shared=bool(before)),
+            passes=step.passes,
+            fused=fused,
+            ordering=None if last is step else _ordering_of(step),
+        )
+        works = (*fused, work)
         if self.closing:
             # A shuffle gives all partitions, also those without rows.
             packed = packed.repartition(self.partitions, "bucket")
@@ -113,21 +114,17 @@ class Streaming(Frames):
             initialState=union_frames(initial).groupBy("bucket") if initial else None,
         )
 
-    def _work_of_stage(self, step: RouteStep, *, shared: bool) -> StageWork:
-        """Return the work of the stage at ``step``, which has state, as a fused one: its changes go
-        to its reader by ``ToBuckets``. If it has no such reader, it is the last of its operator,
-        and its emission is not meant to be used.
+    def _work_of_stage(self, step: RouteStep, emission: Emission, *, shared: bool) -> StageWork:
+        """Return the work of the stage at ``step``, which has state. No rows pass it, and none is
+        fused with it.
 
-        ``shared``: True if several stages share the operator's state.
+        ``emission``: the form of its changes. ``shared``: True if several stages share the
+        operator's state.
         """
-        fragment, reading = step.stage.fragment, step.hash_column_edge
-        by, reader, number = HASH, step.number, 0
-        if reading is not None:
-            assert reading.port.hash_column is not None
-            by, reader, number = reading.port.hash_column, reading.reader, reading.number
+        fragment = step.stage.fragment
         return StageWork(
             fragment,
-            ToBuckets(self.labels, by, reader, number, fragment.metric_names),
+            emission,
             step.number,
             passes=False,
             timers=self.timers and (self.timed or fragment.align_us is not None),

@@ -101,13 +101,19 @@ def parts_of(
             frames.observations.reports[step.number],
             tuple(step.stage.fragment.match_counted_inputs),
             tuple(wait.metric for wait in step.stage.fragment.waits),
-            frames.observations.fused[step.number],
+            _is_before_another(step),
         )
         for end in plan.last_steps
         for step in _steps_from_sink(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]
     return QueryParts(tuple(inputs), tuple(stages), tuple(results), tuple(outcomes), title)
+
+
+def _is_before_another(step: RouteStep) -> bool:
+    """Return True if the operator of the step's stage runs a later stage with state, too."""
+    reading = step.hash_column_edge
+    return step.is_fused and reading is not None and reading.stage.fragment.stateful
 
 
 def _source_count(frame: DataFrame) -> int:
