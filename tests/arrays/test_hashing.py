@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import random
-from datetime import time
 from itertools import product
 
 import numpy as np
-import pyarrow as pa
 
-from dovetail.arrays.hashing import (
-    combine_hashes,
-    combined_hash_range,
-    lower_hash_bits,
-    spark_hash,
-)
+from dovetail.arrays.hashing import combine_hashes, combined_hash_range, lower_hash_bits
 
 
 def test_a_combined_key_is_half_of_both() -> None:
@@ -33,12 +26,3 @@ def test_a_combined_key_is_half_of_both() -> None:
         == lower_hash_bits(place).tolist()
         == [p % 2**32 for _, p in pairs]
     )
-
-
-def test_a_time_of_day_is_hashed_as_nanoseconds() -> None:
-    # Spark keeps it as a long of nanoseconds, and hashes that.
-    keys = pa.array([time(1, 2, 3, 4), None, time(0)], pa.time64("ns"))
-    nanoseconds = pa.array([3_723_000_004_000, None, 0])
-    assert spark_hash([keys]).tolist() == spark_hash([nanoseconds]).tolist()
-    within, plain = (pa.StructArray.from_arrays([k], names=["t"]) for k in (keys, nanoseconds))
-    assert spark_hash([within]).tolist() == spark_hash([plain]).tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dovetail.arrays.hashing import spark_preimage
+from dovetail.arrays.spark_hash import spark_preimage
 
 
 def bucket_labels(buckets: int) -> list[int]:

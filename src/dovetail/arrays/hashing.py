@@ -1,32 +1,24 @@
-"""Hashes without Spark: a stable hash of rows, two hashes in one number, Spark's ``xxhash64``, and
-the inverse of Spark's shuffle hash.
+"""A stable hash of rows, and two hashes in one number.
 
 The stable hash is persisted. Windows, sessions, rows with another key and the test driver's
 snapshots are ordered by it in state, and it fills the registers of distinct counts. All other rows
-of a query are ordered by Spark's ``xxhash64``.
+of a query are ordered by Spark's ``xxhash64`` (``arrays.spark_hash``).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from decimal import Context
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 Ints = npt.NDArray[np.int64]
 _Words: TypeAlias = "npt.NDArray[np.uint64]"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_INT32 = 1 << 32
 _LOW = (1 << 32) - 1
-_SPARK_SEED = 42
-_LONG_DIGITS, _DIGITS_MAX = 18, 38
-"""The digits of a decimal that Spark keeps in a long, and of any decimal."""
 
 
 def stable_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
@@ -170,118 +162,3 @@ def separate_key_spaces(hash_: Ints, key_space: npt.NDArray[np.integer], spaces:
     ranged = within | (key_space.astype(np.uint64) << (np.uint64(64) - bits))
     moved: Ints = (ranged ^ sign).view(np.int64)
     return moved
-
-
-def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Compute Spark's ``xxhash64`` of each row's key: int64[n]. The function works row by row, so
-    use it for few rows.
-
-    ``keys``: at least one column, n rows each, with one NaN and without -0.0
-    (``equality.canonical_key``). Timestamps and durations are in microseconds, times of day in
-    nanoseconds. A null adds nothing to the hash. Raises ``struct.error`` for a map that is not
-    null, which Spark does not hash either.
-
-    >>> spark_hash([pa.array([1, 2]), pa.array(["a", None])]).tolist()
-    [-8527884376001292090, -3341702809300393011]
-    """
-    rows = zip(*(_times_as_integers(key).to_pylist() for key in keys), strict=True)
-    types = [_plain_type(key.type) for key in keys]
-    hashes = []
-    for row in rows:
-        hash_ = _SPARK_SEED
-        for value, type_ in zip(row, types, strict=True):
-            hash_ = _spark_hash_value(value, type_, hash_)
-        hashes.append(hash_)
-    return np.array(hashes, np.uint64).astype(np.int64)
-
-
-def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type with timestamps, durations and times of day as int64 and dates as int32, in
-    structs and lists at any depth. Other types are returned as they are.
-    """
-    if pa.types.is_date(type_):
-        return pa.int32()
-    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_) or pa.types.is_time64(type_):
-        return pa.int64()
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in type_])
-    if pa.types.is_list(type_):
-        return pa.list_(_plain_type(type_.value_type))
-    return type_
-
-
-def _times_as_integers(key: pa.Array) -> pa.Array:
-    """Return the key column with timestamps, durations and times of day as int64 and dates as
-    int32, in structs and lists at any depth.
-    """
-    return key.cast(_plain_type(key.type))
-
-
-def _spark_hash_value(value: Any, type_: pa.DataType, seed: int) -> int:
-    """Hash one value on from ``seed`` and return the new hash; both are from 0 to ``2**64 - 1``.
-    ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``, times as integers. Numbers count
-    as the little-endian bytes of a Java int or long. Nested values are hashed part by part; a null
-    returns ``seed``.
-    """
-    if value is None:
-        return seed
-    if pa.types.is_struct(type_):
-        for field in type_:
-            seed = _spark_hash_value(value[field.name], field.type, seed)
-        return seed
-    if pa.types.is_list(type_):
-        for element in value:
-            seed = _spark_hash_value(element, type_.value_type, seed)
-        return seed
-    return xxhash.xxh64_intdigest(_java_bytes(value, type_), seed)
-
-
-def _java_bytes(value: Any, type_: pa.DataType) -> bytes:
-    """Return the bytes that Spark's ``xxhash64`` reads for a scalar of ``type_`` that is not null.
-    Times and dates are integers here (``_times_as_integers``). Raises ``struct.error`` for a map.
-    """
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return value
-    if pa.types.is_floating(type_):
-        return struct.pack("<d" if type_ == pa.float64() else "<f", value)
-    if pa.types.is_decimal(type_):
-        unscaled = int(value.scaleb(type_.scale, Context(prec=_DIGITS_MAX)))
-        if type_.precision > _LONG_DIGITS:
-            return unscaled.to_bytes(
-                (unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True
-            )
-        return struct.pack("<q", unscaled)
-    return struct.pack("<q" if type_ == pa.int64() else "<i", value)
-
-
-def spark_preimage(hashed: int) -> int:
-    """Return the int32, perhaps negative, that Spark's shuffle hashes to ``hashed``. Of ``hashed``
-    the lower 32 bits count.
-
-    Spark's hash of an integer is Murmur3 (32 bits, seed 42). Each of its steps has an inverse, so
-    it is a permutation.
-
-    >>> [spark_preimage(n) for n in range(4)]
-    [-1693959553, -1910889132, -1382833682, -876271479]
-    """
-    mixed = _invert_shift(hashed % _INT32, 16) * pow(0xC2B2AE35, -1, _INT32) % _INT32
-    mixed = _invert_shift(mixed, 13) * pow(0x85EBCA6B, -1, _INT32) % _INT32
-    mixed = _invert_shift(mixed, 16) ^ 4
-    word = _rotate_right((mixed - 0xE6546B64) * pow(5, -1, _INT32) % _INT32, 13) ^ 42
-    word = _rotate_right(word * pow(0x1B873593, -1, _INT32) % _INT32, 15)
-    preimage = word * pow(0xCC9E2D51, -1, _INT32) % _INT32
-    return preimage - _INT32 if preimage >= _INT32 // 2 else preimage
-
-
-def _invert_shift(mixed: int, bits: int) -> int:
-    """Return the 32-bit ``word`` for which ``word ^ (word >> bits)`` is ``mixed``. ``bits`` is at
-    least 11.
-    """
-    return mixed ^ (mixed >> bits) ^ (mixed >> 2 * bits)
-
-
-def _rotate_right(word: int, bits: int) -> int:
-    """Return a 32-bit word rotated to the right by ``bits``, from 0 to 31."""
-    return (word >> bits | word << (32 - bits)) % _INT32

@@ -24,7 +24,7 @@ from timed_files import timed_file
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.arrays.hashing import spark_hash
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.physical.planner import plan_of
 from dovetail.plan.types.arrow import arrow_schema
 from dovetail.spark.checkpoints import state_lookup

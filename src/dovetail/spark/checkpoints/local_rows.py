@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.arrays.grouping import bucket_of
-from dovetail.arrays.hashing import spark_hash
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import POSITION
 from dovetail.engine import store_contents
 from dovetail.errors import ConfigurationError

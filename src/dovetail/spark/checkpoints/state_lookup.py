@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_number
 from dovetail.arrays.grouping import bucket_of, by_key
-from dovetail.arrays.hashing import combine_hashes, lower_hash_bits, spark_hash
+from dovetail.arrays.hashing import combine_hashes, lower_hash_bits
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import CHANGE, FOREIGN, foreign_name
 from dovetail.base.validation import Path, Text, validated
 from dovetail.engine import store_contents
