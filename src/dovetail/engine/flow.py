@@ -66,6 +66,13 @@ class Flow(ABC, Generic[R, P]):
         ``inputs`` travel along in it, unchanged.
         """
 
+    def fused_inputs(self, step: RouteStep, inputs: list[P]) -> P | None:
+        """Return the packed rows of all ``inputs`` unchanged if the stage of ``step`` is run
+        together with the one that it sends to, which then gets them. Return None if it is run by
+        itself, as by most flows.
+        """
+        return None
+
     @abstractmethod
     def relayed_rows(self, step: RouteStep, inputs: list[P]) -> R:
         """Return the rows among ``inputs`` that are for the relay of ``step``, as flat rows
@@ -111,6 +118,9 @@ def _run_step(step: RouteStep, flow: Flow[R, P]) -> P:
     if isinstance(step.origin, Relay):
         return flow.pack_rows(step, flow.relayed_rows(step, _run_inputs(step, flow)))
     inputs = _run_inputs(step, flow)
+    fused = flow.fused_inputs(step, inputs)
+    if fused is not None:
+        return fused
     if step.hash_column_edge is not None:
         return flow.run_partitioned(step, inputs)
     if not step.is_read:

@@ -16,17 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.arrays.equality import canonical_key
 from dovetail.base.columns import (
     DELETED,
     EVENT_TIME,
-    FOREIGN,
-    HASH,
     LETTER,
-    POSITION,
     STREAM_TIME,
-    aggregated_name,
-    foreign_name,
 )
 from dovetail.base.validation import Rule, accepts_argument_count
 from dovetail.engine import flow
@@ -57,12 +51,13 @@ from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.operators.joins.lookup import Caches, TaskLookups
 from dovetail.physical.inputs import Input
-from dovetail.physical.output import held_columns
+from dovetail.physical.output import Output, output_of
 from dovetail.physical.routing import InputEdge, Plan, RouteStep, walk_steps
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.specs.delta_join import DeltaJoinLaw
 from dovetail.physical.specs.lookup import store_lookup
 from dovetail.physical.stage import Port, Stage
+from dovetail.physical.travel_columns import TravelColumns
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.metrics import metric_name
 from dovetail.plan.nodes import Source
@@ -157,6 +152,7 @@ class LocalRun:
         self.given: dict[Port, Pieces] = {}
         self.letters: list[pa.Table] = []
         self._caches: Caches = {}
+        self._outputs: dict[Stage, Output] = {}
         for stage in plan.stages:
             views = [v for result in plan.results if result.stage is stage for v in result.views]
             _refuse_unrunnable(stage, views, expressions is not None)
@@ -258,11 +254,9 @@ class LocalRun:
             assert self._expressions is not None
             rows = self._expressions.changelog(stage, changes)
         else:
-            carried = [EVENT_TIME, DELETED, POSITION, *stage.fragment.feeds]
-            columns = held_columns(stage) | dict(zip(carried, carried, strict=True))
-            rows = pa.table(
-                [changes.column(column) for column in columns.values()], names=[*columns]
-            )
+            if stage not in self._outputs:
+                self._outputs[stage] = output_of(stage)
+            rows = self._outputs[stage].rows_by_name(changes)
         return rows
 
     def _apply_view(self, rows: pa.Table, view: View, *, reports: bool = False) -> pa.Table:
@@ -440,30 +434,12 @@ class LocalRun:
         assert input_ is not None
         for index, view in enumerate(views_of(input_.source)):
             rows = self._apply_view(rows, view, reports=index >= reading.reported)
-        columns = {name: rows.column(name).combine_chunks() for name in rows.schema.names}
+        foreign, failed = None, None
         if source.shape.fallible:
             assert self._expressions is not None
-            *named, failed = self._expressions.foreign_key(input_, rows)
-        else:
-            named = [columns[str(item)] for item, _ in input_.foreign]
-        columns |= {name: canonical_key(columns[name]) for name in input_.source.key.names}
-        keys = [canonical_key(columns[name]) for name in input_.key]
-        if input_.foreign:
-            foreign = [canonical_key(column) for column in named]
-            columns |= {foreign_name(index): column for index, column in enumerate(foreign)}
-            columns[FOREIGN] = pa.array(self.hash(foreign), pa.int64())
-        for number, reference in enumerate(input_.references):
-            named = [canonical_key(columns[name]) for name, _ in reference]
-            hashed = pa.array(self.hash(named), pa.int64())
-            fields = (field.name for field in input_.star_key_fields(number))
-            columns |= zip(fields, [hashed, *named], strict=True)
-        if input_.used is not None:
-            columns |= {aggregated_name(n): columns[name] for n, name in enumerate(input_.used)}
-        columns |= zip(input_.key, keys, strict=True)
-        columns[HASH] = pa.array(self.hash(keys), pa.int64())
-        schema = source.travel_schema
-        table = pa.table([columns[name] for name in schema.names], schema=schema)
-        return table.append_column("failed", failed) if source.shape.fallible else table
+            *foreign, failed = self._expressions.foreign_key(input_, rows)
+        table = TravelColumns.of(input_, source).travelling_rows(rows, self.hash, foreign)
+        return table if failed is None else table.append_column("failed", failed)
 
 
 class ResultRows(NamedTuple):

@@ -557,6 +557,21 @@ def counted_text(
     return f"[{','.join(parts)}]"
 
 
+def add_counted_texts(text: str | None, other: str) -> str:
+    """Return the sums of two texts of ``counted_text`` with the same metrics and nothing behind
+    their pairs. Of two examples the first stays. ``text``: None for no counts.
+    """
+    if text is None:
+        return other
+    pairs = zip(json.loads(text), json.loads(other), strict=True)
+    return json.dumps(
+        [
+            [count + more, example if example is not None else another]
+            for (count, example), (more, another) in pairs
+        ]
+    )
+
+
 def pack_table(
     table: pa.Table | None, labels: Sequence[int], tag: Tag, *, by: str = HASH
 ) -> pa.RecordBatch:

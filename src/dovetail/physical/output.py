@@ -32,6 +32,9 @@ from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.unwindow import Unwindowed
 from dovetail.plan.types.arrow import arrow_schema
 
+_CHANGELOG_COLUMNS = (CHANGE, TIMESTAMP, POSITION)
+"""The columns of a changelog behind the key and the values."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -40,7 +43,7 @@ class Output:
     """
 
     columns: StructType
-    held: Mapping[str, str] | None
+    held: dict[str, str] | None
     """The stage column behind each key and value column, by name in the changelog's order; None if
     a projection follows.
     """
@@ -49,6 +52,17 @@ class Output:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the columns: all nullable, timestamps in UTC."""
         return arrow_schema(self.columns)
+
+    def rows_by_name(self, changes: pa.Table) -> pa.Table:
+        """Return a stage's changes (``Fragment.output_schema``) under the column names of its node,
+        one row for each change, in their order. Then come ``_event_time``, ``_deleted``,
+        ``_position`` and the columns ``Fragment.feeds``. No selection may compute.
+        """
+        assert self.held is not None
+        feeds = self.columns.names[len(self.held) + len(_CHANGELOG_COLUMNS) :]
+        carried = (EVENT_TIME, DELETED, POSITION, *feeds)
+        columns = self.held | dict(zip(carried, carried, strict=True))
+        return pa.table([changes.column(column) for column in columns.values()], names=[*columns])
 
     def rows_of_changes(self, changes: pa.Table) -> pa.Table:
         """Return a stage's changes (``Fragment.output_schema``) as rows of ``schema``, one row for

@@ -26,7 +26,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.stage import Port, Stage, stages_up_to
 from dovetail.plan.nodes import Derived, Entry, Node, Source
 from dovetail.plan.views import View, views_of
@@ -117,6 +119,9 @@ class RouteStep:
     """The inputs that get its heartbeats; empty if stages send none."""
     hears: frozenset[int] = frozenset()
     """The indices of its own inputs that get heartbeats."""
+    is_fused: bool = False
+    """True if the step's stage runs on Spark in the operator of the stage that it sends to
+    (``_may_fuse``)."""
 
     @property
     def stage(self) -> Stage:
@@ -150,15 +155,6 @@ class RouteStep:
         ports = (reading.port for reading in self.readings)
         read = (port.input.source for port in ports if port.input is not None)
         return next(read, Derived(self.origin.node))
-
-    @property
-    def is_fused(self) -> bool:
-        """True if the step's stage runs in the operator of its reader on Spark. It then has state
-        and one bucket, and sends its changes on by a hash column, so nothing is to be exchanged.
-        """
-        if not isinstance(self.origin, Stage) or self.hash_column_edge is None:
-            return False
-        return self.stage.fragment.stateful and self.stage.fragment.buckets == 1
 
     @property
     def hash_column_edge(self) -> InputEdge | None:
@@ -231,9 +227,13 @@ class Plan:
         return self.results[0].stage.fragment.buckets
 
     @property
-    def fuses(self) -> bool:
-        """True if any of its stages is fused with another one (``RouteStep.is_fused``)."""
-        return any(step.is_fused for step in walk_steps(self.last_steps))
+    def operators(self) -> list[list[FusedStage]]:
+        """The stages with state that each of Spark's operators with state runs, in the order in
+        which they run. An operator has several if stages are fused (``RouteStep.is_fused``).
+        """
+        steps = (step for step in walk_steps(self.last_steps) if not step.is_fused)
+        stages = (stages_of_operator(step) for step in steps if isinstance(step.origin, Stage))
+        return [of_operator for of_operator in stages if of_operator]
 
     @property
     def has_one_result(self) -> bool:
@@ -338,6 +338,7 @@ def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
     beats = _heartbeat_inputs(readings) if plan.idles else {}
     hearing = {(item.reader, item.number) for others in beats.values() for item in others}
     end = len(plan.stages_and_relays)
+    fused: dict[Stage, Stage] = {}
     arriving: dict[int, list[tuple[RouteStep, set[tuple[int, int]]]]] = defaultdict(list)
     origins: list[Entry | Stage | Relay] = [*sources, *plan.stages_and_relays]
     for origin in origins:
@@ -355,6 +356,12 @@ def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
         sent = beats.get(origin, ()) if isinstance(origin, Stage) else ()
         wanted = passed | {(item.reader, item.number) for item in (*origin_readings, *sent)}
         wanted |= {(to, 0) for to in (*onward, result, failing) if to is not None}
+        sends_to = min((to for to, _ in wanted if to < end), default=end)
+        target = None if sends_to == end else plan.stages_and_relays[sends_to]
+        is_fused = False
+        if isinstance(origin, Stage) and isinstance(target, Stage) and not onward:
+            is_fused = _may_fuse(origin, target, origin_readings, fused)
+            fused |= {origin: target} if is_fused else {}
         step = RouteStep(
             origin,
             stage_index,
@@ -369,9 +376,62 @@ def _build_last_steps(plan: Plan) -> tuple[RouteStep, ...]:
             tuple(s for s, _ in arrivals),
             sent,
             frozenset(input_index for reader, input_index in hearing if reader == stage_index),
+            is_fused,
         )
-        arriving[min((to for to, _ in wanted if to < end), default=end)].append((step, wanted))
+        arriving[sends_to].append((step, wanted))
     return tuple(step for step, _ in arriving[end])
+
+
+def _may_fuse(
+    origin: Stage, target: Stage, readings: Sequence[InputEdge], fused: Mapping[Stage, Stage]
+) -> bool:
+    """Return True if one operator of Spark's can run ``origin`` and then ``target``, the next stage
+    in the line that it sends to. Nothing is to be exchanged between them, since there is one
+    bucket, and the workers can make all rows that leave ``origin``.
+
+    ``readings``: the inputs that read ``origin``. None has a view or an expression. ``fused``: by
+    each stage before that is fused, the next one. A stage that puts the results of a join by
+    foreign key in order has no state. It is run with the join's stage.
+    """
+    ordering = isinstance(origin.fragment.last.law, InOrderLaw)
+    joins = origin.ports[0].origin if ordering else origin
+    if not isinstance(joins, Stage) or not joins.fragment.stateful or joins.fragment.buckets > 1:
+        return False
+    if ordering and fused.get(joins) is not origin:
+        return False
+    if isinstance(target.fragment.last.law, InOrderLaw):
+        return target.ports[0].origin is origin
+    by_key = [reading.port for reading in readings if reading.port.input is not None]
+    if by_key and origin.fragment.last.visible:
+        return False
+    return target.fragment.stateful and all(
+        isinstance(port.input.source, Derived) and not port.source.shape.fallible
+        for port in by_key
+        if port.input is not None
+    )
+
+
+class FusedStage(NamedTuple):
+    """A stage with state in an operator of Spark's, which may run several."""
+
+    step: RouteStep
+    emits: RouteStep
+    """The step whose rows the stage emits: its own or, for a join by foreign key whose results are
+    put in order by the same operator, that of the ordering."""
+
+
+def stages_of_operator(step: RouteStep) -> list[FusedStage]:
+    """Return the stages with state that the operator of ``step``, a stage's step, runs, in order:
+    those that are fused with it, then its own. The list is empty if its stage has no state and none
+    is fused with it.
+    """
+    stages = [
+        stage for before in step.before if before.is_fused for stage in stages_of_operator(before)
+    ]
+    if step.stage.fragment.stateful:
+        return [*stages, FusedStage(step, step)]
+    joins = step.stage.ports[0].origin
+    return [one._replace(emits=step) if one.step.origin is joins else one for one in stages]
 
 
 def _rows_origin(port: Port, relays: Mapping[tuple[Stage, Entry], Relay]) -> Entry | Stage | Relay:

@@ -121,7 +121,7 @@ def test_results_do_not_depend_on_fusing(spark: SparkSession, tmp_path: Path, em
         )
         query.awaitTermination()
         collected[buckets] = kept.changes
-        assert len(query.recentProgress[-1]["stateOperators"]) == (5 if buckets == 1 else 11)
+        assert len(query.recentProgress[-1]["stateOperators"]) == (1 if buckets == 1 else 11)
     assert collected[1] == collected[3]
     assert collected[1].keys() == {"placed", "cities", "prices", "star"}
 
@@ -182,7 +182,7 @@ def test_stages_have_their_own_figures(begun: Begun) -> None:
     assert second.matched["orders"] > 0
     assert leaving.changes == sum(groups.rows.values()) > 0
     # The last stage of an operator has the figures of its state.
-    assert [stage.memory_bytes > 0 for stage in progress.stages] == [False, True, False, True]
+    assert [stage.memory_bytes > 0 for stage in progress.stages] == [False, False, False, True]
 
 
 def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatc
     whatever the number of stages in it.
     """
     spark, checkpoint = begun.spark, begun.checkpoint
-    assert json.loads((checkpoint / "dovetail.json").read_text())["fused"] is True
+    assert json.loads((checkpoint / "dovetail.json").read_text())["operators"] == [[0, 1, 3, 4]]
     state = dt.checkpoints.read_state(spark, str(checkpoint)).collect()
     assert {row["stage"] for row in state} == {1, 2, 4, 5}
     by_spark = dt.checkpoints.read_state(spark, str(checkpoint), "customers").collect()
@@ -210,10 +210,7 @@ def test_state_is_read_and_followed(begun: Begun, monkeypatch: pytest.MonkeyPatc
     before, after = (CheckpointStores.read("test", files, batch) for batch in (2, 3))
     paths.clear()
     followed = Lookups(files)._next_stores(before)
-    assert [path for path in paths if path.endswith(".changelog")] == [
-        "state/0/0/4.changelog",
-        "state/1/0/4.changelog",
-    ]
+    assert [path for path in paths if path.endswith(".changelog")] == ["state/0/0/4.changelog"]
     assert manifests_of(followed) == manifests_of(after) != manifests_of(before)
 
 
@@ -244,7 +241,7 @@ def test_a_checkpoint_without_fused_stages_is_refused(begun: Begun, tmp_path: Pa
     copytree(begun.checkpoint, checkpoint)
     (checkpoint / ".dovetail.json.crc").unlink()
     bound = json.loads((checkpoint / "dovetail.json").read_text())
-    del bound["fused"]
+    del bound["operators"]
     (checkpoint / "dovetail.json").write_text(json.dumps(bound))
-    with pytest.raises(dt.errors.CheckpointError, match="in an operator of its own"):
+    with pytest.raises(dt.errors.CheckpointError, match="in operators of their own"):
         begun.run(checkpoint)

@@ -29,7 +29,7 @@ from dovetail.platform.sessions import is_remote
 from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
-    FUSED,
+    OPERATORS,
     stages_as_json,
 )
 
@@ -91,7 +91,7 @@ def binding_of(
     written.
 
     Its keys are ``version``, ``topology`` (a fingerprint), ``plan`` (a description), ``buckets``,
-    ``partitions``, ``fused``, ``stages`` and ``reads``. ``reads`` has a list of three for each
+    ``partitions``, ``operators``, ``stages`` and ``reads``. ``reads`` has a list of three for each
     source: its identity (None for a static one) and the two results of ``reads_of``.
 
     ``partitions``: the count of each stage's partitions. ``more``: further entries by their keys,
@@ -104,7 +104,7 @@ def binding_of(
         "plan": describe(*nodes),
         "buckets": plan.buckets,
         "partitions": partitions,
-        FUSED: plan.fuses,
+        OPERATORS: operators_of(plan),
         "stages": stages_as_json(plan.stages, partial(describe_input, nodes)),
         "reads": [
             [
@@ -118,6 +118,14 @@ def binding_of(
         ],
         **more,
     }
+
+
+def operators_of(plan: Plan) -> list[list[int]]:
+    """Return the stages with state of each of Spark's operators, in order, by their indices in
+    ``plan.stages``. Operators are ordered by their first stage.
+    """
+    index = {stage: stage_index for stage_index, stage in enumerate(plan.stages)}
+    return sorted([index[stage.step.stage] for stage in stages] for stages in plan.operators)
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
@@ -175,17 +183,9 @@ def refuse_other_query(
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
     """Raise ``CheckpointError`` if the fingerprints of the plan's stages, in order, differ from
     those in ``binding``, the content of the checkpoint's ``dovetail.json``. Spark identifies the
-    state of stages by their order. So it does if only one of both has fused stages. ``title``: the
+    state of stages by their order. So it does if other stages share an operator. ``title``: the
     subject of the error.
     """
-    if plan.fuses != binding.get(FUSED, False):
-        raise CheckpointError(
-            title,
-            "the checkpoint has each stage of one bucket in an operator of its own, and this "
-            "version runs them in one",
-            "Go on with the version that wrote it, or give the checkpoint to "
-            "dt.checkpoints.upgrade, with a new one",
-        )
     before = [stage["topology"] for stage in binding["stages"]]
     now = [stage.fragment.topology for stage in plan.stages]
     if before != now:
@@ -195,6 +195,15 @@ def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> N
             "as this version plans it",
             "Go on with the version that wrote it and, of a union of tables, the same emit=, or "
             "start with a new checkpoint",
+        )
+    operators = operators_of(plan)
+    if binding.get(OPERATORS, [[stage] for stages in operators for stage in stages]) != operators:
+        raise CheckpointError(
+            title,
+            "the checkpoint has stages of one bucket in operators of their own, and this version "
+            "runs them in one",
+            "Go on with the version that wrote it, or give the checkpoint to "
+            "dt.checkpoints.upgrade, with a new one",
         )
 
 

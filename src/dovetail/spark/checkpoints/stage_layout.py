@@ -31,8 +31,9 @@ BINDING_FILE = "dovetail.json"
 """The name of a checkpoint's own file."""
 FORMAT_VERSION = 3
 """The version of what that file says."""
-FUSED = "fused"
-"""Key of that file: True if stages of one bucket share operators (``RouteStep.is_fused``)."""
+OPERATORS = "operators"
+"""Key of that file: the stages with state of each of Spark's operators, by their indices from 0.
+Without it, each has an operator of its own."""
 _KERNELS: dict[str, Any] = {
     kernel.__name__: kernel
     for kernel in (

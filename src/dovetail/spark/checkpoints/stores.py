@@ -21,7 +21,6 @@ from dovetail.physical.specs.law import Store
 from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
-    FUSED,
     StageLayout,
     stages_of_json,
 )
@@ -122,7 +121,7 @@ class CheckpointStores:
         stored: Mapping[StatefulOperator, ManifestBlobs] = {}
         if after is not None:
             prefixes = [""]
-            if bound.get(FUSED):
+            if bound["buckets"] == 1:  # stages may share operators
                 prefixes += [f"{stage['topology']}/" for stage in bound["stages"]]
             stored = files.manifests(caller, operators, after, bound["buckets"], prefixes)
         return replace(cls.without_state(caller, files, bound, after), operators=stored)

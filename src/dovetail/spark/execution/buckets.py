@@ -2,11 +2,12 @@
 
 Spark commits that state with the micro-batch, so Spark's exactly-once promise is the stage's.
 
-With one bucket, stages that send their changes on by a hash need no exchange. Such stages are
-*fused*: one Spark operator runs them, one after the other. Of a join by foreign key::
+With one bucket there is nothing to exchange between stages. They are *fused* if workers can make
+the rows that leave them: one Spark operator runs them, one after the other. Of the totals of a join
+by foreign key::
 
-    PACKED ──▶ 1: subscribe ──▶ 2: foreign key ──▶ 3: in order ──▶ rows
-               blobs "<1>/…"    blobs "<2>/…"      no state
+    PACKED ──▶ 1: subscribe ──▶ 2: foreign key, in order ──▶ 3: leave ──▶ 4: group ──▶ rows
+               blobs "<1>/…"    blobs "<2>/…"                "<3>/…"      "<4>/…"
 
 The stages share the map of blobs, so the name of a blob begins with its stage's fingerprint.
 """
@@ -28,11 +29,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from dovetail.arrays.bucket_labels import bucket_number
+from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine.batches.pieces import Piece, high_time_us
 from dovetail.engine.batches.spool import Spool
 from dovetail.engine.fragment import SLICE_BYTES, BatchOutcome, process_batch
 from dovetail.engine.idle import IdleRules
-from dovetail.engine.pack import PACKED, PackedRow, pack_heartbeat, unpack_piece
+from dovetail.engine.pack import (
+    PACKED,
+    PackedRow,
+    add_counted_texts,
+    counted_text,
+    pack_heartbeat,
+    unpack_piece,
+)
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.specs.by_key import InOrderLaw
@@ -77,8 +86,8 @@ class StageWork:
     """The text before the names of the stage's blobs: the stage's fingerprint and a slash if
     several stages share the operator's state, else empty."""
     fused: tuple[StageWork, ...] = ()
-    """The stages that run before this one in the same operator, in order. They have an emission
-    ``ToBuckets``."""
+    """The stages that run before this one in the same operator, in order. They emit rows of
+    ``PACKED``."""
     ordering: Ordering | None = None
     """The stage that puts this one's changes in order, in the same operator; None for none."""
 
@@ -158,32 +167,42 @@ class StageWork:
         for stages without timers. ``spools``: the pieces of each stage by its index. Those of
         reading stages are added, and those of a stage that runs are taken out, so that its rows do
         not stay in memory. ``passing``: rows for other stages. The other parameters are those of
-        ``batch``.
+        ``batch``. If fused stages have counts and the last one has nothing to do, it emits these
+        alone.
         """
         counted: list[str | None] = []
         for work in self.fused:
-            counted.append(None)
             pieces = spools.pop(work.number).pieces
-            if not pieces and not (expired and work.timers):
-                continue
-            for sent in work.batch(label, pieces, now_us, state, handle, receive_us):
-                assert isinstance(sent, pa.RecordBatch)
-                (row,) = PackedRow.from_rows(sent)  # there is one bucket
-                if row.reader in spools:
-                    spools[row.reader].add(unpack_piece(row), row.payload)
-                else:
-                    passing = pa.concat_tables([passing, pa.Table.from_batches([sent])])
-                counted[-1] = sent.column("counted")[0].as_py() or counted[-1]
-            receive_us = 0
+            stage_counted: str | None = None
+            packers = [reading.packer for reading in work.emission.readings]
+            packed = dict.fromkeys((packer.reader, packer.number) for packer in packers)
+            if pieces or (expired and work.timers):
+                done = work.outcome(label, pieces, now_us, state, handle, receive_us)
+                for sent in work.emitted_rows(done, label, pieces):
+                    assert isinstance(sent, pa.RecordBatch)
+                    (row,) = PackedRow.from_rows(sent)  # there is one bucket
+                    if row.reader in spools:
+                        spools[row.reader].add(unpack_piece(row), row.payload)
+                    else:
+                        passing = pa.concat_tables([passing, pa.Table.from_batches([sent])])
+                    address, text = (row.reader, row.source), sent.column("counted")[0].as_py()
+                    if address in packed and text is not None:
+                        packed[address] = add_counted_texts(packed[address], text)
+                stage_counted = counted_text(done.counts, work.emission.counts, done.report)
+                receive_us = 0
+            counted += [stage_counted, *packed.values()]
         emitted: Iterator[Rows] = iter(())
         pieces = spools[self.number].pieces
         if pieces or (expired and self.timers):
-            emitted = self.batch(label, pieces, now_us, state, handle, receive_us, counted)
+            done = self.outcome(label, pieces, now_us, state, handle, receive_us)
+            emitted = self.emitted_rows(replace(done, fused=counted), label, pieces)
+        elif any(counted):
+            emitted = self.emission.rows(BatchOutcome((), fused=counted), label, NO_TIME)
         if len(passing):
             emitted = _prepend_passing(passing, emitted)
         yield from emitted
 
-    def batch(
+    def outcome(
         self,
         label: int,
         pieces: Sequence[Piece],
@@ -191,11 +210,9 @@ class StageWork:
         state: Any,
         handle: Any,
         receive_us: int = 0,
-        fused: Sequence[str | None] = (),
-    ) -> Iterator[Rows]:
-        """Process one micro-batch of the bucket with this label. Yield tables or batches of
-        ``emission.columns``: its changes, then its heartbeats, which are rows without a blob that
-        tell reading stages the time.
+    ) -> BatchOutcome:
+        """Process one micro-batch of the bucket with this label, and return its outcome. If
+        ``ordering`` is given, changes are in its order.
 
         The blobs in ``state`` are changed as changes are taken, so a caller that stops early leaves
         them half changed. A timer may be registered.
@@ -203,8 +220,7 @@ class StageWork:
         ``pieces``: the bucket's input, each the rows of one input from one partition; empty if only
         time has passed. ``state``: Spark's map state of the bucket. ``handle``: Spark's handle,
         which sets timers. ``now_us``: the wall-clock time of the micro-batch in microseconds.
-        ``receive_us``: the duration of taking the pieces in, for the report. ``fused``: the counts
-        and reports of fused stages (``BatchOutcome.fused``).
+        ``receive_us``: the duration of taking the pieces in, for the report.
         """
         began_us = time_ns() // 1000 - receive_us
         bucket = bucket_number(label, self.fragment.buckets)
@@ -214,13 +230,23 @@ class StageWork:
         )
         if done.report is not None:
             done.report.add_times(began_us, receive_us, [piece.time for piece in pieces])
-        done = replace(done, changes=_with_state_time(done, blobs), fused=fused)
+        done = replace(done, changes=_with_state_time(done, blobs))
         if self.ordering is not None:
             law, columns = self.ordering
             ordered = merge_buckets(done.changes, law, columns, task.micro_batch())
             done = replace(done, changes=ordered)
         if self.timers and done.again_us is not None:
             _register_timer(handle, now_us // 1000, done.again_us // 1000 + 1)
+        return done
+
+    def emitted_rows(
+        self, done: BatchOutcome, label: int, pieces: Sequence[Piece]
+    ) -> Iterator[Rows]:
+        """Yield tables or batches of ``emission.columns``: the changes of ``done``, then the
+        heartbeats, which are rows without a blob that tell reading stages the time.
+
+        ``done``: the outcome of the bucket with this ``label`` on ``pieces``.
+        """
         yield from self.emission.rows(done, label, high_time_us(pieces))
         if done.time is not None:
             for reader, source_index in self.beats:

@@ -6,16 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
+from dovetail.arrays.spark_hash import spark_hash
 from dovetail.base.columns import COUNTED
 from dovetail.engine.arrival import stairs_of
 from dovetail.engine.fragment import BatchOutcome
-from dovetail.engine.pack import PACKED, Tag, counted_text, pack_table, pack_whole_table
+from dovetail.engine.pack import (
+    PACKED,
+    Carrier,
+    Packer,
+    Tag,
+    counted_text,
+    pack_table,
+    pack_whole_table,
+)
 from dovetail.physical.output import Output
+from dovetail.physical.travel_columns import TravelColumns
 from dovetail.plan.types.arrow import spark_schema
 from dovetail.state.ipc import from_ipc, parts_of
 
@@ -36,6 +46,10 @@ class Emission(ABC):
 
     columns: StructType
     """The Spark columns of the rows."""
+    counts: Sequence[str]
+    """The metrics of rows without use."""
+    readings: Sequence[Reading] = ()
+    """The inputs for which rows are packed here that are counted in packing."""
 
     @abstractmethod
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
@@ -65,19 +79,19 @@ class FlatEmission(Emission):
 
     output: Output
     counts: Sequence[str]
-    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of the output, then ``_counted``."""
         self.columns = StructType([*self.output.columns, StructField(COUNTED, StringType())])
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield the changes of ``done`` as tables of ``columns``. Without changes and without a
-        report, yield nothing.
+        """Yield the changes of ``done`` as tables of ``columns``. Without changes and reports,
+        yield nothing.
 
-        With a report, the last table ends with a row without a change, which has the counts and the
-        report as JSON in ``_counted``. That row has a table of its own if the last changes are too
-        many to be copied cheaply. ``bucket`` and ``high_time_us`` are not used.
+        With a report or those of fused stages, the last table ends with a row without a change,
+        which has the counts and the reports as JSON in ``_counted``. That row has a table of its
+        own if the last changes are too many to be copied cheaply. ``bucket`` and ``high_time_us``
+        are not used.
         """
         last = self._empty_output
         for rows in _split_changes(done.changes):
@@ -85,7 +99,7 @@ class FlatEmission(Emission):
                 yield last
             table = self.output.rows_of_changes(rows)
             last = table.append_column(_COUNTED, pa.nulls(len(table), pa.string()))
-        if done.report is not None:
+        if done.report is not None or any(done.fused):
             if len(last) > _COPIED_ROWS_MAX:
                 yield last
                 last = self._empty_output
@@ -161,7 +175,7 @@ class BlobEmission(Emission):
                 yield pack_whole_table(last, bucket, tag)
                 tag = replace(tag, number=tag.number + 1)
             last = self.output.rows_of_changes(rows)
-        if last is not None or self.counts or done.report is not None:
+        if last is not None or self.counts or done.report is not None or any(done.fused):
             counted = counted_text(done.counts, self.counts, done.report, done.fused)
             yield pack_whole_table(last, bucket, replace(tag, counted=counted))
 
@@ -182,7 +196,6 @@ class ToBuckets(Emission):
     number: int
     """The index of the input among those of the reading stage."""
     counts: Sequence[str]
-    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of ``PACKED``."""
@@ -207,6 +220,56 @@ class ToBuckets(Emission):
             last, tag = rows, replace(tag, stairs=stairs_of(rows))
         counted = counted_text(done.counts, self.counts, done.report, done.fused)
         yield pack_table(last, self.labels, replace(tag, counted=counted), by=self.by)
+
+
+class Reading(NamedTuple):
+    """An input that reads a stage's changes by key, as a worker packs them for it."""
+
+    columns: TravelColumns
+    packer: Packer
+
+
+@dataclass
+class ToReaders(Emission):
+    """Changes as the packed rows of all inputs that read the stage by key, and of a result.
+
+    For a stage whose operator runs its readers as well, in one bucket.
+    """
+
+    output: Output
+    """The changelog's rows. No selection computes."""
+    counts: Sequence[str]
+    result: Carrier | None
+    """The packing of the changelog as a result; None if it is no result."""
+    readings: Sequence[Reading]
+
+    def __post_init__(self) -> None:
+        """Set ``columns``: those of ``PACKED``."""
+        self.columns = PACKED_COLUMNS
+
+    def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
+        """Yield batches of ``PACKED``, each of one row: the changes of ``done`` for one input, or
+        as a result. Each comes whenever about 32 MiB are held for it, and at the end. Counts of
+        rows that an input cannot use are in its rows, but neither those of ``done`` nor its report.
+
+        Without changes nothing is yielded. ``bucket`` and ``high_time_us`` are not used.
+        """
+        inputs = [(of.columns, of.packer.begin_partition(0)) for of in self.readings]
+        result = None if self.result is None else self.result.begin_partition(0)
+        for changes in _split_changes(done.changes):
+            by_name = self.output.rows_by_name(changes) if inputs else changes
+            for columns, open_pack in inputs:
+                for batch in columns.travelling_rows(by_name, spark_hash).to_batches():
+                    yield from open_pack.add_batch(batch)
+            if result is not None:
+                assert self.result is not None
+                rows = self.output.rows_of_changes(changes).select(self.result.schema.names)
+                for batch in rows.to_batches():
+                    yield from result.add_batch(batch)
+        for _, open_pack in inputs:
+            yield from open_pack.flush()
+        if result is not None:
+            yield from result.flush()
 
 
 def _split_changes(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -45,7 +45,7 @@ from dovetail.engine.pack import (
 )
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.output import Output, changelog_columns, output_of
-from dovetail.physical.routing import InputEdge, RouteStep
+from dovetail.physical.routing import FusedStage, InputEdge, RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
 from dovetail.plan.metrics import metric_name
@@ -291,7 +291,8 @@ class Frames(Flow[DataFrame, DataFrame]):
             return delta_join.last_by_primary_key(packed, step, self.labels, self.partitions)
         emission = self.emission_to_reader(step)
         rows = self.run_on_buckets(packed, step, emission)
-        return self.observations.observe_stages(rows, [step], emission.reader, emission.number)
+        stages = self.stages_of_operator(step)
+        return self.observations.observe_stages(rows, stages, emission.reader, emission.number)
 
     def emission_to_reader(self, step: RouteStep) -> ToBuckets:
         """Return the form in which the step's changes go to its only reader, by a hash column. The
@@ -308,12 +309,12 @@ class Frames(Flow[DataFrame, DataFrame]):
             step.stage.fragment.metric_names,
         )
 
-    def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
-        """Return the steps whose stages with state the operator of ``step`` runs, in order. That is
-        ``step`` alone, behind those that are fused with it. The list is empty if the stage has no
-        state and none is fused with it.
+    def stages_of_operator(self, step: RouteStep) -> list[FusedStage]:
+        """Return the stages with state that the operator of ``step`` runs, in order. That is the
+        step's own, behind those that are fused with it. The list is empty if its stage has no state
+        and none is fused with it.
         """
-        return [step] if step.stage.fragment.stateful else []
+        return [FusedStage(step, step)] if step.stage.fragment.stateful else []
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its ``inputs``: one or
@@ -325,13 +326,12 @@ class Frames(Flow[DataFrame, DataFrame]):
         """
         fragment, result = step.stage.fragment, step.result
         assert result is not None
-        steps = self.steps_of_operator(step)
-        if steps:
-            emission = BlobEmission(
-                output_of(step.stage), steps[-1].stage.fragment.metric_names, result
-            )
+        stages = self.stages_of_operator(step)
+        if stages:
+            metrics = stages[-1].step.stage.fragment.metric_names
+            emission = BlobEmission(output_of(step.stage), metrics, result)
             rows = self.run_on_buckets(union_frames(inputs), step, emission)
-            return self.observations.observe_stages(rows, steps, result, 0)
+            return self.observations.observe_stages(rows, stages, result, 0)
         law, packed = fragment.last.law, union_frames(inputs)
         if isinstance(law, InOrderLaw):
             packed = packed.repartition(self.partitions, "bucket")
@@ -367,9 +367,11 @@ class Frames(Flow[DataFrame, DataFrame]):
         If ``step.passes``, rows for other readers are in one more column, ``_passing``, the last.
         """
         stage, packed = step.stage, union_frames(inputs)
-        steps = self.steps_of_operator(step)
+        stages = self.stages_of_operator(step)
         rows = (
-            self._run_stateful(step, steps, packed) if steps else self._run_stateless(step, packed)
+            self._run_stateful(step, stages, packed)
+            if stages
+            else self._run_stateless(step, packed)
         )
         if output_of(stage).held is not None:
             return rows
@@ -400,21 +402,21 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _run_stateful(
-        self, step: RouteStep, steps: Sequence[RouteStep], packed: DataFrame
+        self, step: RouteStep, stages: Sequence[FusedStage], packed: DataFrame
     ) -> DataFrame:
         """Return the flat rows that an operator with state makes of ``packed``, rows of ``PACKED``.
-        Its counts and reports become observed metrics. ``steps``: those of ``steps_of_operator``.
+        Its counts and reports become observed metrics. ``stages``: those of ``stages_of_operator``.
 
         The columns are those of ``output_of(step.stage)``. If ``step.passes``, rows for other
         readers are in one more column, ``_passing``, the last, beside nulls.
         """
         # Columns that do not pass through pandas' Arrow types leave in blobs.
-        metrics, output = steps[-1].stage.fragment.metric_names, output_of(step.stage)
+        metrics, output = stages[-1].step.stage.fragment.metric_names, output_of(step.stage)
         if self.flat and _is_flat(output) and not step.passes:
             rows = self.run_on_buckets(packed, step, FlatEmission(output, metrics))
-            return self.observations.observe_flat_stages(rows, steps)
+            return self.observations.observe_flat_stages(rows, stages)
         blobs = self.run_on_buckets(packed, step, BlobEmission(output, metrics, step.number))
-        blobs = self.observations.observe_stages(blobs, steps, step.number, 0)
+        blobs = self.observations.observe_stages(blobs, stages, step.number, 0)
         return unpack_rows(blobs, output, step)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.base.columns import COUNTED
-from dovetail.physical.routing import RouteStep
+from dovetail.physical.routing import FusedStage, RouteStep
 from dovetail.plan.metrics import metric_name
 
 
@@ -61,43 +62,48 @@ class Observations:
         return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
     def observe_stages(
-        self, rows: DataFrame, steps: Sequence[RouteStep], reader: int, source_index: int
+        self, rows: DataFrame, stages: Sequence[FusedStage], reader: int, source_index: int
     ) -> DataFrame:
-        """Return ``rows`` of ``PACKED`` unchanged: the output of an operator that runs the stages
-        at ``steps``. Their counts and the reports of their buckets become metrics.
+        """Return ``rows`` of ``PACKED`` unchanged: the output of an operator that runs ``stages``,
+        in order. Their counts and the reports of their buckets become metrics.
 
         They are read from the rows for input ``source_index`` of ``reader`` alone, because ``rows``
         may have those of other readers, with other counts. ``reader``: the index of a stage or
         relay, or the address of a result, with ``source_index`` 0. The names of the reports'
         metrics are added to ``reports``.
         """
-        return self._observe_steps(rows, steps, _counts_in_packed_rows(reader, source_index))
+        return self._observe_operator(rows, stages, _counts_in_packed_rows(reader, source_index))
 
-    def observe_flat_stages(self, rows: DataFrame, steps: Sequence[RouteStep]) -> DataFrame:
+    def observe_flat_stages(self, rows: DataFrame, stages: Sequence[FusedStage]) -> DataFrame:
         """Return the changes among ``rows``, without the column ``_counted``. ``rows`` are the
-        output of an operator that runs the stages at ``steps``.
+        output of an operator that runs ``stages``, in order.
 
         Other rows have the counts and reports as JSON in that column, and are left out. These
         become metrics; the names of the reports' metrics are added to ``reports``.
         """
-        rows = self._observe_steps(rows, steps, COUNTED)
+        rows = self._observe_operator(rows, stages, COUNTED)
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
-    def _observe_steps(
-        self, rows: DataFrame, steps: Sequence[RouteStep], counted: str
+    def _observe_operator(
+        self, rows: DataFrame, stages: Sequence[FusedStage], counted: str
     ) -> DataFrame:
-        """Return ``rows`` unchanged, with the counts and reports of the stages at ``steps`` as
-        metrics. ``rows``: the output of the operator that runs them, the last step's as rows.
+        """Return ``rows`` unchanged, with the counts and reports of ``stages`` as metrics.
+        ``rows``: the output of the operator that runs them, in order.
 
         ``counted``: an SQL expression for the JSON text of the last stage (``counted_text``), null
-        in other rows. Those of the stages before are nested in it.
+        in other rows. Those of the stages before are nested in it. Each is followed by those of the
+        inputs that read it by key.
         """
-        *fused, last = steps
-        rows = self._observe_step(rows, last, counted)
-        nested_at = len(last.stage.fragment.metric_names) + 1
-        for index, step in enumerate(fused):
-            nested = f"get_json_object({counted}, '$[{nested_at}][{index}]')"
-            rows = self._observe_step(rows, step, nested)
+        *fused, last = stages
+        rows = self._observe_step(rows, last.step, counted)
+        nested_at, nested_count = len(last.step.stage.fragment.metric_names) + 1, count()
+        for stage in fused:
+            nested = f"get_json_object({counted}, '$[{nested_at}][{next(nested_count)}]')"
+            rows = self._observe_step(rows, stage.step, nested)
+            for reading in stage.emits.readings:
+                if reading.port.input is not None:
+                    nested = f"get_json_object({counted}, '$[{nested_at}][{next(nested_count)}]')"
+                    rows = self._observe_counts(rows, reading.metric_names, nested)
         return rows
 
     def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:

@@ -14,12 +14,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.engine.idle import IdleRules
-from dovetail.engine.pack import pack_end
-from dovetail.physical.routing import RouteStep
+from dovetail.engine.pack import Carrier, Packer, pack_end
+from dovetail.physical.output import output_of
+from dovetail.physical.routing import FusedStage, RouteStep, stages_of_operator
 from dovetail.physical.specs.by_key import InOrderLaw
+from dovetail.physical.travel_columns import TravelColumns
+from dovetail.plan.nodes import changelog_schema
+from dovetail.plan.types.arrow import arrow_schema
 from dovetail.spark import task
 from dovetail.spark.execution.buckets import Ordering, StageWork
-from dovetail.spark.execution.emission import PACKED_COLUMNS, Emission
+from dovetail.spark.execution.emission import (
+    PACKED_COLUMNS,
+    BlobEmission,
+    Emission,
+    Reading,
+    ToReaders,
+)
 from dovetail.spark.execution.frames import Frames, union_frames
 from dovetail.spark.execution.processor import BucketProcessor
 
@@ -46,28 +56,19 @@ class Streaming(Frames):
     stateful: int = field(default=0, init=False)
     """The number of Spark's operators with state that have been built so far."""
 
-    _fused: dict[int, list[RouteStep]] = field(default_factory=dict, init=False)
-    """The steps that are fused with a later one, in order, by the index of that one."""
-
     flat = True
 
-    def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage as ``Frames.run_partitioned`` says. With one bucket there is nothing to
-        partition, so a stage with state is left to its reader's operator: return its inputs, rows
-        of ``PACKED``, unchanged.
+    def fused_inputs(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame | None:
+        """Return all ``inputs``, rows of ``PACKED``, unchanged if the step's stage is fused with
+        the one that it sends to, whose operator runs it. Else return None.
         """
-        if not step.is_fused:
-            return super().run_partitioned(step, inputs)
-        reading, before = step.hash_column_edge, self._fused.pop(step.number, [])
-        assert reading is not None
-        self._fused.setdefault(reading.reader, []).extend([*before, step])
-        return union_frames(inputs)
+        return union_frames(inputs) if step.is_fused else None
 
-    def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
-        """Return the steps whose stages with state the operator of ``step`` runs, in order: those
-        that are fused with it, then ``step`` itself if its stage has state.
+    def stages_of_operator(self, step: RouteStep) -> list[FusedStage]:
+        """Return the stages with state that the operator of ``step`` runs, in order: those that are
+        fused with it, then its own if it has state.
         """
-        return [*self._fused.get(step.number, ()), *super().steps_of_operator(step)]
+        return stages_of_operator(step)
 
     def run_on_buckets(self, packed: DataFrame, step: RouteStep, emission: Emission) -> DataFrame:
         """Return the rows that the step's operator emits by ``transformWithState``, in the form of
@@ -78,15 +79,15 @@ class Streaming(Frames):
         buckets also hear that all inputs have ended. As a side effect, add 1 to ``stateful``.
         """
         self.stateful += 1
-        *before, last = self.steps_of_operator(step)
+        *before, last = self.stages_of_operator(step)
         fused = tuple(
-            self._work_of_stage(one, self.emission_to_reader(one), shared=True) for one in before
+            self._work_of_stage(stage, self._emission_in_operator(stage.emits), shared=True)
+            for stage in before
         )
         work = replace(
             self._work_of_stage(last, emission, shared=bool(before)),
             passes=step.passes,
             fused=fused,
-            ordering=None if last is step else _ordering_of(step),
         )
         works = (*fused, work)
         if self.closing:
@@ -114,14 +115,35 @@ class Streaming(Frames):
             initialState=union_frames(initial).groupBy("bucket") if initial else None,
         )
 
-    def _work_of_stage(self, step: RouteStep, emission: Emission, *, shared: bool) -> StageWork:
-        """Return the work of the stage at ``step``, which has state. No rows pass it, and none is
-        fused with it.
+    def _emission_in_operator(self, step: RouteStep) -> Emission:
+        """Return the form in which the changes of ``step``, which is fused with a later one, leave
+        their stage.
+        """
+        if step.hash_column_edge is not None:
+            return self.emission_to_reader(step)
+        metrics, output = step.stage.fragment.metric_names, output_of(step.stage)
+        if not step.is_read:
+            assert step.result is not None
+            return BlobEmission(output, metrics, step.result)
+        readings = []
+        for reading in step.readings:
+            port, source = reading.port, reading.port.source
+            assert port.input is not None
+            packer = Packer(reading.reader, reading.number, source, self.labels, port.by)
+            readings.append(Reading(TravelColumns.of(port.input, source), packer))
+        result = None
+        if step.result is not None:
+            columns = arrow_schema(changelog_schema(step.stage.node))
+            result = Carrier(step.result, columns, self.labels)
+        return ToReaders(output, metrics, result, readings)
+
+    def _work_of_stage(self, stage: FusedStage, emission: Emission, *, shared: bool) -> StageWork:
+        """Return the work of ``stage``, by itself: no rows pass it, and none is fused with it.
 
         ``emission``: the form of its changes. ``shared``: True if several stages share the
         operator's state.
         """
-        fragment = step.stage.fragment
+        step, fragment = stage.step, stage.step.stage.fragment
         return StageWork(
             fragment,
             emission,
@@ -131,6 +153,7 @@ class Streaming(Frames):
             idle=None if self.idle is None else replace(self.idle, hears=step.hears),
             beats=tuple((to.reader, to.number) for to in step.beats),
             prefix=f"{fragment.topology}/" if shared else "",
+            ordering=None if stage.emits is step else _ordering_of(stage.emits),
         )
 
 

@@ -93,6 +93,8 @@ def parts_of(
         if base.frame is not None
         for _ in range(_source_count(base.frame))
     ]
+    # The last stage of an operator has the figures of its state.
+    shared = {stage.step.number for stages in plan.operators for stage in stages[:-1]}
     stages = [
         StagePart(
             plan.stages.index(step.stage) + 1,
@@ -101,19 +103,13 @@ def parts_of(
             frames.observations.reports[step.number],
             tuple(step.stage.fragment.match_counted_inputs),
             tuple(wait.metric for wait in step.stage.fragment.waits),
-            _is_before_another(step),
+            step.number in shared,
         )
         for end in plan.last_steps
         for step in _steps_from_sink(end)
         if step.number in frames.observations.reports and isinstance(step.origin, Stage)
     ]
     return QueryParts(tuple(inputs), tuple(stages), tuple(results), tuple(outcomes), title)
-
-
-def _is_before_another(step: RouteStep) -> bool:
-    """Return True if the operator of the step's stage runs a later stage with state, too."""
-    reading = step.hash_column_edge
-    return step.is_fused and reading is not None and reading.stage.fragment.stateful
 
 
 def _source_count(frame: DataFrame) -> int:
