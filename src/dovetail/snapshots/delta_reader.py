@@ -180,7 +180,9 @@ class VersionReader:
 
     @cached_property
     def iceberg(self) -> SnapshotReader:
-        """The reader of the sources that are Iceberg tables."""
+        """The reader of the sources that are Iceberg tables. It opens each table once, and sees no
+        later snapshots.
+        """
         return SnapshotReader(self.session)
 
     def columns(self, source: SnapshotSource) -> list[str]:

@@ -317,7 +317,9 @@ class Refresher:
 
     @property
     def _settings_for_few(self) -> dict[str, str]:
-        """The Spark settings, by name, for changes so few that a shuffle needs one task a core."""
+        """The Spark settings, by name, for few changes: one shuffle partition for each core, and no
+        adaptive plans.
+        """
         return {
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores(self._session)),

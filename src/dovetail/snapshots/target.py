@@ -271,7 +271,8 @@ class SnapshotTarget:
 
     def _commits_between(self, base: int, version: int) -> list[Mapping[str, Any]]:
         """Return the commits after version ``base`` and before ``version``, both exclusive, the
-        latest first.
+        latest first. Each has ``version``, ``operation`` and ``userMetadata``. Commits that the
+        history no longer has are missing.
         """
         if base + 1 >= version:
             return []
