@@ -342,7 +342,9 @@ def _hex_texts(column: pa.Array) -> pa.Array:
 
 
 def _type_as_text(column: StoreColumn) -> str:
-    """Return a column's type in PostgreSQL's words, for an error, with digits if it has any."""
+    """Return a column's type in PostgreSQL's words, for an error, with digits if it has any, such
+    as ``numeric(9,2)`` and ``timestamp(3) with time zone``.
+    """
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):
