@@ -75,8 +75,8 @@ def without_new_columns(
 
 
 def _fingerprint_in_order(nodes: Iterable[Node]) -> str:
-    """Return the fingerprint of a topology with these results, sorted as a checkpoint sorts them:
-    by the fingerprint of each alone.
+    """Return the fingerprint (a hash) of the topology with the results ``nodes``, sorted as a
+    checkpoint sorts them: by the fingerprint of each alone.
     """
     return fingerprint(*sorted(nodes, key=fingerprint))
 
