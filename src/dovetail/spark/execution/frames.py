@@ -309,9 +309,9 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def steps_of_operator(self, step: RouteStep) -> list[RouteStep]:
-        """Return the steps whose stages with state the operator of ``step`` runs, in order. That is
-        ``step`` alone, behind those that are fused with it. The list is empty if the stage has no
-        state and none is fused with it.
+        """Return the steps whose stages with state the operator of ``step`` runs, in order. First
+        are those that are fused with it, here none. Then comes ``step`` itself if its stage has
+        state.
         """
         return [step] if step.stage.fragment.stateful else []
 

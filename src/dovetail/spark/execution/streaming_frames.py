@@ -52,9 +52,12 @@ class Streaming(Frames):
     flat = True
 
     def run_partitioned(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Run a stage as ``Frames.run_partitioned`` says. With one bucket there is nothing to
-        partition, so a stage with state is left to its reader's operator: return its inputs, rows
-        of ``PACKED``, unchanged.
+        """Run a stage on its ``inputs``, one or more frames of ``PACKED`` (blobs). Return its
+        changes as rows of ``PACKED``, partitioned over the buckets of its only reader by a hash
+        column.
+
+        With one bucket there is nothing to partition. So a stage with state runs later, in the
+        operator of its reader (``step.is_fused``), and its inputs are returned unchanged.
         """
         if not step.is_fused:
             return super().run_partitioned(step, inputs)
