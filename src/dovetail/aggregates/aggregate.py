@@ -44,11 +44,15 @@ class AggregateError(ValueError):
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
+        """Hold ``problem``, which says why the aggregate fails, and ``remedy``, which says what to
+        do. Both are sentences without a full stop.
+        """
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
 
     def __str__(self) -> str:
+        """Return the problem and the remedy as two sentences."""
         return f"{self.problem}. {self.remedy}."
 
 
@@ -70,6 +74,7 @@ class GroupUpdates:
     """bool[n]: the row is taken out; it was added before."""
 
     def __len__(self) -> int:
+        """Return the count of updates."""
         return len(self.group)
 
     @cached_property

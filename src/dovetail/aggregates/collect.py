@@ -351,8 +351,9 @@ class CollectSet(Listing):
         (``TracedAccumulators``): the stored or new value that it comes from. They are a column of
         lists of values and, if ``retractable``, one of lists of counts, one row per group.
 
-        ``value_spans``: all spans of the batch, by (group, value, time). ``groups``: the count of
-        groups. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
+        ``value_spans``: the ranges of updates during which a group has a value, all of the batch,
+        by (group, value, time). ``groups``: the count of groups. Raises ``AggregateError`` if the
+        lists have too many elements for an Arrow column.
         """
         traced = stored_lists(value_spans, groups)
         return replace(traced, columns=traced.columns[: len(self.state)])

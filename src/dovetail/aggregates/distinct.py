@@ -104,7 +104,7 @@ class CountDistinct(Listing):
         """Return the accumulators after each group's last update, one row per group, with the
         origin of each value (``TracedAccumulators``): the stored or new value that it comes from.
         They are the list of distinct values, that of their counts if ``retractable``, and the count
-        of distinct values. A group without updates keeps its own.
+        of distinct values. A group without updates keeps its accumulator.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for none. ``values``: one
@@ -151,9 +151,9 @@ class CountDistinct(Listing):
         """Return the accumulators after the last update, with the origin of each value
         (``TracedAccumulators``): the stored or new value that it comes from. They are the lists of
         values and, if ``retractable``, of counts, then ``counts`` as the last column.
-        ``value_spans``: all spans of the batch, by (group, value, time). ``counts``: int64[groups],
-        the count of distinct values. Raises ``AggregateError`` if the lists have too many elements
-        for an Arrow column.
+        ``value_spans``: the ranges of updates during which a group has a value, all of the batch,
+        by (group, value, time). ``counts``: int64[groups], the count of distinct values. Raises
+        ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         traced = stored_lists(value_spans, len(counts))
         lists = traced.columns[: len(self.state) - 1]
@@ -166,7 +166,7 @@ def _running_distinct_counts(updates: GroupUpdates, initial: Columns, value_span
 
     ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``: the
     columns of the stored accumulators, one row per group: the list of values first, the count last.
-    ``value_spans``: all spans of the batch.
+    ``value_spans``: the ranges of updates during which a group has a value, all of the batch.
     """
     change = np.zeros(len(updates), np.int64)
     in_batch = value_spans.row >= len(initial[0].flatten())

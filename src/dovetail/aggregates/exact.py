@@ -31,16 +31,16 @@ _LONG_DIGITS = 18
 
 
 def limb_count(type_: pa.DataType) -> int:
-    """Return the count of limbs for a sum of values of an integer or decimal type: 4 for a decimal
-    of more than 18 digits, else 2.
+    """Return the count of limbs, columns with 32 bits of each number, for sums of values of an
+    integer or decimal type. It is 4 for a decimal of more than 18 digits, else 2.
     """
     return 4 if pa.types.is_decimal(type_) and type_.precision > _LONG_DIGITS else 2
 
 
 def limbs_of(values: pa.Array) -> Limbs:
     """Return the limbs of n integers or decimals (their unscaled values), lowest first, int64[n]
-    each; all are 0 for null. Each limb has 32 bits and the last one the sign. There are 4 for a
-    decimal of more than 18 digits, else 2.
+    each; all are 0 for null. Limb i counts ``2**(32 * i)``. It is from 0 to 2**32 - 1, but the last
+    one is signed. There are 4 for a decimal of more than 18 digits, else 2.
     """
     if not pa.types.is_decimal(values.type):
         return _split_longs(int64_values(values))
@@ -53,9 +53,9 @@ def limbs_of(values: pa.Array) -> Limbs:
 
 
 def normalize(limbs: Sequence[Ints]) -> Limbs:
-    """Return the same numbers in new limbs, as many, each but the last from 0 to 2**32 - 1. The
-    last limb has the sign and all that is carried. ``limbs``: of 32 bits by weight, lowest first,
-    int64[n] each, with room in 64 bits for what is carried.
+    """Return the same n numbers in new limbs, as many, each but the last from 0 to 2**32 - 1. The
+    last limb has the sign and all that is carried. ``limbs``: int64[n] each, lowest first; limb i
+    counts ``2**(32 * i)``. They may have any sign and size that leaves room for what is carried.
     """
     carried, carry = [], np.int64(0)
     for limb in limbs[:-1]:
@@ -66,17 +66,18 @@ def normalize(limbs: Sequence[Ints]) -> Limbs:
 
 
 def to_longs(limbs: Limbs) -> tuple[Ints, Mask]:
-    """Convert numbers of two limbs to int64[n], and return a mask, bool[n], of those that fit; the
-    others have arbitrary longs. ``limbs``: (low, high), int64[n] each, low from 0 to 2**32 - 1,
-    high signed.
+    """Convert n numbers of two limbs, ``low + 2**32 * high``, to int64[n], and return a mask,
+    bool[n], of those that fit; the others have arbitrary longs. ``limbs``: (low, high), int64[n]
+    each, low from 0 to 2**32 - 1, high signed.
     """
     low, high = limbs
     return (high << _BITS) | low, (high >= -(1 << 31)) & (high < 1 << 31)
 
 
 def to_doubles(limbs: Limbs) -> npt.NDArray[np.float64]:
-    """Convert numbers of two limbs to float64[n]. Numbers below 2**84 are rounded once, larger ones
-    perhaps twice. ``limbs``: (low, high), int64[n] each, low from 0 to 2**32 - 1, high signed.
+    """Convert n numbers of two limbs, ``low + 2**32 * high``, to float64[n]. Numbers below 2**84
+    are rounded once, larger ones perhaps twice. ``limbs``: (low, high), int64[n] each, low from 0
+    to 2**32 - 1, high signed.
     """
     low, high = limbs
     return high.astype(np.float64) * float(1 << _BITS) + low.astype(np.float64)
@@ -87,8 +88,8 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
     bool[n], is false. Also return a mask, bool[n], of those that fit the precision of ``type_``;
     the others have arbitrary decimals.
 
-    ``limbs``: any count of them, lowest first, normal (all but the last from 0 to 2**32 - 1).
-    ``type_``: a decimal128.
+    ``limbs``: the numbers, int64[n] each, lowest first; limb i counts ``2**(32 * i)``. There may be
+    any count of limbs, normal (all but the last from 0 to 2**32 - 1). ``type_``: a decimal128.
     """
     limbs = _extend_limbs(limbs, 4)
     magnitude, _ = _absolute_limbs(limbs)
@@ -102,7 +103,7 @@ def to_decimals(limbs: Limbs, type_: pa.DataType, present: Mask) -> tuple[pa.Arr
 
 def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
     """Return ``limbs * factor / divisor`` as whole numbers, rounded half away from zero (HALF_UP):
-    the limbs of n numbers, normal, two more than in ``limbs``.
+    the limbs of n numbers, normal, two more than in ``limbs``. Limb i counts ``2**(32 * i)``.
 
     ``limbs``: lowest first, normal: all but the last are from 0 to 2**32 - 1. ``factor``: from 1 to
     2**16. ``divisor``: int64[n] from 1 to 2**47. Neither range is checked.
@@ -118,7 +119,8 @@ def quotients(limbs: Limbs, factor: int, divisor: Ints) -> Limbs:
 
 def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Ints]:
     """Divide n numbers by ``divisor`` digit by digit: (limbs of the quotients, remainders as
-    int64[n]). There are as many limbs of a quotient as of ``dividend``, lowest first.
+    int64[n]). A limb is a digit of 32 bits: limb i counts ``2**(32 * i)``. There are as many limbs
+    of a quotient as of ``dividend``, lowest first.
 
     ``dividend``: limbs of 32 bits, int64[n] each, lowest first, all from 0 to 2**32 - 1. ``bits``:
     the bits of a digit, 16 or 32. ``divisor``: int64[n], from 1 to 2**32 - 1 for digits of 32 bits,
@@ -146,7 +148,9 @@ def long_division(dividend: Limbs, divisor: Ints, bits: int) -> tuple[Limbs, Int
 
 
 def _split_longs(longs: Ints) -> Limbs:
-    """Return n longs as two limbs, (low, high): low from 0 to 2**32 - 1, high with the sign."""
+    """Return n longs as two limbs, (low, high): low from 0 to 2**32 - 1, high signed. A long is
+    ``low + 2**32 * high``.
+    """
     return [longs & _LOW, longs >> _BITS]
 
 
@@ -162,8 +166,8 @@ def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
 
 def _extend_limbs(limbs: Limbs, count: int) -> Limbs:
     """Return the same n numbers, normal, with at least ``count`` limbs: the missing ones are added
-    at the top, with the sign. ``limbs``: lowest first, of any sign and size that leaves room for
-    what is carried.
+    at the top, with the sign. ``limbs``: int64[n] each, lowest first; limb i counts
+    ``2**(32 * i)``. They may have any sign and size that leaves room for what is carried.
     """
     zeros = [np.zeros_like(limbs[0])] * (count - len(limbs))
     return normalize([*limbs, *zeros])
@@ -171,7 +175,7 @@ def _extend_limbs(limbs: Limbs, count: int) -> Limbs:
 
 def _absolute_limbs(limbs: Limbs) -> tuple[Limbs, Mask]:
     """Return the limbs of the absolute values of n numbers, normal, and a mask, bool[n], of the
-    negative numbers. ``limbs``: normal, lowest first, int64[n] each.
+    negative numbers. ``limbs``: normal, lowest first, int64[n] each; limb i counts ``2**(32 * i)``.
     """
     negative = limbs[-1] < 0
     return normalize([np.where(negative, -limb, limb) for limb in limbs]), negative
@@ -180,8 +184,9 @@ def _absolute_limbs(limbs: Limbs) -> tuple[Limbs, Mask]:
 def _below_bound(magnitude: Limbs, bound: int) -> Mask:
     """Find the numbers below ``bound``: bool[n].
 
-    ``magnitude``: the limbs of n numbers, lowest first. All limbs but the last must be from 0 to
-    2**32 - 1, and the last one must not be negative. Neither is checked. ``bound``: not negative.
+    ``magnitude``: the limbs of n numbers, lowest first; limb i counts ``2**(32 * i)``. All limbs
+    but the last must be from 0 to 2**32 - 1, and the last one must not be negative. Neither is
+    checked. ``bound``: not negative.
     """
     below = np.zeros(len(magnitude[0]), dtype=np.bool_)
     for limb_index, limb in enumerate(magnitude):

@@ -79,8 +79,9 @@ class End(Accumulating):
     def fold_over(
         self, first: Ints, end: Ints, order: Ints, values: Columns, places: int
     ) -> list[pa.Array]:
-        """Return the accumulators (value, flag) of the positions 0 to ``places - 1``, one row each,
-        over the rows that cover it. Without a covering row it is null with a false flag.
+        """Return the accumulator of each position from 0 to ``places - 1``, over the rows that
+        cover the position: two columns, value and flag. Without a covering row the value is null
+        and the flag false.
 
         Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
         ``values``: one column, one value per row. ``order``: int64, the sort key of each row. The

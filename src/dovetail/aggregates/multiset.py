@@ -151,8 +151,9 @@ class Spans:
     """True if ``value`` ascends with the values."""
 
     def where(self, selected: Mask | Ints) -> Spans:
-        """Return new ``Spans`` of the selected ones: those at the indices ``selected``, in that
-        order, or where the mask, bool[m], is true. ``pool`` stays whole.
+        """Return new ``Spans`` of the selected spans, which are ranges of updates: those at the
+        indices ``selected``, in that order, or where the mask, bool[m], is true. ``pool`` stays
+        whole.
         """
         return Spans(
             self.pool,
@@ -227,10 +228,10 @@ def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
     values.
 
     Values of a list are in the order of their type. If it has none, they are in the order of
-    arrival: that since which the value has been in the group without a break. ``value_spans``: all
-    spans of the batch by (group, value, time), as ``multiset_spans`` returns them. ``groups``: the
-    count of groups. Raises ``AggregateError`` if the lists have too many elements for an Arrow
-    column.
+    arrival: that since which the value has been in the group without a break. ``value_spans``: the
+    ranges of updates during which a group has a value, as ``multiset_spans`` returns them: all of
+    the batch, by (group, value, time). ``groups``: the count of groups. Raises ``AggregateError``
+    if the lists have too many elements for an Arrow column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:

@@ -126,7 +126,8 @@ class _Exact(Accumulating):
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The types of the accumulator's columns: int64 for the count of values and for each limb
-        of the sum, two limbs or four (``limb_count``).
+        of their sum. A limb is a column with 32 bits of the sum; there are two or four
+        (``limb_count``).
         """
         return (_LONG,) * (1 + limb_count(self.values))
 
@@ -134,7 +135,8 @@ class _Exact(Accumulating):
         self, updates: GroupUpdates, initial: Columns, values: Columns
     ) -> list[pa.Array]:
         """Return the columns of the accumulators after each update, one row per update: the count
-        of the group's values that are not null, then the normal limbs of their sum (``normalize``).
+        of the group's values that are not null, then the normal limbs of their sum, columns of 32
+        bits each (``normalize``).
 
         ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
         ``initial``: the columns of the stored accumulators, one row per group, null for 0.
@@ -144,8 +146,8 @@ class _Exact(Accumulating):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the columns of the accumulators after each group's last update: the count of
-        values and the normal limbs of their sum (``normalize``). There is one row per group,
-        ``initial`` for a group without updates.
+        values, then the normal limbs of their sum, columns of 32 bits each (``normalize``). There
+        is one row per group, ``initial`` for a group without updates.
 
         ``updates``: rows added to groups or retracted from them; a retracted value is subtracted.
         ``initial``: the columns of the stored accumulators, one row per group, null for 0.
@@ -160,8 +162,8 @@ class _Exact(Accumulating):
         initial: Columns,
         values: Columns,
     ) -> list[pa.Array]:
-        """Return the columns of the accumulators, a count and the normal limbs of a sum, with
-        ``values`` added to ``initial``.
+        """Return the columns of the accumulators with ``values`` added to ``initial``: a count,
+        then the normal limbs of a sum, columns of 32 bits each.
 
         ``sums``: ``running_sum`` for a row per update, or ``final_sum`` for a row per group.
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
@@ -178,9 +180,9 @@ class _Exact(Accumulating):
         )
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return the columns of accumulators, a count and the limbs of a sum each, added row by
-        row. The limbs of the result are normal (``normalize``): carries are done. ``left``,
-        ``right``: the columns of as many accumulators; null counts as 0.
+        """Return the columns of accumulators, a count and the limbs of a sum each (columns of 32
+        bits), added row by row. The limbs of the result are normal (``normalize``): carries are
+        done. ``left``, ``right``: the columns of as many accumulators; null counts as 0.
         """
         return _accumulator_columns(
             [int64_values(a) + int64_values(b) for a, b in zip(left, right, strict=True)]
@@ -189,7 +191,7 @@ class _Exact(Accumulating):
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator, one row each, null if its count of values is 0.
         Raises ``AggregateOverflowError`` if a result does not fit its type. ``state``: the count of
-        values, then the limbs of their sum, lowest first, normal.
+        values, then the limbs of their sum, columns of 32 bits each, lowest first, normal.
         """
         count, *limbs = [int64_values(column) for column in state]
         result, fits = self._results_of_sums(count, limbs)
@@ -217,7 +219,7 @@ class _Exact(Accumulating):
         type; the others are arbitrary.
 
         ``count``: int64[n], the count of values in each sum. ``limbs``: the limbs of the n exact
-        sums, the lowest first, normal, int64[n] each.
+        sums, 32 bits each, the lowest first, normal, int64[n] each.
         """
 
 
@@ -245,7 +247,7 @@ class ExactSum(_Exact):
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return n sums, null for a count of 0, and a mask, bool[n], of those that fit their type;
         the others are arbitrary. ``count``: int64[n], the count of values in each sum. ``limbs``:
-        the limbs of the n exact sums, the lowest first, normal, int64[n] each.
+        the limbs of the n exact sums, 32 bits each, the lowest first, normal, int64[n] each.
         """
         if pa.types.is_decimal(self.values):
             return to_decimals(limbs, self.result, count != 0)
@@ -282,8 +284,8 @@ class ExactMean(_Exact):
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return n means, null for a count of 0, and a mask, bool[n], of those that fit their type;
         every double fits. Decimals that do not fit are arbitrary. ``count``: int64[n], the count of
-        values in each sum. ``limbs``: the limbs of the n exact sums, the lowest first, normal,
-        int64[n] each.
+        values in each sum. ``limbs``: the limbs of the n exact sums, 32 bits each, the lowest
+        first, normal, int64[n] each.
         """
         divisor = np.where(count == 0, 1, count)
         if pa.types.is_decimal(self.values):
@@ -454,6 +456,7 @@ def _count_summands(updates: GroupUpdates, values: Columns) -> Ints:
 
 def _accumulator_columns(sums: list[Ints]) -> list[pa.Array]:
     """Return a count and the limbs of a sum as int64 columns of the accumulator, the limbs
-    normalised. ``sums``: the count, then the limbs, lowest first, int64[n] each.
+    normalised. ``sums``: the count, then the limbs (32 bits of the sum each), lowest first,
+    int64[n] each.
     """
     return [pa.array(column) for column in (sums[0], *normalize(sums[1:]))]

@@ -196,7 +196,8 @@ class Top(Listing):
         """Return the accumulators after the last update, one row for each of ``groups`` groups. If
         ``retractable``, all rows are kept, with the origin of each element
         (``TracedAccumulators``). Else only the first ``n`` rows are kept, without origins; equal
-        rows count one by one. ``value_spans``: all spans of the batch, by (group, row, time).
+        rows count one by one. ``value_spans``: the ranges of updates during which a group has a
+        row, all of the batch, by (group, row, time).
         """
         traced = stored_lists(value_spans, groups)
         if self.retractable:
@@ -236,10 +237,11 @@ class Top(Listing):
         return copies
 
     def _in_reach(self, updates: GroupUpdates, value_spans: Spans) -> Mask:
-        """Find the spans that may be among the first ``n`` rows after an update: bool[m], one for
-        each of ``value_spans``. A span is left out if at least ``n`` spans before it in its group
-        last for the whole batch. Each of these has at least one row, so they fill the result at
-        every update. ``value_spans``: by (group, row, time), each with a count above 0.
+        """Find the spans whose row may be among the first ``n`` rows after an update: bool[m], one
+        for each of ``value_spans``. A span is a range of updates during which a group has a row. A
+        span is left out if at least ``n`` spans before it in its group last for the whole batch.
+        Each of these has at least one row, so they fill the result at every update.
+        ``value_spans``: by (group, row, time), each with a count above 0.
         """
         group = value_spans.group
         whole = value_spans.first == updates.bounds[group]
@@ -332,7 +334,8 @@ def _one_nan(values: pa.Array) -> pa.Array:
 
 def _first_covering_spans(updates: GroupUpdates, value_spans: Spans, n: int) -> tuple[Ints, Ints]:
     """Find the first ``n`` of ``value_spans`` that cover each of ``updates``, or all if there are
-    fewer: two arrays (index of the update, index of the span), by update, then span.
+    fewer: two arrays (index of the update, index of the span), by update, then span. A span is a
+    range of updates during which a group has a row.
 
     ``value_spans``: by group, then in the order of the result. Groups with about as many spans are
     worked on together.

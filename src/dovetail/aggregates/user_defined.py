@@ -104,7 +104,8 @@ class UserDefined(Aggregate):
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the columns of the accumulators after each group's last update, one row per group.
-        A group without updates has a false flag and null columns, whatever ``initial`` has.
+        A group without updates has a false flag and null columns, even if ``initial`` has its
+        accumulator.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for a new one. ``values``:
@@ -261,8 +262,8 @@ class UserDefined(Aggregate):
     def _finish_accumulators(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator: what the user's ``finish`` makes of them, or the
         first column without such a function. Without rows, ``finish`` is not called. ``state``: the
-        user's columns of accumulators that have begun. Raises ``AggregateError`` if ``finish``
-        fails or returns another type or length.
+        user's columns of the accumulators. Those of no rows must be as ``init`` makes them. Raises
+        ``AggregateError`` if ``finish`` fails or returns another type or length.
         """
         if self.functions.finish is None:
             return state[0]

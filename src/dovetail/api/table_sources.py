@@ -501,9 +501,10 @@ def _source_by_commit(
     timestamp), ``_deleted`` (a boolean), and ``_commit_position`` (a long). The last orders the
     changes: it grows by commit, and within a commit removed rows come before added ones. ``keys``:
     the key columns. ``name``: the table's name. ``time_text``: the text of the event time in
-    fingerprints; None for the text of ``_timestamp``. ``versioned``, ``malformed``, ``max_ahead``:
-    the user's arguments. Raises ``PlanError`` for columns that are unknown, named twice or of a
-    type that cannot serve.
+    fingerprints; None for the text of ``_timestamp``. ``versioned``: the span of the history, None
+    for none. ``malformed``: the effect of a row without an event time, or with one too far ahead.
+    ``max_ahead``: the most that it may be ahead of the time of reading, None for no limit. Raises
+    ``PlanError`` for columns that are unknown, named twice or of a type that cannot serve.
     """
     roles = {
         "timestamp=": TIMESTAMP,

@@ -716,11 +716,22 @@ class Topology(Planned):
         log_partition: Given | None = None,
         topic: str | None = None,
     ) -> Self:
-        """Return a table or a stream of the records in ``frame``. The arguments are the user's of
-        ``from_records``, unchecked in how they fit each other; ``key`` None is ``"string"`` unless
-        there are ``key_columns``.
+        """Return a table or a stream of the records in ``frame``, whose columns have the names of
+        Spark's Kafka source, such as ``value``.
 
-        ``topic``: the name of the topic that all records are from; None if they may be from others.
+        - ``key``, ``value``: the formats of a record's key and value. ``key`` None is ``"string"``
+          or, with ``key_columns``, leaves the record's key unread.
+        - ``key_columns``: the columns of the result's key; None for those of the record's key.
+        - ``timestamp``: the event time; None for the record's own. ``deleted``: a condition that
+          makes a record a delete, as a missing value does; None for no condition.
+        - ``metadata``: further columns, by their part of the record.
+        - ``malformed``: the effect of a record that cannot be read or has no event time.
+        - ``max_ahead``: the most that an event time may be ahead; None for no limit.
+        - ``versioned``: the span of a table's history; None for none. ``name``: the user's name.
+        - ``sequence``, ``log_partition``: the position in a log, and the log; None for the record's
+          offset and partition.
+        - ``topic``: the topic that all records are from; None if they may be from others.
+
         With a format that has ``transactions=True`` or ``unsent="keep"``, the result's plan is a
         node above its source. Raises ``PlanError`` if formats, columns or the frame do not fit, and
         for a stream with such a format.

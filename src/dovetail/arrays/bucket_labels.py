@@ -13,7 +13,7 @@ def bucket_labels(buckets: int) -> list[int]:
 
     A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own index. So
     bucket b goes to partition ``b % partitions``, as evenly as can be for any count of partitions.
-    A bucket's state is found again whatever count the session sets.
+    A bucket's state is found again even after the session has changed that count.
     """
     return [spark_preimage(bucket) for bucket in range(buckets)]
 

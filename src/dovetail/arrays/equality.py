@@ -21,9 +21,9 @@ _BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Compare row i of ``left`` with row i of ``right``: bool[n], for columns of n rows each. Rows
-    are equal if all columns are. Two nulls are equal, and floats are compared by their bits, at any
-    depth.
+    """Return for each i whether row i of ``left`` equals row i of ``right``: bool[n], for columns
+    of n rows each. Rows are equal if all columns are. Two nulls are equal, and floats are compared
+    by their bits, at any depth.
 
     ``left`` and ``right``: as many columns, at least one, of the same types in pairs. Raises
     ``ValueError`` for another count of columns on one side.
@@ -38,8 +38,8 @@ def rows_equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
 
 
 def arrays_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Compare element i of ``left`` with element i of ``right``, floats by their bits, at any
-    depth: bool[n].
+    """Return for each i whether element i of ``left`` equals element i of ``right``: bool[n].
+    Floats are compared by their bits, at any depth.
 
     Two nulls are equal, and so are NaNs of the same bits; 0.0 and -0.0 are not. Both arrays have
     one type and n elements. Lists of a fixed size raise ``ArrowNotImplementedError``.
@@ -85,8 +85,9 @@ def canonical_key(key: pa.Array) -> pa.Array:
 
 
 def _lists_equal(left: pa.Array, right: pa.Array) -> Mask:
-    """Compare list i of ``left`` with list i of ``right``: bool[n], false where either is null or
-    the lengths differ. Both arrays have one list type.
+    """Return for each i whether list i of ``left`` equals list i of ``right``: bool[n], false where
+    either is null or the lengths differ. Elements are compared as in ``arrays_equal``: null equals
+    null, floats by their bits. Both arrays have one list type.
     """
     left_length = pc.list_value_length(left).fill_null(-1).to_numpy(zero_copy_only=False)
     right_length = pc.list_value_length(right).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -66,6 +66,7 @@ class SourceRows:
     """int64[n]: the row's position in one log that all sources share; None without such a log."""
 
     def __len__(self) -> int:
+        """Return the count of rows."""
         return len(self.hash)
 
 
@@ -217,11 +218,12 @@ def versions_around(
     """Return the version of ``source``'s row with each event's key, just before and just after the
     event.
 
-    ``source``: the index of a source. ``stored``: bool[groups], true if the key has a row from
-    earlier batches. ``counted``: bool[n], the events of the source that are versions, by default
-    all of them. Returns two arrays (before, after) of n references: ABSENT (-1), the index of the
-    group for its stored row, or ``groups + row`` for a row of the batch. Both are equal at events
-    that are no versions. A later arrival replaces an earlier one; a tombstone makes the row ABSENT.
+    ``timeline``: the n events of the batch, by key (group), then by arrival. ``source``: the index
+    of a source. ``stored``: bool[groups], true if the key has a row from earlier batches.
+    ``counted``: bool[n], the events of the source that are versions, by default all of them.
+    Returns two arrays (before, after) of n references: ABSENT (-1), the index of the group for its
+    stored row, or ``groups + row`` for a row of the batch. Both are equal at events that are no
+    versions. A later arrival replaces an earlier one; a tombstone makes the row ABSENT.
 
     One group with a stored row (reference 0), so row r of the batch is reference 1 + r, for source
     0:

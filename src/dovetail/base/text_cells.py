@@ -65,7 +65,8 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
 def changes_text(rows: pa.Table) -> str:
     """Return rows as a table in text: a header, then a line a row, with bars between cells.
     ``_timestamp`` is the first column, ``time``, and ``_change`` the last, ``change``;
-    ``_position`` is left out. Each of these may be missing.
+    ``_position`` is left out. Each of these may be missing. A null is an empty cell, and a cell of
+    more than 100 characters is cut. Without rows there is the header alone.
     """
     return "\n".join(aligned(cells_of(rows))[0])
 
@@ -190,8 +191,10 @@ def _is_plain(text: str) -> bool:
 
 def _json_data(value: Any, type_: pa.DataType) -> Any:
     """Return a value of Arrow's ``type_``, as pyarrow's ``to_pylist`` returns it, as JSON data. A
-    list is a list, a struct a dict by field name, a map a list of [key, value]. Others are as
-    ``_scalar_json_data`` returns them.
+    list is a list, a struct a dict by field name, a map a list of [key, value].
+
+    Null, booleans, numbers and texts stay. Decimals and bytes become texts, a timestamp a text or
+    its microseconds (``instant``), a duration its microseconds, and anything else its Python text.
     """
     if value is None or not pa.types.is_nested(type_):
         return _scalar_json_data(value, type_)

@@ -437,7 +437,7 @@ def _alternatives(kind: Any) -> Iterator[Any]:
 def _describe_kind(kind: Any) -> list[str]:
     """Return descriptions of the values that the annotation ``kind`` allows, such as ``a text``,
     one for each alternative of a union or literal, None last. An ``Annotated`` type has the
-    description of its first ``Rule`` alone.
+    description of its first ``Rule`` alone or, without a rule, the first one of its plain type.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:

@@ -64,10 +64,13 @@ def as_text(value: Any) -> str:
 
 
 def plain_value(value: Any, type_: pa.DataType) -> Any:
-    """Return a value that Arrow or Spark gives of a column of ``type_`` as both commands and JSON
-    take it, at any depth. An instant gets the zone UTC: Spark gives it in local time, without a
-    zone. A time whose type has no zone stays without one. A map becomes a dict, which Arrow gives
-    as pairs; one with nested keys becomes a list of pairs.
+    """Return a value of a column of ``type_`` in one form for commands and JSON, at any depth. The
+    forms in which Arrow and Spark give values are both taken. None stays None.
+
+    - A timestamp with a zone becomes a datetime in UTC. Spark gives it in local time, without a
+      zone. A timestamp without a zone stays without one.
+    - A map becomes a dict, or a list of pairs if its keys are nested. Arrow gives pairs.
+    - A struct becomes a dict, a list a list. All other values stay as they are.
     """
     if value is None or not (pa.types.is_nested(type_) or pa.types.is_timestamp(type_)):
         return value
@@ -110,7 +113,9 @@ def _json_value(value: Any) -> str:
 
 
 def _json_name(name: Any) -> str:
-    """Return the key of a mapping as the name of a member of a JSON object: its text in JSON."""
+    """Return the key of a mapping as the name of a member of a JSON object. A text stays as it is;
+    any other key becomes its text in JSON, such as ``1``, ``true`` and ``null``.
+    """
     data = _json_data(name)
     return data if isinstance(data, str) else json.dumps(data)
 

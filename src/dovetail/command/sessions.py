@@ -108,8 +108,8 @@ def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointS
 
 def refuse_other_folder(caller: str, checkpoint: str) -> None:
     """Raise ``CheckpointError`` for a local folder without ``dovetail.json`` (``BINDING_FILE``),
-    the file that each checkpoint of a query has. Paths that are no local folder pass: others look
-    at them.
+    the file that each checkpoint of a query has. Do nothing for a path that is no local folder: it
+    may be on another file system, or be missing.
 
     ``caller``: the command, for the error.
     """

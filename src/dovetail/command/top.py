@@ -289,8 +289,8 @@ def _rate_bars(batches: Sequence[Progress]) -> Text:
 
 
 def _rows_per_second(rows: int, progress: Progress) -> str:
-    """Return ``rows`` divided by the duration of a micro-batch in seconds, as a text. A duration of
-    0 counts as a millisecond.
+    """Return ``rows`` divided by the duration of a micro-batch in seconds, rounded, as a text such
+    as ``1,200``. A duration of 0 counts as a millisecond.
     """
     return f"{rows / max(progress.total_ms, 1) * 1000:,.0f}"
 

@@ -46,7 +46,7 @@ def explain(
     """Print a topology, its stages, their shuffles and their state.
 
     Its module is imported, and no query runs. --json prints an object of nodes, edges and stages,
-    whatever --format is.
+    also if --format is given.
     """
     with session():
         planned = load_topology(topology, Planned)
@@ -62,10 +62,11 @@ def explain(
 def load_topology(name: str, kind: type[P]) -> P:
     """Return the topology that ``name`` names as ``module:name``, or that the function of that name
     returns when called. The module is imported; the working directory is put before the paths of
-    modules for good.
+    modules for good. ``kind``: the class that the topology must have.
 
     Raises ``ConfigurationError`` if there is none, if the function needs an argument, or if the
-    result is not of ``kind``. Other errors of the module or the function pass.
+    result is not of ``kind``. Other errors of the module or the function pass. An empty or relative
+    module name raises ``ValueError`` or ``TypeError``.
     """
     module, colon, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))

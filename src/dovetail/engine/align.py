@@ -75,7 +75,8 @@ def align_inputs(
     - ``before``: the manifest before the batch.
     - ``manifest``: the same with the largest timestamps read by any bucket, and the wall-clock
       times at which sources last brought something.
-    - ``now_us``: the batch's wall-clock time.
+    - ``now_us``: the batch's wall-clock time in microseconds.
+    - ``blobs``, ``cache``: the bucket's stored segments, and those already open.
 
     Of each source, rows are let through up to the smallest time, inclusive, that it and the other
     sources have reached. That time never goes back. A source with logs of its own has reached the

@@ -105,8 +105,8 @@ def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) ->
     another source asks, its steps (``stairs``). There are no log runs (``runs`` is None).
 
     Stream time is the column ``_stream_time`` if the rows carry one, else their event time.
-    ``counted``: bool[rows], the rows that advance stream time, None for all. ``rows``: at least
-    one.
+    ``arrival``: the columns on order that the rows bring. ``counted``: bool[rows], the rows that
+    advance stream time, None for all. ``rows``: at least one.
     """
     has_stream_time = STREAM_TIME in arrival.carries
     time_us = rows.column(STREAM_TIME if has_stream_time else EVENT_TIME).to_numpy()
@@ -159,7 +159,8 @@ def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
 # | 4 | 1 | 3 | 2 |
 def _split_into_runs(arrival: RowArrival, rows: pa.Table) -> tuple[Ints, Ints]:
     """Return the index of each row's run, int64[rows], and the index of the first row of each run,
-    int64[runs]. ``rows``: at least one, in the order of their logs.
+    int64[runs]. ``rows``: at least one, in the order of their logs. ``arrival``: the kind of
+    position that orders them.
 
     A run begins where the file or its block (``by_file``) or the log (``by_own_logs``) changes.
     With own logs, it also begins after a gap, where ``_sequence`` rises by more than 1. Only the

@@ -39,8 +39,9 @@ class Flow(ABC, Generic[R, P]):
         (``P``): once for each stage input that reads them, partitioned by its key. A relay applies
         a view to a stage's changes.
 
-        For relays behind this step, and as a result, rows are packed whole, as they are. Rows for
-        other steps, which travel along in ``rows``, are returned, too.
+        For each relay behind this step, and if the step is a result, all rows are packed once more,
+        together and in their order. Rows for other steps, which travel along in ``rows``, are
+        returned unchanged, too.
         """
 
     @abstractmethod
@@ -86,8 +87,10 @@ class Flow(ABC, Generic[R, P]):
 
 def run_single_result(plan: Plan, flow: Flow[R, P]) -> R:
     """Run all steps of a plan with a single result by ``flow``, and return the changelog of that
-    result's stage, as flat rows. The plan must have ``has_one_result``, else ``AssertionError`` is
-    raised. Views of the result are not applied.
+    result's stage, as flat rows. Views of the result are not applied.
+
+    The plan must have one result and no dead letters (``Plan.has_one_result``), else
+    ``AssertionError`` is raised.
     """
     assert plan.has_one_result
     (last,) = plan.last_steps

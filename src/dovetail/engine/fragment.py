@@ -87,9 +87,10 @@ def process_batch(
     counts and times. The first table of changes is computed at once, the others as they are taken.
 
     - ``pieces``: the bucket's input, each piece with rows of one source; possibly none.
-    - ``blobs``: the bucket's stored state. It has advanced only once all changes have been taken.
+    - ``blobs``: the bucket's stored state. It has advanced at the latest once all changes have been
+      taken, perhaps before.
     - ``cache``: the opened segments of this process.
-    - ``now_us``: the batch's wall-clock time, for sources that are waited for.
+    - ``now_us``: the batch's wall-clock time in microseconds, for sources that are waited for.
     - ``bucket``: the index of the bucket, for errors only.
     - ``idle``: the rules by which time goes on when nothing comes; None for none.
 
@@ -116,11 +117,13 @@ def _process_batch(
 
     - ``pieces``: the bucket's input, possibly none. ``blobs``: its stored state.
     - ``cache``: the opened segments of this process.
-    - ``now_us``: the batch's wall-clock time. ``bucket``: the index of the bucket, for errors only.
+    - ``now_us``: the batch's wall-clock time in microseconds.
+    - ``bucket``: the index of the bucket, for errors only.
     - ``idle``: the rules by which time goes on when nothing comes; None for none.
 
-    State has advanced once all changes have been taken. With ``idle`` and without ``align=``, a
-    batch without pieces changes no state and returns no changes, unless stream time goes on.
+    State has advanced at the latest once all changes have been taken. With ``idle`` and without
+    ``align=``, a batch without pieces changes no state and returns no changes, unless stream time
+    goes on.
     """
     begun_ns, sources = perf_counter_ns(), fragment.sources
     before = manifests.load(blobs, fragment.topology, fragment.buckets, len(sources), cache.pages)
@@ -193,7 +196,8 @@ def _run_shares(
     - ``counts``: unused rows are added; ``report``: the rows that come, and the state, are added.
     - ``bucket``: the index of the bucket, for errors.
 
-    Every error is a ``DovetailError`` that names its place.
+    An error of an operator becomes a ``DovetailError`` whose ``where`` names tables, bucket and
+    perhaps the key. Errors of ``shares`` pass unchanged.
     """
     slices = None
     for part, last in shares:
@@ -230,7 +234,8 @@ def _run_shares(
 
 def _count_waiting_rows(share: Share, after: Manifest) -> Iterator[int]:
     """Yield the count of stored rows that wait for a time, for each of the fragment's ``waits`` in
-    order. It is 0 for a store without rows. ``after``: the manifest at the end of the micro-batch.
+    order. It is 0 for a store without rows. ``share``: the fragment, with the bucket's blobs.
+    ``after``: the manifest at the end of the micro-batch.
     """
     for wait in share.fragment.waits:
         runs = after.stores.get(wait.name)

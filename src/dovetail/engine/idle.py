@@ -161,7 +161,7 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
 
 def result_time(fragment: Fragment, times: Times) -> int:
     """Return the stream time of a fragment's results in microseconds, less the longest that a
-    result is held back; ``NO_TIME`` before any.
+    result is held back; ``NO_TIME`` before the first record.
 
     ``times``: the stream time of each input, None before its first. The result goes by the smallest
     time of the inputs in the last operator's ``clocks``, and is ``NO_TIME`` if one of these has

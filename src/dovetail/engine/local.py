@@ -111,9 +111,9 @@ class Expressions(Conditions, Protocol):
         order.
 
         ``changes``: a table of ``stage.fragment.output_schema``. The result has the columns of the
-        stage's node, then ``_event_time``, ``_deleted``, ``_position`` and the columns
-        ``Fragment.feeds``, which tell the causing record. A selection that fails on a change raises
-        Spark's error.
+        stage's node first. Then come, in any order, ``_event_time`` (microseconds), ``_deleted``,
+        ``_position`` and the columns ``Fragment.feeds``, which tell the causing record. A selection
+        that fails on a change raises Spark's error.
         """
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
@@ -247,8 +247,9 @@ class LocalRun:
         order. Selections with Spark expressions are evaluated.
 
         ``changes``: a table of ``stage.fragment.output_schema``. The result has the node's columns,
-        then ``_event_time``, ``_deleted``, ``_position`` and the columns ``Fragment.feeds``, which
-        tell the causing record.
+        then in any order ``_event_time`` (microseconds), ``_deleted``, ``_position`` and the
+        columns ``Fragment.feeds``, which tell the causing record. A selection that fails on a
+        change raises Spark's error.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -337,8 +338,10 @@ class LocalRun:
         ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
         none.
 
-        Accepted rows are consumed and the state of the buckets advances. Raises what operators,
-        views and expressions raise; state may then be half advanced (``all_or_nothing``).
+        Accepted rows are consumed and the state of the buckets advances. Raises ``DataError`` for a
+        row that an operator or an expectation refuses, and ``BatchError`` for other errors of an
+        operator. Errors of lookup stores and Spark expressions pass. State may then be half
+        advanced (``all_or_nothing``).
         """
         return [
             result for result in self.run_batch_lazily(batch, now_us, beat_us) if len(result.rows)
@@ -354,9 +357,12 @@ class LocalRun:
         ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
         none.
 
-        State has advanced once the iterator is exhausted. Raises what operators, views and
-        expressions raise; state may then be half advanced (``all_or_nothing``). Dead letters are
-        yielded only if they are a result of the plan (``Plan.dead_letters``).
+        State has advanced once the iterator is exhausted. Dead letters are yielded only if they are
+        a result of the plan (``Plan.dead_letters``).
+
+        Raises ``DataError`` for a row that an operator or an expectation refuses, and
+        ``BatchError`` for other errors of an operator. Errors of lookup stores and Spark
+        expressions pass. State may then be half advanced (``all_or_nothing``).
         """
         pieces_by_port, self.given = self.given, {port: [] for port in self.given}
         micro_batch = _MicroBatch(self, pieces_by_port, batch, now_us, beat_us)
@@ -428,7 +434,8 @@ class LocalRun:
 
         If the foreign key may fail, a last column ``failed`` follows: the row as JSON if it fails,
         else null. Views count their failures and keep dead letters unless another input reports
-        them. Raises what ``_apply_view`` raises. On Spark ``spark.execution.wire`` does this.
+        them. Raises ``DataError`` for a row that an expectation refuses, and any error of a
+        lookup's store or a Spark expression. On Spark ``spark.execution.wire`` does this.
         """
         input_, source = reading.port.input, reading.port.source
         assert input_ is not None

@@ -50,8 +50,9 @@ class LogsOfSlices:
 def drop_rows_without_effect(
     share: Share, counts: Counts, slices: LogsOfSlices | None = None
 ) -> tuple[Share, dict[str, Runs]]:
-    """Return ``share`` without the rows that have no effect, and the stores on the logs of keys, by
-    the stores' names. Rows left out are added to ``counts``.
+    """Return ``share``, a bucket's rows in a micro-batch, without the rows that have no effect.
+    Also return the stores on the logs of keys, by the stores' names. Rows left out are added to
+    ``counts``.
 
     A row has no effect if a newer row of its key, from another log, came before it. Rows of a key
     go by age, then log, then position. A row's age is the largest time in its log of the key so
@@ -130,8 +131,9 @@ class _KeyLogs(TableState):
         return log
 
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
-        """Return the last row of each key in ``pieces``, in hash order. If ``merge`` includes the
-        oldest tier of the store, drop tombstones more than ``FORGOTTEN_US`` behind stream time.
+        """Return the last row of each key in ``pieces``, in hash order. If the store's oldest
+        sorted run is merged, too, drop tombstones more than ``FORGOTTEN_US`` (7 days) behind stream
+        time.
 
         ``pieces``: the next rows of each sorted run that is merged, a table of the store's schema
         each, the oldest run first.

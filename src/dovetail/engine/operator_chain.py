@@ -52,12 +52,13 @@ _BROUGHT = (SEQUENCE, LOG_PARTITION, CLOCK, ORDER, TIE, STREAM_TIME, FILE)
 
 
 def run_operators(share: Share) -> OperatorOutcome:
-    """Run the operators of a share's fragment on one bucket. Return the last operator's changes,
-    and the stores of all operators under their names in the manifest.
+    """Run the operators of a fragment on one bucket. Return the last operator's changes, and the
+    stores of all operators under their names in the manifest.
 
-    Segments are written as blobs; the manifest is not written. Stores that are not named in the
-    result are gone. Raises ``DataError`` for a row that an operator cannot take, perhaps only as
-    ``chunks`` are read.
+    ``share``: the fragment, with the bucket's rows of a micro-batch, its manifest before, and its
+    blobs. Segments are written as blobs; the manifest is not written. Stores that are not named in
+    the result are gone. Raises ``DataError`` for a row that an operator cannot take, perhaps only
+    as ``chunks`` are read.
     """
     fragment = share.fragment
     if not fragment.last.reads:
@@ -81,7 +82,8 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
     """Return the sorted runs of the stores of one operator before the batch, by the operator's own
     names for them. A store without rows is missing.
 
-    ``operator_index``: the index of the operator in the share's fragment, from 0.
+    ``share``: the fragment, with the bucket's manifest. ``operator_index``: the index of the
+    operator in the fragment, from 0.
     """
     stores_by_name = share.manifest.stores
     names = {
@@ -97,7 +99,7 @@ def _stores_before(share: Share, operator_index: int) -> dict[str, Runs]:
 
 def _stores_after(share: Share, operator_index: int, done: OperatorOutcome) -> dict[str, Runs]:
     """Return the sorted runs in ``done.stores`` under the manifest's names. ``done``: the outcome
-    of the operator with index ``operator_index``, from 0, in the share's fragment.
+    of the operator with index ``operator_index``, from 0, in the fragment of ``share``.
 
     The second operator's ``left`` becomes ``2. left``; the names of a lone operator's stores stay.
     """
@@ -121,9 +123,12 @@ def _run_chain(share: Share) -> OperatorOutcome:
     """Run the several operators of a fragment in turn, on the rows of all inputs in order of
     arrival. Return the last operator's changes, and the stores of all under the manifest's names.
 
-    Changes have the positions and cause columns of the fragment. The outcome's ``rows``, the count
-    of rows that the bucket has numbered so far, is the manifest's plus all rows of the batch. Each
-    operator must have ``clocks``, the inputs by whose stream time its windows close.
+    ``share``: the fragment, with the bucket's rows of a micro-batch, its manifest before, and its
+    blobs. Each operator must have ``clocks``, the inputs by whose stream time its windows close.
+
+    Changes have positions that go on from the manifest's, and the columns ``Fragment.feeds``, facts
+    on the record that caused them. The outcome's ``rows``, the count of rows that the bucket has
+    numbered so far, is the manifest's plus all rows of the batch.
     """
     operators = share.fragment.operators
     sources = [share.source_rows(index) for index in range(len(share.sources))]
@@ -186,9 +191,10 @@ def _renumber_changes(
     and with the columns ``Fragment.feeds`` in place of ``_sequence``. Empty tables are left out.
     The manifest stays as it is: the caller adds the count of changes.
 
-    ``order``: int64[rows], the rows of all inputs, concatenated, in order of arrival. ``clock``:
-    the stream time of the last operator at each of them. ``_sequence`` is an index into both: the
-    rank, from 0, of the row that caused the change.
+    ``share``: the fragment, with the bucket's rows and its manifest. ``order``: int64[rows], the
+    rows of all inputs, concatenated, in order of arrival. ``clock``: the stream time of the last
+    operator at each of them. ``_sequence`` is an index into both: the rank, from 0, of the row that
+    caused the change.
     """
     position = share.manifest.position
     for emitted in tables:
@@ -281,6 +287,7 @@ def _build_job(
     share: Share, operator_index: int, fed: Sequence[pa.Table], ranks: Sequence[Ints], clock: _Clock
 ) -> Job:
     """Return the job of the operator with index ``operator_index``: the input with which it runs.
+    ``share``: the fragment, with the bucket's rows, its manifest and its blobs.
 
     ``fed``: the rows of each of its sources, in order of arrival, with their ranks as
     ``_sequence``. ``ranks``: for each input of the fragment the ranks of its rows, int64[rows]:

@@ -259,8 +259,7 @@ class Packer(Packing):
         return batch.rename_columns(names)
 
     def refuse_timeless(self, batch: pa.RecordBatch) -> None:
-        """Raise ``DataError`` if a row of ``batch`` has a null ``_event_time``, so it has no place
-        in event time. Else do nothing.
+        """Raise ``DataError`` if a row of ``batch`` has a null ``_event_time``. Else do nothing.
 
         The error gives the count of such rows, the count of deletes among them, and the first one's
         key.
@@ -616,7 +615,7 @@ def pack_end(reader: int, sources: int, labels: Sequence[int]) -> pa.RecordBatch
 
 def pack_heartbeat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
     """Return the one row of ``PACKED`` that brings the times of ``piece`` as a heartbeat to one
-    bucket. Rows, log runs and stairs of ``piece`` are left out.
+    bucket. Rows, log runs and stairs (steps of stream time) of ``piece`` are left out.
 
     ``reader``: the index of the stage that hears it. ``label``: the int under which Spark shuffles
     the bucket.
@@ -625,8 +624,9 @@ def pack_heartbeat(reader: int, label: int, piece: Piece) -> pa.RecordBatch:
 
 
 def _heartbeat_tag(reader: int, beat: Piece) -> Tag:
-    """Return the tag of a heartbeat for the stage with the index ``reader``, with the address and
-    the two times of ``beat``. Log runs, stairs and counts are None.
+    """Return the tag of a heartbeat for the stage with the index ``reader``. It has the source, the
+    partition, the index (``number``) and the two times of ``beat``. Log runs, stairs (steps of
+    stream time) and counts are None.
     """
     address = (beat.source, beat.partition, beat.number)
     return Tag(reader, *address, beat.high_time_us, heard_us=beat.heard_us)
@@ -719,7 +719,8 @@ def unpack_piece(row: PackedRow) -> Piece:
     """Decode a row of ``PACKED`` into the piece (rows of one source for one bucket) that a stage
     reads. A heartbeat, a row without a payload, becomes a piece whose rows are None.
 
-    The rows become a table in memory. The facts give the times, log runs and stairs.
+    The rows become a table in memory. The facts give the times, log runs and stairs (steps of
+    stream time).
     """
     high_us, heard_us, runs_size, stairs_size = _FACTS.unpack_from(row.facts, SIZE_BYTES)
     tables = row.facts[SIZE_BYTES + _FACTS.size :]

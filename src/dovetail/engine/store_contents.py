@@ -235,7 +235,8 @@ def _result_columns(
 
 def _row_ids(segment: Segment, blobs: Blobs, cache: SegmentCache) -> Ints:
     """Return the column ``_row`` of ``segment``: int64[rows]. Such a segment lists the ids of rows
-    of another store that no longer count.
+    of another store that no longer count. ``blobs``, ``cache``: the source of segments, and those
+    already open.
     """
     return int64_column(cache.open(segment, blobs.get), ROW)
 

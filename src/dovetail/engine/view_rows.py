@@ -46,9 +46,9 @@ def check_expectation(
     """Return the rows after the expectation ``view``, in order, and the rows that do not meet it as
     texts and dead letters.
 
-    ``rows``: columns of the viewed node, ``_event_time`` and ``_deleted``; that is null for a row
-    that a condition has left out. ``conditions``: the evaluator, needed if the expectation is
-    ``computed``.
+    ``rows``: columns of the viewed node, ``_event_time`` (microseconds) and ``_deleted``, which is
+    null for a row that a condition has left out. ``conditions``: the evaluator, needed if the
+    expectation is ``computed``.
 
     Rows that do not meet it stay unless the expectation drops them. A null condition does not meet
     it; deleted and left-out rows do. Dead letters are made only if ``view.letters`` is set. Raises
@@ -93,7 +93,8 @@ def apply_plain_view(rows: pa.Table, view: View) -> pa.Table:
 
     ``rows``: columns of the viewed node, ``_deleted`` and perhaps more. In a stream, a deleted row
     or one that does not meet the condition is dropped; a null condition is not met. In a table, a
-    row that does not meet the condition gets null in ``_deleted``; deleted rows stay.
+    row that does not meet the condition gets null in ``_deleted``; deleted rows stay. A null that
+    an earlier condition has set stays in a table, and drops the row of a stream.
 
     If the view explodes a list, each row comes once per element. A row with an empty or null list
     vanishes, a tombstone, too; so only views of streams explode one.

@@ -81,7 +81,8 @@ class _LiveRows:
     """
 
     def live_mask(self, batch: pa.RecordBatch, ids: Sequence[int], start: int) -> Mask:
-        """Return the mask of the live rows of a batch: bool[n].
+        """Return the mask of the rows of a batch that no delete file removes: bool[n]. All are
+        False if the snapshot lacks the data file.
 
         ``ids``: the Iceberg field id of each of the batch's columns, in order; all columns of
         ``deleted_values`` must be among them. ``start``: the position of the batch's first row in
@@ -159,9 +160,9 @@ class RowReader:
         return scan.to_record_batches([FileScanTask(file)])
 
     def _live_rows(self, file: DataFile, deletes: Sequence[DataFile] | None) -> _LiveRows:
-        """Return the live rows of a data file under the delete files ``deletes``: no row for None,
-        all rows for an empty list. The result has a mask of rows by their positions, and the values
-        by which others are deleted. Delete files are read here, the data file is not. Raises
+        """Return the rows of a data file that stay under the delete files ``deletes``: no row for
+        None, all rows for an empty list. The result has a mask of rows by their positions, and the
+        values by which others are deleted. Delete files are read here, the data file is not. Raises
         ``DataError`` for one in another format than Parquet and Puffin, and for deletes by a field
         within a struct.
         """

@@ -1,7 +1,7 @@
 """The columns of Iceberg tables: their types in Arrow, and their identity, which is a number.
 
 A column keeps its number when it is renamed, and no other column ever gets it. So files are read by
-numbers, whatever names they have.
+numbers, not by the names in them.
 """
 
 from __future__ import annotations

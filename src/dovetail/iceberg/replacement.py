@@ -57,8 +57,8 @@ class FileRows:
 
 def rows_of_keys(table: Table, keys: pa.Table, *, all_rows: bool = True) -> Iterator[FileRows]:
     """Yield the data files of the current snapshot that have live rows with one of the keys, in no
-    particular order. Each comes as ``FileRows``: all its live rows, in all columns, and a mask of
-    those with a key.
+    particular order. A row is live if no delete file removes it. Each file comes as ``FileRows``:
+    all its live rows, in all columns, and a mask of those with a key.
 
     ``keys``: a row for each key, in at least one column of the table, with their names and types. A
     null equals a null, and -0.0 equals 0.0. Without keys, and for a table without snapshots,
@@ -147,8 +147,8 @@ def last_batch(metadata: TableMetadata, query: str) -> int:
 
 def _snapshots_to_present(metadata: TableMetadata) -> Iterator[Snapshot]:
     """Yield a table's present snapshot and those before it, the latest first; nothing without one.
-    Those that were rolled back, or are of other branches, are left out. Behind one that has expired
-    the line is not known, so all older ones follow.
+    Snapshots that were rolled back, or are of other branches, are left out. Behind a snapshot that
+    has expired the line is not known. All older snapshots then follow, in the metadata's order.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     snapshot = last = metadata.current_snapshot()
@@ -162,17 +162,19 @@ def _snapshots_to_present(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def _place_of(snapshot: Snapshot) -> tuple[int, int]:
-    """Return a pair by which snapshots are ordered as they were made. Tables of format version 1
-    number none, so the second number is the time.
+    """Return the sequence number of a snapshot and its time in milliseconds. By these pairs,
+    snapshots are ordered as they were made. The first is 0 in tables of format version 1, which
+    number no snapshots, so the time decides there.
     """
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
 def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
-    """Return the live rows of a data file in the top-level columns of the table with these
-    ``names``, in their order. Unknown names are left out; a file without live rows gives an empty
-    table. Reads the file and its delete files. Raises ``DataError`` for delete files that cannot be
-    read.
+    """Return the rows of a data file that no delete file removes, in the file's order. They have
+    the top-level columns of the table with these ``names``, in the order of ``names``.
+
+    Unknown names are left out. A file without such rows gives an empty table. ``live``: the file
+    and its delete files, which are read. Raises ``DataError`` for delete files that cannot be read.
     """
     fields = {field.name: field for field in table.schema().fields}
     wanted = [fields[name] for name in names if name in fields]

@@ -33,7 +33,7 @@ def find_effective_rows(
     - ``effect``: bool[n], true for rows that have an effect. A row has none if one of its group
       from another log arrived before it, and is later by age, then log, then position.
     - ``age``: int64[n], the largest time of the row's log in its group up to the row.
-    - ``last``: int64[groups], the row of each group that is there in the end.
+    - ``last``: int64[groups], the index of the row that each group has in the end.
 
     ``group``: int64[n], the key of each row, ascending from 0 without gaps; rows of a group lie in
     the order of arrival. ``log``, ``position``: int64[n], the log of each row and its position

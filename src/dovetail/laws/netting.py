@@ -33,12 +33,12 @@ def find_net_changes(
     changes may lie in any order.
 
     ``keys``: the key columns, n rows each. ``commit``: int64[n], the id of each change's commit.
-    ``removes``: bool[n], the change removes its row; else it brings one. ``row``: the columns that
-    decide whether rows are equal; null equals null.
+    ``removes``: bool[n], the change removes its row; else it brings one. ``row``: at least one
+    column, n rows each, by which rows are compared; null equals null.
 
-    A removal stays if its commit brings no row of the key. A row that comes goes only if its commit
-    removes just one row of the key, brings no other, and both are equal. If a commit names a key
-    more than twice, all rows that come stay.
+    A removal stays if its commit brings no row of the key. The change that brings a row is dropped
+    only if its commit removes just one row of the key and brings no other. Both rows must be equal.
+    If a commit names a key more than twice, all changes that bring rows stay.
     """
     stays = np.ones(len(commit), np.bool_)
     at = np.flatnonzero(np.isin(commit, np.unique(commit[removes])))

@@ -307,9 +307,9 @@ def _running_changes(kind: Ints, begin: Ints, span: Ints, rows_max: int) -> tupl
     """Return the sum of a span's changes up to each event, and the largest ``floor - sum`` so far
     in the span: int64[n] each.
 
-    A *change* is added to the count of a key's rows by an event, and a *floor* is the least count
-    after it. ``COMES`` adds 1, ``GOES`` takes 1 down to 0, ``CHANGES`` has the floor 1, ``BARE``
-    takes all.
+    A *span* is the events of one key and transaction in a row. A *change* is added to the count of
+    a key's rows by an event, and a *floor* is the least count after it. ``COMES`` adds 1, ``GOES``
+    takes 1 down to 0, ``CHANGES`` has the floor 1, ``BARE`` takes all.
 
     ``kind``: int64[n], the kind of each event. ``begin``: int64[spans], the index of each span's
     first event. ``span``: int64[n], the span of each event, non-decreasing. ``rows_max``: the most

@@ -79,7 +79,8 @@ def find_latest_versions(timeline: Timeline, counted: Mask, stored_time_us: Ints
 def batch_versions(timeline: Timeline, counted: Mask) -> Versions:
     """Return a version for each event of ``counted``, tombstones included, by (group, time,
     arrival): the index of its event, its time and its arrival. Of several events of one key and
-    time, all are kept. ``counted``: bool[n], the events that are versions, of one source.
+    time, all are kept. ``timeline``: the n events of the batch, by key (group), then by arrival.
+    ``counted``: bool[n], the events that are versions, of one source.
     """
     event = np.flatnonzero(counted)
     event = event[by_group_and_time(timeline.group[event], timeline.event_time_us[event])]

@@ -134,7 +134,7 @@ def _have_common_type(constants: Sequence[Any]) -> bool:
 
 def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str, pa.Array]:
     """Return, by column name, the constants of each filter as an array of the column's type, in
-    their order and with null for None. Those of a float column are doubles, whatever its width.
+    their order and with null for None. Those of a float column are doubles, even if it is narrower.
 
     ``title``: the source in errors. ``filters``: pairs of a column and its constants, each column
     once. ``stored``: the columns of the store. A constant may be of another type than its column if
@@ -273,8 +273,9 @@ def convert_parts(
     """Return a Python value with its parts, at any depth of lists and structs (dicts), converted. A
     part that is no list or struct becomes ``convert(part, its type)``.
 
-    ``declared``: the type of the value. Fields that it lacks stay as they are. ``fills``: True to
-    add None to structs for each field that they lack.
+    ``declared``: the type of the value. Fields of a struct that its type lacks stay as they are.
+    ``fills``: True to give a struct each field of its type that it lacks, as ``convert`` makes it
+    of None. A value of another kind than its type, such as None for a list, is one part.
     """
     if isinstance(value, list) and pa.types.is_list(declared):
         type_ = declared.value_type
@@ -303,7 +304,7 @@ def _nearest_float(value: Any, declared: pa.DataType) -> Any:
 def _with_room_for_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Return ``array`` in a form that Arrow can cast to ``target``: integers that become decimals
     as wider decimals, anything else unchanged. Arrow requires room for the largest integer of the
-    type, whatever the values are.
+    type, even if all values are smaller.
     """
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
         return array.cast(pa.decimal256(76, target.scale))
@@ -373,8 +374,8 @@ def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -
 
 
 def _types_of_parts(type_: pa.DataType) -> dict[str, pa.DataType]:
-    """Return the types of the parts of a struct, map or list by their names: the fields' own for a
-    struct, fixed ones for the others.
+    """Return the types of the parts of a struct, map or list by their names. A struct has the names
+    of its fields, a map ``key`` and ``item``, a list ``element``.
     """
     if pa.types.is_struct(type_):
         return {field.name: field.type for field in type_}

@@ -92,7 +92,8 @@ class DbapiReader:
         ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
         checks that the table has the columns. The rows have the columns of the schema that the
         reader was opened with, which must have all of ``by``. They are compared with the keys
-        again, since the database may compare more loosely. No key is marked as unfit.
+        again, since the database may compare more loosely. No key is marked as unfit (one that the
+        columns cannot have).
 
         Raises ``DataError`` for rows or keys of unsuitable types and nulls in the primary key, and
         ``ConfigurationError`` if no attempt succeeds. A missing column is ``ConfigurationError``,
@@ -375,8 +376,8 @@ def dbapi(
     Notes
     -----
     Rows are looked up by whole numbers, decimals, texts, bytes, booleans and dates. Texts
-    must match to the letter, whatever the column's collation. Times without a zone are in
-    UTC, and booleans may be 0 and 1. Sources: PEP 249; FLIP-486, "Public Interfaces".
+    must match to the letter, even if the column's collation ignores case. Times without a
+    zone are in UTC, and booleans may be 0 and 1. Sources: PEP 249; FLIP-486, "Public Interfaces".
 
     Examples
     --------

@@ -94,8 +94,8 @@ class PostgresReader:
 
     def _look_up_once(self, keys: pa.Table) -> Found:
         """Look up ``keys`` once, in a transaction of its own, connecting if need be. Return the
-        rows found, the positions of their keys and the unfit keys. ``keys``: columns by their names
-        in the store.
+        rows found, the position of each row's key in ``keys``, and a mask of the unfit keys. The
+        store's columns cannot have these. ``keys``: columns by their names in the store.
 
         Raises ``OSError`` if another attempt may help, else ``DataError``; errors that are not
         psycopg's pass. Any error closes the connection. The errors raised have none of psycopg's in

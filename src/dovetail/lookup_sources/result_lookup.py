@@ -77,11 +77,11 @@ class ChainReader:
         """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, with the
         position of each row's key. The sides are read one after the other, not at one moment.
 
-        ``by``: columns of the result. ``keys``: one column for each, distinct, without nulls.
-        Without keys each side is asked for no key, so it must be reachable. A key is unfit if the
-        side that is read first cannot have it. All columns of an index of one side must be among
-        ``by``, else ``AssertionError`` is raised. The schema must have all of ``by``. Raises
-        ``DataError`` and ``ConfigurationError`` of the sides' readers.
+        ``by``: columns of the result. ``keys``: these columns, under their names, distinct rows
+        without nulls. Without keys each side is asked for no key, so it must be reachable. A key is
+        unfit if the side that is read first cannot have it. All columns of an index of one side
+        must be among ``by``, else ``AssertionError`` is raised. The schema must have all of ``by``.
+        Raises ``DataError`` and ``ConfigurationError`` of the sides' readers.
         """
         source, checks = self._source, keys.num_rows == 0
         side, asked = self._first_side(by)

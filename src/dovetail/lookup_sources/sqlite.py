@@ -121,10 +121,11 @@ class SqliteReader:
         """Return the rows of some of a lookup's keys, in no particular order. Each is a tuple with
         the index of its key in front, then the schema's columns.
 
-        ``keys``: one column for each of ``by``, without nulls, few enough for SQLite's limit on
-        parameters. ``start``: the index of the first of them among all keys of the lookup. A key
-        without rows is not in the result; one with several rows is there several times. SQLite
-        raises ``OperationalError`` once the query takes longer than the source's ``timeout_s``.
+        ``connection``: an open one, whose time limit is set anew. ``keys``: one column for each of
+        ``by``, without nulls, few enough for SQLite's limit on parameters. ``start``: the index of
+        the first of them among all keys of the lookup. A key without rows is not in the result; one
+        with several rows is there several times. SQLite raises ``OperationalError`` once the query
+        takes longer than the source's ``timeout_s``.
         """
         deadline = time.monotonic() + self._source.timeout_s
         connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CHECK)
@@ -276,8 +277,8 @@ def sqlite(
     - A date is a text (``2024-05-01``). A decimal is a text or a whole number.
     - A boolean is 0 or 1.
 
-    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, whatever
-    the column's collation. Source: FLIP-486, "Public Interfaces".
+    Rows are looked up by numbers, texts or bytes. Texts must match to the letter, even if
+    the column's collation ignores case. Source: FLIP-486, "Public Interfaces".
 
     Examples
     --------

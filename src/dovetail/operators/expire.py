@@ -197,8 +197,9 @@ class _Versions:
         arranged = np.argsort(np.append(np.arange(groups), events.group[record]), kind="stable")
 
         def in_version_order(of_stored: Ints, of_records: Ints) -> Ints:
-            """Return values of groups (stored versions) and of records as one array, by (key,
-            arrival).
+            """Return values of stored versions and of records as one array, in the order of all
+            versions: by key, the stored version first, then the records by arrival. ``of_stored``:
+            int64[groups], one per key. ``of_records``: int64[records], by (key, arrival).
             """
             merged: Ints = np.concatenate((of_stored, of_records))[arranged]
             return merged

@@ -26,9 +26,9 @@ from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 
 def with_times_in_order(job: Job) -> Job:
-    """Return the job with event times raised in its sources that are ``in_order``: each row's to
-    the latest time of its key so far. Deletes count, and so do stored rows and stored deletes. Rows
-    keep their order.
+    """Return the job with event times raised in its sources that are ``in_order``, whose histories
+    never go back in time. Each row's time becomes the latest of its key so far. Deletes count, and
+    so do stored rows and stored deletes. Rows keep their order.
 
     Stores are only read, and ``job`` is not changed. Other sources, and sources without rows, stay
     as they are.

@@ -80,10 +80,10 @@ def run_job(job: Job) -> OperatorOutcome:
     """Run a job's operator on the rows of one bucket, and return its outcome. The class of the
     job's law decides which function runs; one that is not in ``OPERATORS`` raises ``KeyError``.
 
-    Rows of sources that are ``in_order`` first get the times at which they take effect
-    (``operators.histories``). A batch without rows may still emit rows that have become due, as
-    when they expire or their window closes. New segments are written to ``job.blobs``. Stores that
-    the outcome does not name are gone.
+    Rows of sources whose histories never go back in time (``in_order``) first get the times at
+    which they take effect. A batch without rows may still emit rows that have become due, as when
+    they expire or their window closes. New segments are written to ``job.blobs``. Stores that the
+    outcome does not name are gone.
 
     Raises ``DataError`` for a row that the operator cannot take, perhaps only as
     ``OperatorOutcome.chunks`` are read.

@@ -40,8 +40,8 @@ TableStore = TableState | HistoryState
 
 
 def locate_last_rows(store: TableStore, events: Timeline) -> Located:
-    """Return the last stored row of the key of each group of ``events``: one element per group, not
-    present without a stored row or for a stored tombstone.
+    """Return where the last stored row of the key of each group of ``events`` lies (``Located``):
+    one element per group, not present without a stored row or for a stored tombstone.
 
     ``store``: the table's rows, which are read. ``events``: the batch's records by key (group) and
     arrival; rows of the batch do not count.
@@ -50,8 +50,8 @@ def locate_last_rows(store: TableStore, events: Timeline) -> Located:
 
 
 def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.Array]) -> Located:
-    """Return the last row in ``store`` of each key: one element per key, not present without a
-    stored row or for a stored tombstone.
+    """Return where the last row of each key lies in ``store`` (``Located``): one element per key,
+    not present without a stored row or for a stored tombstone.
 
     ``hash_``: int64[n], the hashes of the keys, non-decreasing. ``keys``: the key columns, n
     distinct keys.

@@ -62,7 +62,7 @@ def application_of(shown: Shown, stopping: Event, token: str | None) -> Starlett
         try:
             content = await anyio.to_thread.run_sync(read, *arguments, limiter=searching)
         except Exception as error:
-            # People who look at the page cannot read a log: whatever fails is said there.
+            # People who look at the page cannot read a log: each failure is said there.
             content = {"error": error_in_words(error)}
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 

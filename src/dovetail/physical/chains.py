@@ -85,6 +85,9 @@ def arrival_between_stages(
     ``source``: the input of the first stage. ``carries``: the names of the columns on arrival that
     rows bring, of which ``_sequence`` is left out, as a shared log has it already. ``instruction``:
     the names of the columns that tell what a row does.
+
+    All buckets hear the steps of stream time (``stairs``) if they hear those of ``source`` and the
+    rows bring ``_stream_time``.
     """
     return RowArrival(
         origin=source.arrival.origin,

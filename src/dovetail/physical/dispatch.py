@@ -114,11 +114,13 @@ def _law_of_exploded(node: Exploded, _: Sequence[Entry]) -> Law:
 
 @law_of.register
 def _law_of_filled(node: Filled, _: Sequence[Entry]) -> Law:
-    """Return the law of a table that takes values which were not sent from the row before.
+    """Return the law of a table that fills omitted values with those of the key's former row. The
+    inputs of the stage do not matter.
 
-    ``node.unsent``: the column that lists these values; if it is None, nulls in ``node.nulls``
-    stand for them. Only with the column, a missing row before may be an error, if the user asks for
-    it.
+    ``node.unsent``: the column with the names of the columns that a record omits. If it is None, a
+    null in one of the columns ``node.nulls`` is an omitted value. With that column, and
+    ``node.missing`` ``"fail"``, an omitted value of a key without a former row is an error. Else it
+    is null.
     """
     names = tuple(node.node.values.names)
     if node.unsent is None:
@@ -131,8 +133,11 @@ def _law_of_filled(node: Filled, _: Sequence[Entry]) -> Law:
 
 @law_of.register
 def _law_of_transacted(node: Transacted, _: Sequence[Entry]) -> Law:
-    """Return the law of a table of a database's events, counted within the transactions that the
-    column ``node.transaction`` names. The inputs of the stage do not matter.
+    """Return the law of a table of a database's events, without deletes of a row whose key has
+    another row by then. Events that were sent before are left out, too.
+
+    ``node.transaction``: the struct column with an event's kind, its transaction and its position
+    there. The inputs of the stage do not matter.
     """
     return TransactLaw(node.node.values.names.index(node.transaction))
 

@@ -171,8 +171,8 @@ class Arrival:
         )
 
     def has_shared_log(self, source: Entry) -> bool:
-        """Return True if the rows of the input ``source`` have a place in one log that all inputs
-        share. This is so for every input with ``one_log``.
+        """Return True if the rows of the input ``source`` have a position in one log that all
+        inputs share. This is so for every input with ``one_log``.
         """
         return self.one_log or source.ordered
 
@@ -319,9 +319,9 @@ def source_spec(
 
 
 def _order_kind(source: Entry, arrival: Arrival) -> OrderedBy | None:
-    """Return the place by which the rows of the input ``source`` are ordered: ``"shared log"``,
-    ``"own logs"`` or ``"file"``, the first that applies. Return None for rows that time alone
-    orders, such as those of another stage without a shared log.
+    """Return the kind of position that orders the rows of the input ``source``: ``"shared log"``,
+    ``"own logs"`` or ``"file"``, the first that applies. Return None for rows that come as tasks
+    read them, and for those of another stage without a shared log, which bring their order.
     """
     if arrival.has_shared_log(source):
         return "shared log"

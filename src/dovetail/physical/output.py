@@ -137,9 +137,9 @@ def held_columns(stage: Stage) -> dict[str, str]:
 
 def windowed_node(node: Unwindowed) -> Node:
     """Return the node whose columns a stage emits for ``node``, a windowed table read as a table or
-    stream. If windows are emitted once closed (``node.final``), it is ``node.input``, whose columns
-    are one leaf. Else it is ``node.input.node``, the aggregation or the join itself. Nothing is
-    searched further down.
+    stream. If windows are emitted once closed (``node.final``), it is ``node.input``, all of whose
+    columns are those of one input of the stage. Else it is ``node.input.node``, the aggregation or
+    the join itself. Nothing is searched further down.
     """
     return node.input if node.final else node.input.node
 

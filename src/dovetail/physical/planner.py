@@ -83,7 +83,9 @@ def plan_of(
 
     Raises ``PlanError`` for a source that is a stream, and for random values in state or in keys.
     Also for ``emit="batch"`` of a node without current rows. Also if only some inputs of a stage
-    share a log, and for selections that ``plan_windowed_fragment`` refuses.
+    share a log, or if inputs that wait for each other (``align=``) share one. A side of a delta
+    join must have a lookup source. ``select=`` must not compute in a windowed table that another
+    join of windows reads, or whose windows are emitted once closed.
     """
     for node in nodes:
         if isinstance(node, Source) and node.stream:
@@ -139,7 +141,7 @@ class _Planner:
 
         A node has a second stage only if a reader needs each of its changes and others do not.
         ``feeds``: the columns that tell a reader which record caused a change; those of the first
-        call count. Raises the errors of ``plan_stage``.
+        call count. Raises ``PlanError`` if the stage, or one behind it, cannot be planned.
         """
         if (node, emit) not in self.made:
             self.made[node, emit] = self.plan_stage(node, emit, feeds)
@@ -152,8 +154,8 @@ class _Planner:
         another node's result, plan the stage that computes that node.
 
         ``source``: the layout of the input's rows. ``emit``: the emission of the reader. ``by``:
-        the names of the user's columns that partition rows, the key if empty. Raises the errors of
-        ``stage_of``.
+        the names of the user's columns that partition rows, the key if empty. Raises ``PlanError``
+        if a stage behind cannot be planned.
 
         The stage behind emits as the reader does if three conditions hold. Its node is a table with
         current rows, and no delta join. No view of the input leaves out or counts single rows. No
@@ -211,8 +213,7 @@ class _Planner:
         node's changes. ``feeds``: the columns that tell a reader which record caused a change.
 
         Raises ``PlanError`` for ``emit="batch"`` without current rows, if only some inputs share a
-        log, and if aligned inputs share one. Raises the errors of ``stage_of`` for the stages
-        behind.
+        log, and if aligned inputs share one. Also if a stage behind cannot be planned.
         """
         entries = list(dict.fromkeys(node.entries))
         inputs = [Input(entry, node.read_by(entry)) for entry in entries]
@@ -271,7 +272,7 @@ class _Planner:
 
         ``emit``: the emission of the join's changes. ``feeds``: the columns that tell a reader
         which record caused a change. Raises ``PlanError`` if only one side has its position in a
-        shared log, and the errors of ``stage_of`` for the stages behind.
+        shared log, or if a stage behind cannot be planned.
         """
         star = star_of(node, self.readers)
         if star is not None:
@@ -336,7 +337,7 @@ class _Planner:
 
         ``emit``: the emission of the last join's changes. ``feeds``: the columns that tell a reader
         which record caused a change. Raises ``PlanError`` if only some of the tables have their
-        position in a shared log. Raises the errors of ``stage_of`` for the stages behind.
+        position in a shared log, or if a stage behind cannot be planned.
         """
         node = star.joins[-1]
         primary = tuple(star.fact.key.names)
@@ -432,7 +433,8 @@ class _Planner:
 
         A table has a stage by its own key before it, which knows the group that each row leaves. A
         stream has none. ``emit``: the emission of the groups. ``feeds``: the columns that tell a
-        reader which record caused a change. Raises the errors of ``stage_of`` for the stage behind.
+        reader which record caused a change. Raises ``PlanError`` if a stage behind cannot be
+        planned.
         """
         entry = node.input
         topology = fingerprint(node)
@@ -479,8 +481,8 @@ class _Planner:
 
         If a left row may change its join key, a stage by primary key comes first. ``emit``: the
         emission of the join and of the sides' stages. ``feeds`` is not used: the results are put in
-        order anew. Raises ``PlanError`` if a side has no lookup source, and the errors of
-        ``stage_of``.
+        order anew. Raises ``PlanError`` if a side has no lookup source, or if a stage behind
+        cannot be planned.
         """
         needed = needed_columns(node)
         inputs = tuple(
@@ -535,8 +537,9 @@ class _Planner:
         """Plan windowed tables as one fragment of several operators, and return the stage with it.
 
         ``emit``: the emission of the node's changes. ``feeds``: the columns that tell a reader
-        which record caused a change. Raises the errors of ``plan_windowed_fragment`` and of
-        ``stage_of``.
+        which record caused a change. Raises ``PlanError`` for ``emit="batch"`` on a stream, and if
+        only some inputs share a log. Also for ``select=`` that computes where it may not, and if a
+        stage behind cannot be planned.
         """
         planned = plan_windowed_fragment(
             node, self.arrival, buckets=self.buckets, emit=emit, feeds=feeds

@@ -56,7 +56,7 @@ class InputEdge:
     @property
     def reports_dead_letters(self) -> bool:
         """True if a view through which the input reads may leave out rows as dead letters that no
-        other reading of the plan reports. The innermost ``reported`` views are reported elsewhere
+        other input of the plan reports. The innermost ``reported`` views are reported elsewhere
         and do not count. False for an input that is read by a hash column.
         """
         views = () if self.port.input is None else views_of(self.port.input.source)
@@ -64,10 +64,10 @@ class InputEdge:
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of the metrics of rows left out during packing that this reading reports:
-        ``<input>.dropped``, then ``<input>.failed`` if the foreign key's expression may fail on a
-        row. The latter only if this reading reports such rows (``fails``), as of several only the
-        first does.
+        """The names of the metrics of rows left out during packing that this input reports:
+        ``<input>.dropped``, then perhaps ``<input>.failed``. The latter is there if the foreign
+        key's expression may fail on a row and this input reports such rows (``fails``). If several
+        stages of a node compute the key, only the first of them reports them.
 
         Empty if another stage of the plan reads and counts the same rows (``Fragment.counted`` is
         False).
@@ -158,8 +158,9 @@ class RouteStep:
 
     @property
     def hash_column_edge(self) -> InputEdge | None:
-        """The one reading that partitions the step's rows by a hash column in them, or None. A step
-        with such a reading has no other reader, and is no result.
+        """The one input that reads the step's rows partitioned by a hash column in them, or None. A
+        step with such an input has no other reader, and is no result; else ``AssertionError`` is
+        raised.
         """
         by_hash = [reading for reading in self.readings if reading.port.hash_column is not None]
         assert len(by_hash) <= 1
@@ -201,7 +202,9 @@ class Plan:
 
     @property
     def source_reads(self) -> list[Source]:
-        """The sources in the order of Spark's query plan, each as often as the query reads it."""
+        """The sources in the order in which Spark lists them, each as often as the query reads
+        it.
+        """
         sources = (
             step
             for step in walk_steps(self.last_steps)

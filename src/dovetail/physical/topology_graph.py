@@ -205,9 +205,9 @@ class _GraphBuilder:
         return EdgeFigure(node.stage, None) if source in self.last.values() else None
 
     def add_entry(self, entry: Node, origin: Source | Stage | None) -> str:
-        """Return the id of ``entry``, an input of a stage. Add to the graph those of ``entry`` and
-        the views and the source below it that are not there yet. The result of another stage has
-        the id of that stage's operator.
+        """Return the id of ``entry``, an input of a stage. Add a node for ``entry``, and for the
+        views and the source below it, as far as the graph has none yet. The result of another stage
+        gets no node: its id is that of that stage's operator.
 
         ``origin``: the source or the stage that the rows come from; None for a lone source. A stage
         must have been added before, else ``KeyError`` is raised.

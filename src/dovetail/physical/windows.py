@@ -92,8 +92,8 @@ def plan_windowed_fragment(
     feeds: tuple[str, ...],
 ) -> WindowedFragment:
     """Plan the fragment of a node that reads windows: all operators below it that compute or join
-    windows. Return it with its inputs, and with ``leaves``: for each leaf of the last operator the
-    input that names its output columns.
+    windows. Return it with its inputs, and with ``leaves``: for each group of value columns that
+    the last operator emits, the input that names these columns.
 
     ``arrival``: the order of rows. ``buckets``: the count of buckets. ``emit``: the emission of the
     last operator. ``feeds``: the columns that tell a reader which record caused a change. A table
@@ -251,9 +251,10 @@ class _FragmentBuilder:
         )
 
     def naming_inputs(self, node: Aggregation | WindowJoin) -> tuple[Input, ...]:
-        """Return the inputs that name the output columns of a node's last operator, leaf by leaf.
-        An aggregation has one, its own result. A join has its left and its right side. Only a join
-        by key names the right key; by foreign key, that is one of the right values.
+        """Return the inputs that name the output columns of a node's last operator, in the order of
+        these columns. An aggregation has one, its own result. A join has its left and its right
+        side. Only a join by key names the right key; by foreign key, that is one of the right
+        values.
         """
         if isinstance(node, Aggregation):
             return (Input(Derived(node), tuple(node.key.names)),)

@@ -48,8 +48,8 @@ def print_or_draw(
 
 
 def picture_of(*nodes: Node, sinks: Mapping[Node, Sequence[str]] = MappingProxyType({})) -> str:
-    """Return the picture of a topology with the results ``nodes`` as SVG; an empty text where it
-    cannot be drawn, whatever the error. ``sinks``: by each result, the texts that name its targets.
+    """Return the picture of a topology with the results ``nodes`` as SVG. Return an empty text if
+    it cannot be drawn, for any error. ``sinks``: by each result, the texts that name its targets.
     """
     with suppress(Exception):
         return svg(topology_graph(*nodes, sinks=sinks))

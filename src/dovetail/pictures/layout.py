@@ -170,8 +170,8 @@ def _arrange_stage(
     library: SimpleNamespace, graph: TopologyGraph, number: int, sizes: Mapping[str, Size]
 ) -> _Arranged:
     """Return the places of the nodes of one stage and of the edges that end in it. They are in
-    pixels from the inner corner of the stage's padding. Edges that come from elsewhere begin at
-    ports, points of the upper border, which have no height.
+    pixels from the upper left corner within the stage's padding. Edges that come from elsewhere
+    begin at ports, points of the upper border, which have no height.
 
     ``library``: grandalf's classes (``grandalf_classes``). ``number``: the stage's index in
     ``graph.stages``, from 1. ``sizes``: width and height in pixels by node id. The result has boxes

@@ -75,8 +75,8 @@ def without_new_columns(
 
 
 def _fingerprint_in_order(nodes: Iterable[Node]) -> str:
-    """Return the fingerprint of a topology with these results, sorted as a checkpoint sorts them:
-    by the fingerprint of each alone.
+    """Return the fingerprint (a hash) of the topology with the results ``nodes``, sorted as a
+    checkpoint sorts them: by the fingerprint of each alone.
     """
     return fingerprint(*sorted(nodes, key=fingerprint))
 
@@ -130,7 +130,8 @@ def _new_column_names(now: StructType, then: StructType) -> list[str]:
 
 
 def _narrow_source(source: Source, values: StructType) -> Source:
-    """Return a source with only the value columns ``values``, and with their former types.
+    """Return a source with only the value columns ``values``, those that it had when the checkpoint
+    began, and with their types then.
 
     In its frames, values lose the fields that their former types lack; unused columns of the frames
     stay. A source without frames stays without.
@@ -237,8 +238,8 @@ class _NodeNarrower:
 
 def _narrow_nulls(before: Node, over: Filled) -> Filled:
     """Return a copy of ``over`` that ignores nulls of the remaining columns only, if it ignored
-    those of all value columns. Otherwise ``over`` itself. ``before``: the same node over its former
-    input.
+    those of all value columns. Otherwise ``over`` itself. ``over``: a node over an input without
+    the columns that are new since the checkpoint began. ``before``: the node over its former input.
     """
     if over.unsent is not None or [*over.nulls] != before.inputs[0].values.names:
         return over
@@ -248,7 +249,8 @@ def _narrow_nulls(before: Node, over: Filled) -> Filled:
 def _narrow_last_row(over: Aggregation) -> Aggregation:
     """Return a copy of ``over`` whose last rows of groups (``LastRow``, as of ``key_by``) have only
     columns of the input. If none is left, they have the group's first column. They have the input's
-    types. An aggregation without one is returned unchanged.
+    types. An aggregation without one is returned unchanged. ``over``: over an input that already
+    lacks the columns that are new since the checkpoint began.
     """
     row, columns = over.input.fields, list[AggregatedColumn]()
     for column in over.columns:
@@ -263,10 +265,12 @@ def _narrow_last_row(over: Aggregation) -> Aggregation:
 
 
 def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
-    """Raise ``PlanError`` for an aggregation that groups by or aggregates a new column, or a column
-    whose type has changed by narrowing. Last rows of groups may have columns of changed types.
+    """Raise ``PlanError`` for an aggregation that groups by or aggregates a column that is new
+    since the checkpoint began, or that had another type then. Last rows of groups may have columns
+    of changed types.
 
-    ``before``: the aggregation over the unnarrowed input; ``over``: over the narrowed one.
+    ``before``: the aggregation over its input with new columns. ``over``: the same over the input
+    without them.
     """
     whole = [c for c in over.columns if not isinstance(c.kernel, LastRow)]
     names = [*over.by, *(name for column in whole for name in column.columns)]
@@ -278,7 +282,8 @@ def _refuse_changed_inputs(before: Node, over: Aggregation) -> None:
 
 def _refuse_new_names(node: Node, names: Sequence[str]) -> None:
     """Raise ``PlanError`` for the first of ``names`` that is no column of the first input of
-    ``node``, which has already lost its new columns: the column is new.
+    ``node``. That input has already lost its new columns, so the column is one of these: its source
+    gained it since the checkpoint began.
     """
     row = node.inputs[0].row.names
     for name in names:
@@ -291,9 +296,9 @@ def _narrow_columns(before: Node, over: Any) -> Node:
     the types that they have over this input. ``over`` is a view, or a windowed table that is read
     as a table or a stream.
 
-    ``before``: the node over its former input; ``over``: the same over the input without new
-    columns, with the columns of ``before``. Raises ``PlanError`` if a gone column was a key,
-    renamed, chosen by name, or read by an expression.
+    ``before``: the node over its former input. ``over``: the same, with the columns of ``before``,
+    over an input without the columns that its sources gained since the checkpoint began. Raises
+    ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an expression.
     """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
@@ -349,9 +354,10 @@ def _with_struct_fields(over: Any, source: Node) -> Iterator[tuple[StructField, 
 def _narrow_lookup(over: Lookup) -> Lookup:
     """Return a copy of a lookup without the value columns whose column of the stream is gone.
 
-    ``over``: the lookup over its stream without new columns, with the value columns it had before.
-    The key and the types of the stream's other columns become those of this stream. Columns of the
-    store stay, and so do columns that have a side's whole row.
+    ``over``: the lookup with the value columns it had before. Its stream already lacks the columns
+    that its sources gained since the checkpoint began. The key and the types of the stream's other
+    columns become those of this stream. Columns of the store stay, and so do columns that have a
+    side's whole row.
     """
     columns = [
         (StructField(field.name, _lookup_column_type(over, field, ref)), ref)
@@ -367,8 +373,9 @@ def _narrow_lookup(over: Lookup) -> Lookup:
 
 
 def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | None]) -> DataType:
-    """Return the type that a value column of the lookup ``over`` has, by its stream without new
-    columns. A column of the store keeps its type.
+    """Return the type that a value column of the lookup ``over`` has, by its stream. The stream
+    already lacks the columns that are new since the checkpoint began. A column of the store keeps
+    its type.
 
     ``field``: the value column as it was. ``ref``: its origin, a pair of ``"left"`` (the stream) or
     ``"right"`` (the store) and the column there; None for that side's whole row.
@@ -380,8 +387,9 @@ def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | 
 
 def _narrow_join(before: Any, over: Any) -> Node:
     """Return a copy of the join ``over`` without the selected columns that are gone from its sides.
-    ``before``: the join over its former sides; ``over``: the same over sides without new columns.
-    The columns that stay have the types that they have over these sides.
+    ``before``: the join over its former sides. ``over``: the same over sides without the columns
+    that their sources gained since the checkpoint began. The columns that stay have the types that
+    they have over these sides.
 
     Columns may only be gone if the join selects all value columns of both sides under their names,
     as it does without ``select=``. Raises ``PlanError`` otherwise, and for an expression of

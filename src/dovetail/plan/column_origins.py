@@ -43,7 +43,7 @@ Origins: TypeAlias = "frozenset[Origin]"
 def column_origins(node: Node) -> dict[str, Origins]:
     """Return for each column of a node, by name and key columns first, the origins of its values,
     through all stages. An origin is a ``source`` (a ``Source`` or a lookup store), its ``column``
-    and the ``use`` made of it. The column has the source's own name, whatever views rename.
+    and the ``use`` made of it. The column has its name in the source, even if a view renames it.
 
     The use is ``"identity"``, ``"transformation"`` or ``"aggregation"``. The set is empty for a
     column that is made of none, such as a count of rows.
@@ -92,8 +92,8 @@ def _view_origins(node: View) -> Mapping[str, Origins]:
     """Return the origins of a view's columns, by name: those of the column or expression that each
     is made of (``View.columns``). The columns that its condition reads are not among them.
 
-    A field of the whole last row of a group, as under another key (``key_by``), is that column of
-    the row.
+    A field of a group's whole last row, as ``key_by`` makes it, has the origins of the column of
+    that name in the grouped rows.
     """
     origins = _origins_of_items(node, _origins_by_column(node.node), node.columns)
     grouped = node.node.node if isinstance(node.node, Derived) else None

@@ -53,8 +53,9 @@ def describe(*nodes: Node) -> dict[str, Any]:
 
 
 def describe_input(nodes: Sequence[Node], entry: Node) -> dict[str, Any]:
-    """Return the description of an input of a stage as JSON data. Another stage's result in it is
-    replaced by the hash of its description, under ``"result"``.
+    """Return, as JSON data, the description of an input of a stage: all that stored state depends
+    on in the input. Another stage's result in it is replaced by the hash of its description, under
+    ``"result"``.
 
     ``nodes``: the results of the input's topology. A source's description has, under ``"input"``,
     its position from 1 among their sources. ``entry``: the input, a source, another stage's result
@@ -205,8 +206,10 @@ def refuse_alike(*nodes: Node) -> None:
 
 
 def _hash_stage_results(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an input's description in which another stage's result, below any views, is replaced
-    by ``{"result": hash}``. The description of a source is returned as an equal dict.
+    """Return the description of a stage's input with another stage's result, below any views,
+    replaced by ``{"result": hash}``. The description of a source is returned as an equal dict.
+
+    ``described``: JSON data, all that stored state depends on in the input.
     """
     if "view" in described:
         return {**described, "view": _hash_stage_results(described["view"])}

@@ -31,8 +31,9 @@ WaitReason: TypeAlias = Literal["ahead", "grace", "on_close", "open"]
 
 
 def waiting_metric(name: str, reason: WaitReason) -> str:
-    """Return the name of the metric that counts the stored rows of the input ``name`` that wait for
-    ``reason``: ``<name>.<reason>``.
+    """Return the name of the metric that counts the stored rows that wait: ``<name>.<reason>``.
+    ``name``: the input whose rows they are. ``reason``: why they wait, such as ``"on_close"`` for
+    the close of a window.
     """
     return f"{name}.{reason}"
 

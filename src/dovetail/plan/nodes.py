@@ -257,11 +257,13 @@ class Node:
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
         """Return, as JSON data, the properties of the node, and of all nodes below it, that stored
-        state depends on. Fingerprints are made of this data.
+        state depends on. A checkpoint recognizes its topology by a hash of this data, the
+        fingerprint.
 
-        ``describe``: describes the nodes below. ``whole``: True to include the columns that the
-        node makes, which state does not depend on if the node is the last. Raises
-        ``NotImplementedError`` unless the kind of node overrides it.
+        ``describe``: returns such data of a node below, and the text of an expression. ``whole``:
+        True to include the columns that the node makes. State does not depend on them if the node
+        is a topology's last one. Raises ``NotImplementedError`` unless the kind of node overrides
+        it.
         """
         raise NotImplementedError
 
@@ -331,8 +333,8 @@ class RowOrder:
     limited: bool = False
     """True if a micro-batch may read one log further in time than another (``is_limited``)."""
     by_commit: bool = False
-    """True if a key's rows take effect in the order in which they arrive, whatever their event
-    times.
+    """True if a key's rows take effect in the order in which they arrive, not in that of their
+    event times.
     """
 
     @property
@@ -432,10 +434,10 @@ class Source(Entry):
         return self.versioned_us is not None
 
     def __post_init__(self) -> None:
-        """Raise ``PlanError`` without a key column, for names that are reserved or occur twice, and
-        for unsuitable types. Names that differ only in case count as one. Unsuitable are, at any
-        depth, calendar and year-month intervals, and in keys also maps, variants and collated
-        strings.
+        """Raise ``PlanError`` without a key column, for names that are empty, reserved or occur
+        twice, and for unsuitable types. Names that differ only in case count as one. Unsuitable
+        are, at any depth, calendar and year-month intervals. In keys, so are maps, variants and
+        collated strings.
         """
         operator = self.title
         if not self.key.fields:
@@ -615,8 +617,8 @@ class JoinNode(Node):
         depends on, such as ``on``. ``plan.fingerprint`` adds those of all joins: the sides,
         ``how``, ``align`` and the selection.
 
-        ``text``: turns a column or an expression, and the schema of its row, into text. Each kind
-        of join overrides this method, which only raises ``NotImplementedError``.
+        ``text``: returns the text of a column or an expression, given that and the schema of its
+        row. Each kind of join overrides this method, which only raises ``NotImplementedError``.
         """
         raise NotImplementedError
 

@@ -203,8 +203,8 @@ def _resolve_expressions(
 
     ``operator``: the join in errors. ``selected``: expressions may have an empty name, for the one
     that Spark gives. Spark resolves them over a frame without rows. ``repeatable``: True to refuse
-    expressions that depend on chance or the time. Raises ``PlanError`` with Spark's complaint, and
-    if there is no Spark session.
+    expressions that depend on chance, the time or the user. Raises ``PlanError`` with Spark's
+    complaint, and if there is no Spark session.
     """
     row, _ = joined_row_columns(left, right)
     remedy = "Columns of the joined row are the key, left.<column> and right.<column>"
@@ -233,10 +233,10 @@ def computed_field(
     field is nullable at every depth.
 
     ``operator``, ``argument``, ``remedy``: subject, argument and advice in errors. ``row``: the
-    schema of the row. ``repeatable``: True to refuse an expression that depends on chance or the
-    time. Without it, a random expression is marked in the field's metadata, for ``refuse_random``.
-    Raises ``PlanError`` with Spark's complaint, and if there is no Spark session. Aggregates,
-    windows, generators and expressions of several columns are refused, too.
+    schema of the row. ``repeatable``: True to refuse an expression that depends on chance, the time
+    or the user. Without it, a random expression is marked in the field's metadata, for
+    ``refuse_random``. Raises ``PlanError`` with Spark's complaint, and if there is no Spark
+    session. Aggregates, windows, generators and expressions of several columns are refused, too.
     """
     empty = session_for(operator, argument).createDataFrame([], row)
     which = f"an expression in {argument}"
@@ -272,7 +272,7 @@ def _plain_column_field(left: Node, right: Node, selected: Selected) -> StructFi
 
 def _refuse_key_name(operator: str, name: str, left: Node) -> None:
     """Raise ``PlanError`` if ``name``, a value column of either side, is the name of a key column
-    of the left side, whatever the case. ``operator``: the join in errors.
+    of the left side. Case is ignored. ``operator``: the join in errors.
     """
     if name.lower() in (key.lower() for key in left.key.names):
         raise PlanError(

@@ -184,8 +184,8 @@ class View(Entry):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return the view's part of a fingerprint as JSON data, with five names: ``view`` (the
-        viewed node), ``stream``, ``where``, ``columns`` and ``exploded``.
+        """Return the view's part of a topology's fingerprint (a hash) as JSON data, with five
+        names: ``view`` (the viewed node), ``stream``, ``where``, ``columns`` and ``exploded``.
 
         ``columns`` has a pair [name, text of the origin] for each column, key first. ``where`` is
         the condition's text. ``exploded`` is the index of the exploded array in ``View.columns``,
@@ -222,7 +222,7 @@ class View(Entry):
 
 
 def _item_text(describe: Describe, view: View, item: ColumnItem) -> str:
-    """Return the text of one column of ``view``, for fingerprints. ``item``: the origin of the
+    """Return the text of one column of ``view``, for a topology's hash. ``item``: the origin of the
     column, a name, an expression, a constant or a field of a struct. ``describe``: makes the text
     of names and expressions over a row of the viewed node.
     """
@@ -289,7 +289,7 @@ def select_columns(
     column's name or an expression. A key column selected under its own name is not repeated, and
     under another name it is a value as well. ``errors``: ``"fail"`` stops the query at a row on
     which an expression fails. ``"dead_letter"`` leaves the row out as if it had never come, so a
-    table's former row stays.
+    table's former row stays. Without any column the view has the key alone.
 
     Raises ``PlanError`` for unknown, reserved and repeated names, for an expression that Spark does
     not resolve, and for one without a Spark session. So it does for a join of histories
@@ -543,10 +543,10 @@ def struct_fields(name: str, node: Node, struct: str, fields: Sequence[str]) -> 
     """Return a view of the key of ``node`` and, as values, fields of its value column ``struct``,
     which must be a struct. They are null where it is. The other values are left out.
 
-    ``name``: the operator in errors. ``fields``: the names of the fields, in order. Raises
-    ``PlanError`` if a field has a reserved name or that of a key column. Also for a join of
+    ``name``: the operator in errors. ``fields``: the names of the fields, in order, perhaps none.
+    Raises ``PlanError`` if a field has a reserved name or that of a key column. Also for a join of
     histories (``late="history"``), and for a stream that withdraws records
-    (``unmatched="retract"``).
+    (``unmatched="retract"``). An unknown ``struct`` or field raises ``KeyError``.
     """
     source = view_input(name, node)
     row = source.values[struct].dataType

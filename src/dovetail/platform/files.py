@@ -194,6 +194,7 @@ class _OfHadoop(Files):
     """Files by Hadoop's own calls, which have no public interface in Python."""
 
     def __init__(self, session: SparkSession) -> None:
+        """Reach the file systems with the settings of ``session``, a classic one."""
         self._hadoop = Hadoop(session)
 
     def qualified(self, path: str) -> str:
@@ -369,6 +370,7 @@ class _OfServer(Files):
     """Files by Spark's readers and writers, for Spark Connect."""
 
     def __init__(self, session: SparkSession) -> None:
+        """Reach files by ``session``, one of Spark Connect."""
         self._session = session
 
     def qualified(self, path: str) -> str:
@@ -544,6 +546,9 @@ class Folder:
     """
 
     def __init__(self, session: SparkSession, folder: str) -> None:
+        """Take the folder with the path ``folder``, which need not exist. A relative path starts at
+        Spark's working directory.
+        """
         self._files, self._root = files_of(session), folder.rstrip("/")
         full = self._files.qualified(folder)
         here = not is_remote(session) and full.startswith("file:")

@@ -176,6 +176,10 @@ class _ProgressListener:
         paused: Callable[[str], None],
         ended: Callable[[str, bool], None],
     ) -> None:
+        """Take the functions to call, in a thread of Py4J. ``progress`` gets a progress as JSON
+        text. ``paused`` gets the id of a query that waits for data, as text. ``ended`` gets the id
+        of a query that ends, and True if it has failed.
+        """
         self._progress, self._paused, self._ended = progress, paused, ended
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
@@ -239,6 +243,7 @@ class Hadoop:
     """Hadoop's file systems, with the settings of a session."""
 
     def __init__(self, session: SparkSession) -> None:
+        """Take the JVM of ``session``, a classic one. Its settings are read at each call."""
         self._jvm = _packages(session)
         self._state = session._jsparkSession.sessionState()
 

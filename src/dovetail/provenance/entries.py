@@ -54,7 +54,9 @@ class Entries:
     They tell records of one key apart.
     """
     records: Records | None = None
-    """All records of streams, where they are known: in a driver."""
+    """All records of streams; None if they are not known, as in a checkpoint. A driver of tests has
+    them.
+    """
 
     def row(self, node: Node, key: Key) -> RowExplanation:
         """Explain the row of a node with a key. ``Walk`` implements it; here it raises
@@ -293,7 +295,7 @@ class Entries:
         none.
 
         In a store of versions, the last version of each key up to ``at_us``, inclusive, is current
-        unless it deletes the key. In other stores all rows are current, whatever their times.
+        unless it deletes the key. In other stores all rows are current, of any time.
         ``store``: the name of a store of the stage. ``match``: values by column.
         """
         described = stage.fragment.stores[store]

@@ -62,9 +62,9 @@ class GroupRecords(NamedTuple):
 def group_records(
     records: Records, node: Aggregation, key: Mapping[str, Any]
 ) -> GroupRecords | None:
-    """Return the records that came in time of the group with this key (``taken``). Return with them
+    """Return the records of the group with this key that came in time (``taken``). Return with them
     the delay of each that came too late (``late_us``, in microseconds). Both are in order of
-    arrival. None if the records are not known.
+    arrival, and empty for a group without records. None if the records are not known.
 
     They are not known if ``records`` lacks the stream, or if windows slide. For a session, they are
     not known if a record of it came after the session of this record alone would have closed.

@@ -25,15 +25,18 @@ class JoinedRows(Entries):
         *,
         missing: str | None = None,
     ) -> RowExplanation:
-        """Explain the row of a join with this key, whether it is there or not.
+        """Explain the row of a join with this key, whether it is there or not. The presence follows
+        from those of the sides, by the kind of the join (``_joined_presence``).
 
-        ``sides``: the explanation of the left row and that of the right row. It is the left one
-        alone if the left row is not there or not known, so nothing says which right row to look
-        for. The result then has its presence, whatever the join keeps. ``missing``: the reason to
-        give if the right row is why there is no result; None for the reason in its explanation.
+        ``key``: values by key column of the join. ``sides``: the explanation of the left row, then
+        that of the right row. It is the left one alone if the left row is not there or not known,
+        so nothing says which right row to look for. The result then has the presence of the left
+        row, for all kinds of join. ``missing``: the reason to give if the right row is why there is
+        no result; None for the reason in its explanation.
 
-        The time is the later one of both sides, or that of the only side with a time. Values that
-        cannot be computed are left out.
+        The time is the later one of both sides, or that of the only side with a time; None if both
+        have none. Values that cannot be computed are left out. Without a row there are no values,
+        and the reason is that of the side that decides.
         """
         left = sides[0].presence
         presence = left if len(sides) == 1 else _joined_presence(node.how, left, sides[1].presence)

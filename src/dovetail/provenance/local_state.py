@@ -71,7 +71,9 @@ class LocalState:
         return latest_times(none, *(m.stream_time_us for m in manifests if m is not None))
 
     def _buckets(self, stage: Stage) -> Sequence[MemoryBlobs]:
-        """Return the blobs of each bucket of a stage, in order."""
+        """Return the blobs of each bucket of a stage, in order: those that ``copy`` has taken, else
+        the present ones.
+        """
         return self._local.by_stage[stage].blobs if self._blobs is None else self._blobs[stage]
 
     def _manifest(self, stage: Stage, bucket: int) -> Manifest | None:

@@ -145,7 +145,7 @@ def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1)
 
 def moment(us: int) -> datetime:
     """Return a time in microseconds since 1970 as a datetime in UTC. From the year 9999 on it is
-    the last day of that year.
+    the last day of that year. Raises ``OverflowError`` for a time before the year 1.
     """
     return (
         min(_EPOCH + timedelta(microseconds=us), _LAST) if us < 253_370_764_800_000_000 else _LAST

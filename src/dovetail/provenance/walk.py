@@ -131,9 +131,9 @@ class Walk(StreamResults):
     @_explain.register
     def _(self, node: TableJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a join of tables by key: by the rows with the same key values on both
-        sides. Key columns are taken by position, since the sides may name them differently.
-        ``key``: a value for each key column of ``node``, by name, in order. ``stages``: those that
-        compute it.
+        sides. Their presences and the kind of the join decide the presence. Key columns are taken
+        by position, since the sides may name them differently. ``key``: a value for each key column
+        of ``node``, by name, in order. ``stages``: those that compute it.
         """
         right = dict(zip(node.right.key.names, key.values(), strict=True))
         left = dict(zip(node.left.key.names, key.values(), strict=True))
@@ -146,8 +146,9 @@ class Walk(StreamResults):
     @_explain.register
     def _(self, node: ForeignKeyJoin, key: Key, stages: Sequence[Stage]) -> RowExplanation:
         """Explain a row of a join by foreign key: by the left row with the left table's key, and
-        the right row that it refers to. If all columns of the left key are null, the result is that
-        of a right row without a left row.
+        the right row that it refers to. Their presences and the kind of the join decide the
+        presence. If all columns of the left key are null, the result is that of a right row without
+        a left row.
 
         ``key``: a value for each key column of ``node``, by name: those of the left table, then the
         right key's, under names of their own, if right rows may stay alone. ``stages``: those that
@@ -418,7 +419,7 @@ class Walk(StreamResults):
         ``key``: a value for each key column of ``node``, by name, in order. The last one is the
         element's position from 0, or the element itself if positions are not kept. ``stages``:
         those that compute ``node``. The presence is ``"none"`` if the array is null or lacks the
-        element.
+        element. If the row with the array is not there or not known, so is the result.
         """
         *parent, element = key.values()
         below = self._explain_input(
@@ -529,8 +530,9 @@ class Walk(StreamResults):
         meets.
 
         The right row is the one of the same window, of a shifted window, or with the same key. The
-        presence is ``"unknown"`` if the right row's window is not known. ``key``: a value for each
-        key column of ``node``, by name, in order. ``stages``: those that compute it.
+        presences of both and the kind of the join decide the presence. It is ``"unknown"`` if the
+        right row's window is not known. ``key``: a value for each key column of ``node``, by name,
+        in order. ``stages``: those that compute it.
         """
         left = self._explain_windowed_side(
             node.left, key_under_names(key, node.left.key.names), stages
@@ -580,7 +582,8 @@ class Walk(StreamResults):
 
         ``key``: the known columns of the record, by name. Records are not stored, so it needs those
         by which the table is joined, else the presence is ``"unknown"``. A record with a null in
-        one of them meets no row. ``stages``: those that compute ``node``.
+        one of them meets no row. Without a row of the table, the kind of the join decides.
+        ``stages``: those that compute ``node``.
         """
         left = self._explain_input(node.left, key, stages)
         record = {**key, **left.key, **left.values}

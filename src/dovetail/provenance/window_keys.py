@@ -21,10 +21,13 @@ def key_of_right_window(node: WindowJoin, left: Mapping[str, Any]) -> dict[str, 
     """Return the key of the right row that a left row meets in a join of windowed tables, by right
     key column. None if it is not known.
 
-    ``left``: the known columns of the left row, by name, at least its key; times are datetimes. The
-    right window is not known if an expression says it, or a column that ``left`` lacks. Its start
-    and end are null if the left row's column is null, so it meets nothing. If the right table has
-    no windows, the key has no window columns.
+    ``left``: the known columns of the left row, by name, at least its key; times are datetimes. A
+    left row with a window meets the right window that is shifted by the join's ``shift_us``. Any
+    other left row names the start of the right window in a column.
+
+    The right window is not known if an expression computes its start, or if ``left`` lacks that
+    column. Its start and end are None if that column is null, so the row meets nothing. If the
+    right table has no windows, the key has no window columns.
     """
     match = key_under_names(
         {name: left[name] for name in node.left.base_key.names}, node.right.base_key.names

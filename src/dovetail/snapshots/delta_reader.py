@@ -180,7 +180,9 @@ class VersionReader:
 
     @cached_property
     def iceberg(self) -> SnapshotReader:
-        """The reader of the sources that are Iceberg tables."""
+        """The reader of the sources that are Iceberg tables. It opens each table once, and sees no
+        later snapshots.
+        """
         return SnapshotReader(self.session)
 
     def columns(self, source: SnapshotSource) -> list[str]:
@@ -333,11 +335,15 @@ class VersionReader:
         rows. The result has all columns of the join.
 
         ``columns``: columns of the join, one for each column of ``keys``. ``partial_sides``: the
-        sides with some of these columns, 0 for the left and 1 for the right. One with a column of
-        its own is restricted, by jobs, to the values of its columns in ``keys``. Its rows then
-        restrict the other side. If all such columns are key columns of both sides, these restrict
-        both sides, since a row may lack either. All other columns of the keys are ignored. Without
-        such a side all rows are returned, without a job.
+        sides that have some of these columns, 0 for the left and 1 for the right. The first of
+        these cases applies:
+
+        - no side has any: all rows of the join are returned, without a job;
+        - a side has a column that comes from it alone: the keys' values of its columns restrict
+          that side, by jobs, and its rows restrict the other side (the left side goes first);
+        - all columns of a side come from both sides: their values restrict both sides, by a job.
+
+        Columns of ``keys`` that come from no restricted side are ignored.
         """
         if not partial_sides:
             return self.rows(node, versions)

@@ -154,11 +154,11 @@ def paired_images(delta: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return a row for each key whose row differs in a delta: the key, ``_row_old`` and
     ``_row_new``.
 
-    ``delta``: rows with ``_sign``, at most one per key and sign. ``key``: the names of the key
-    columns; null keys equal each other. ``_row_old`` and ``_row_new`` are structs of all columns
-    but ``_sign``, null for no row. A key whose row is the same before and after is left out. It
-    stays if a column is of a type that Spark cannot compare exactly (``_is_coarse``), other than
-    float and double.
+    ``delta``: rows that go (``_sign`` -1) and come (+1), at most one per key and sign. ``key``: the
+    names of the key columns; null keys equal each other. ``_row_old`` and ``_row_new`` are structs
+    of all columns but ``_sign``, null for no row. A key whose row is the same before and after is
+    left out. It stays if a column is of a type that Spark cannot compare exactly (``_is_coarse``),
+    other than float and double.
     """
     columns = [name for name in delta.columns if name != SIGN]
     row = F.struct(*(F.col(quoted(name)) for name in columns))
@@ -257,9 +257,10 @@ def values_gained_or_lost(
 ) -> DataFrame:
     """Return the values of ``columns`` for which a node gains its first row or loses its last one.
 
-    ``delta``: the node's delta, with ``_sign``. ``columns``: the node's compared columns. ``now``:
-    the node's rows after it, at least those with these values. ``now`` is None if a value has at
-    most one row, since the delta suffices then. Values with a null in any column are left out.
+    ``delta``: the node's rows that go (``_sign`` -1) and come (+1). ``columns``: the compared
+    columns of the node. ``now``: the node's rows after the change, at least those with these
+    values. ``now`` is None if a value has at most one row, since ``delta`` suffices then. Values
+    with a null in any column are left out.
 
     The values are named ``_f0``, ``_f1`` …, in the order of ``columns``. ``_sign`` is -1 if the
     node gains its first row, +1 if it loses its last one: the sign of the other side's rows with
@@ -295,12 +296,14 @@ def values_gained_or_lost(
 def term_of_side(
     node: SnapshotJoin, side: int, delta: DataFrame, others: DataFrame, moved: DataFrame | None
 ) -> DataFrame:
-    """Return the effect of one side's changes on a join while the other side stands still.
+    """Return the joined rows that go and come by one side's changes while the other side stands
+    still. Rows that are in neither version may be among them; ``net_delta`` cancels them.
 
-    ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its delta, with
-    ``_sign``. ``others``: the other side's rows with ``_row_age``, at least those that match.
-    ``moved``: the result of ``values_gained_or_lost`` for ``side``, None unless the other side is
-    preserved.
+    ``side``: the side that changes, 0 for the left, 1 for the right. ``delta``: its rows that go
+    (``_sign`` -1) and come (+1). ``others``: the other side's rows, at least those that match. They
+    have ``_row_age``: ``o`` in the old version alone, ``n`` in the new one alone, ``u`` in both.
+    ``moved``: the result of ``values_gained_or_lost`` for ``side``. It is None if the join drops
+    unmatched rows of the other side, or if no value moves.
 
     The columns are ``_0_<i>`` for left column ``i`` and ``_1_<i>`` for right column ``i``, from 0,
     then ``_sign``, ``_left_age`` and ``_right_age``. A missing side has nulls, also for its age.
@@ -324,12 +327,13 @@ def term_of_side(
 
 
 def net_delta(node: SnapshotJoin, terms: DataFrame) -> DataFrame:
-    """Return a join's delta from its terms: the columns of the join, then ``_sign``.
+    """Return the rows that a join loses and gains: the columns of the join, then ``_sign``. It is
+    -1 for a row that goes, +1 for one that comes.
 
     ``terms``: the union of results of ``term_of_side``, one for each side that has changed. Rows
-    with one key and the same two ages are the same row. Their signs are summed, one of them stays,
-    and none if the sum is 0. So the old and the new row of an updated key both stay, -1 and +1,
-    since their ages differ.
+    with one key, one ``_left_age`` and one ``_right_age`` are the same row. Their signs are summed,
+    one of them stays, and none if the sum is 0. So the old and the new row of an updated key both
+    stay, -1 and +1, since their ages differ.
     """
     keys = _key_columns(node)
     image_columns = [F.col(name) for name in terms.columns if name not in (SIGN, *AGES)]
@@ -369,9 +373,9 @@ def aggregated_rows(node: SnapshotAggregate, rows: DataFrame) -> DataFrame:
 
 
 def delta_of_aggregate(node: SnapshotAggregate, before: DataFrame, now: DataFrame) -> DataFrame:
-    """Return the delta of an aggregate: the group columns, the aggregates and ``_sign``. It has the
-    rows of its groups before a change with -1, and those after it with +1. A group whose row is the
-    same before and after has both.
+    """Return the rows that an aggregate loses and gains: the group columns, the aggregates and
+    ``_sign``. The row of a group before a change has -1, the row after it +1. A group whose row is
+    the same before and after has both.
 
     ``before``, ``now``: all rows of the changed groups in the aggregate's input, before and after
     the change. A column ``_row_age`` in them is ignored.

@@ -129,8 +129,8 @@ class Deltas:
         return TargetChanges(pairs if rows else None, rows, few)
 
     def _source_delta(self, source: SnapshotSource) -> RowDelta:
-        """Return the rows that a source loses and gains, from its change feed. Nothing is read if
-        its version stays the same.
+        """Return the rows that a source loses and gains, from its change feed. Without any, the
+        ``RowDelta`` has 0 rows and no frame. Nothing is read if the version stays the same.
 
         Raises ``DataError`` if a changed key has several rows, or is null in all its columns.
         Raises ``TargetError`` if a used column of a Delta table is not the same one in both
@@ -169,7 +169,8 @@ class Deltas:
     def _source_delta_of_few(
         self, source: SnapshotSource, images: DataFrame, row_type: StructType
     ) -> RowDelta:
-        """Return the delta of a source with few changes, held in this process.
+        """Return the rows that a source with few changes loses and gains, held in this process.
+        Without any, the ``RowDelta`` has 0 rows and no frame.
 
         ``images``: the result of ``delta_rules.images_of_feed`` for the source. ``row_type``: the
         columns of its rows, all of plain types. Raises ``DataError`` if a changed key has several
@@ -190,8 +191,8 @@ class Deltas:
         )
 
     def _delta_of_few(self, few: FewRows) -> RowDelta:
-        """Return ``few``, rows with ``_sign`` in this process, as a delta. Without rows the delta
-        has no frame.
+        """Return ``few`` as a ``RowDelta``: rows of this process that go (``_sign`` -1) and come
+        (+1). Without rows it has no frame and no ``few``.
         """
         rows = few.table.num_rows
         return RowDelta(few.frame(self._reader.session), rows, few) if rows else RowDelta(None, 0)
@@ -230,9 +231,9 @@ class Deltas:
         return delta_rules.delta_of_aggregate(node, before, now)
 
     def _keys_of_delta(self, delta: RowDelta, columns: Sequence[str]) -> DistinctKeys:
-        """Return the distinct values of ``columns`` in a delta, without those that contain a null.
-        The delta must have rows. Its keys are counted in this process if it is held here, else by a
-        job.
+        """Return the distinct values of ``columns`` in ``delta``, rows that go and come, at least
+        one. Values that contain a null are left out. They are counted in this process if the rows
+        are held here, else by a job.
         """
         assert delta.frame is not None
         if delta.few is None:
@@ -255,12 +256,16 @@ class Deltas:
         return delta_rules.net_delta(node, reduce(lambda a, b: a.unionByName(b), terms))
 
     def _term_of_side(self, node: SnapshotJoin, side: int, delta: RowDelta) -> DataFrame:
-        """Return the effect of one side's changes on a join, a result of
-        ``delta_rules.term_of_side``: both sides' columns, ``_sign`` and two ages.
+        """Return the joined rows that go and come by one side's changes. Rows that are in neither
+        version may be among them; ``delta_rules.net_delta`` cancels them.
 
         ``side``: 0 for the left, 1 for the right. Changes of the left side meet the right side's
         new rows. Changes of the right side meet the left side's old rows. ``delta``: the side's
         changes, at least one.
+
+        The columns are ``_0_<i>`` of the left side and ``_1_<i>`` of the right one, ``_sign`` (-1
+        or +1), ``_left_age`` and ``_right_age``. An age is ``o`` for a row of the old version
+        alone, ``n`` for one of the new version alone, else ``u``.
         """
         assert delta.frame is not None
         reader, other, columns = self._reader, 1 - side, node.on_columns(side)
@@ -315,8 +320,8 @@ class Deltas:
         )
 
     def _store_delta(self, frame: DataFrame | None) -> RowDelta:
-        """Return ``frame``, rows with ``_sign``, as a delta. A job computes, stores and counts
-        them. None gives a delta without rows.
+        """Return ``frame``, rows that go (``_sign`` -1) and come (+1), as a ``RowDelta``. A job
+        computes, stores and counts them. None gives one without rows.
 
         The rows are collected to this process if ``delta_upsert.measure`` finds them few, and if
         the sources' changes are few (``few`` of this object).

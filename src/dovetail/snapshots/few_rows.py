@@ -106,9 +106,10 @@ def values_gained_or_lost(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return the values of ``columns`` that gain or lose their row, as ``_f0``, ``_f1`` … and
     ``_sign``, in undefined order.
 
-    ``rows``: a delta with ``_sign``, in which a value has at most one row before and one after.
-    ``_sign`` of the result is -1 for a value that gains its row, +1 for one that loses it. Values
-    with nulls, or with a row before and after, are left out. No column may be a float.
+    ``rows``: rows that go (``_sign`` -1) and come (+1). A value has at most one row before the
+    change and one after it. ``_sign`` of the result is -1 for a value that gains its row, +1 for
+    one that loses it. Values with nulls, or with a row before and after, are left out. No column
+    may be a float.
     """
     keys = numbered_columns(rows, columns)
     names = keys.column_names

@@ -407,8 +407,10 @@ def used_columns(node: SnapshotNode) -> dict[SnapshotSource, frozenset[str]]:
 
 
 def describe(node: SnapshotNode) -> Any:
-    """Return as JSON data all that the rows of a target depend on: tables by id, used columns with
-    types, joins, selections and aggregates. Equal descriptions mean the same target. Names of
+    """Return all that the rows of a plan node depend on, as nested dictionaries of JSON data. They
+    have the ids of tables, the used columns with types, joins, selections and aggregates.
+
+    A target keeps this description. Equal ones mean that the target is of the same plan. Names of
     tables and joins do not count.
     """
     return _describe(node, used_columns(node))
@@ -478,8 +480,11 @@ def _described_type(source: SnapshotSource, field: StructField) -> str:
 def _refuse_own_names(
     operator: str, columns: Iterable[str], remedy: str, own: Collection[str] = OWN_COLUMNS
 ) -> None:
-    """Raise ``PlanError`` for a reserved column name, and for one in ``own``, in any case of
-    letters. ``operator``, ``remedy``: the subject and the advice of the error.
+    """Raise ``PlanError`` for the first of ``columns``, names, that users must not give. These are
+    the names in ``own``, all in small letters, and those of dovetail's own columns
+    (``is_reserved``). The case of ``columns`` does not count.
+
+    ``operator``, ``remedy``: the subject and the advice of the error.
     """
     for column in columns:
         if is_reserved(column) or column.lower() in own:
@@ -544,8 +549,10 @@ def _add_used(
 
 
 def _part_in_words(part: Any) -> str:
-    """Return a part of a description in a few words: ``a left join``, ``a table``, ``missing`` for
-    None, else Python's text of it.
+    """Return a part of a description (``describe``) in a few words, for an error.
+
+    A dictionary with ``by`` is ``an aggregate``. One with ``how`` is a join, such as ``a left
+    join``. Any other is ``a table``. None is ``missing``. All else is Python's ``repr``.
     """
     if isinstance(part, dict):
         if "by" in part:

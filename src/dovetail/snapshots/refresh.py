@@ -58,8 +58,8 @@ class Refresher:
         table: str | None,
         catalog: GivenCatalog | None,
     ) -> None:
-        """Copy ``session``, change those settings of the copy under which rows would be missed, and
-        find the target; the folder of a path is created.
+        """Copy ``session``, and change those settings of the copy under which rows would be missed.
+        Find the target, the table that is to hold the plan's rows. The folder of a path is created.
 
         ``root``: the plan's last node. ``call``: the user's method, for errors. ``path``: the
         folder of a Delta target. ``table``: the target's name in a catalog. ``catalog``: that of an
@@ -84,8 +84,8 @@ class Refresher:
     def refresh(
         self, *, max_versions: int | None, rebuild: bool, way: Way | None = None
     ) -> list[Commit]:
-        """Bring the target to the sources' present versions and return the commits made, in order.
-        The list is empty if no source has a new version.
+        """Bring the target, the table that holds the plan's rows, to the sources' present versions.
+        Return the commits made, in order; an empty list if no source has a new version.
 
         The present versions are those at the call. A target that does not exist is made in one
         commit, without regard to ``max_versions`` and ``way``. So is one with ``rebuild``.
@@ -127,8 +127,8 @@ class Refresher:
                 return commits
 
     def _present_version(self, reader: VersionReader, source: SnapshotSource) -> int:
-        """Return a source's present version, and remember the state of a Delta table for
-        ``_work_of_step``.
+        """Return a source's present version: the number of a Delta version, or the id of an Iceberg
+        snapshot, 0 for none. Remember the state of a Delta table for ``_work_of_step``.
 
         Raises ``TargetError`` if the table was replaced, or if a used column is gone or has another
         type. Raises ``ConfigurationError`` for a Delta table without a change data feed, and for an
@@ -148,13 +148,14 @@ class Refresher:
         max_versions: int | None,
         way: Way | None,
     ) -> Versions:
-        """Return the version of each source that the next step covers, by table id; a mapping equal
-        to ``covered`` if there is nothing new.
+        """Return the version of each source that the target has after the next step, by table id; a
+        mapping equal to ``covered`` if there is nothing new.
 
-        ``covered``, ``latest``: the version of each source that is covered and the present one, by
-        table id. Several sources of one table share its version. ``max_versions``: the most
-        versions of each table that a step covers; None for all. A Delta table whose present version
-        is below the covered one stays at that.
+        ``covered``, ``latest``: the version of each source that the target has, and the present
+        one, by table id. Several sources of one table share its version. ``max_versions``: the most
+        versions of each table that a step covers; None for all. ``way``: how the step is made; None
+        if that is not decided yet. A Delta table whose present version is below the covered one
+        stays at the covered one.
 
         Raises ``TargetError`` if an Iceberg table no longer has the snapshots in between, or was
         rolled back. It does not if ``way`` is ``"all"`` and one step covers all versions, because
@@ -205,8 +206,9 @@ class Refresher:
         """Return the way of a step and the reason: ``way`` itself, or the cheaper way if ``way`` is
         None.
 
-        Without ``way``, ``"changes"`` is taken if ``work`` is None, if no row has changed, or if
-        the target has an ``objection``. ``work``: None if it is not known.
+        Without ``way``, ``"changes"`` is taken if ``work`` is None, or if no row has changed. It is
+        taken, too, if the target gives a reason against an overwrite: ``objection`` of its class.
+        ``work``: the bytes and rows of the step, None if they are not known.
         """
         if way is not None:
             return ChosenWay(way, f"way={way!r}")
@@ -227,8 +229,8 @@ class Refresher:
         return RefreshStep(choice.way, seconds, int(time() * 1000))
 
     def _write_whole(self, versions: Versions, choice: ChosenWay) -> Commit:
-        """Write the whole join at these versions in one commit, to a new target or over an old one;
-        return it.
+        """Write the whole join at these versions in one commit, to a new target or over an old one.
+        Return the commit.
 
         ``versions``: the version of each source by table id. ``choice``: the way, ``"all"``, and
         its reason, which the commit tells. Raises ``TargetError`` if a table is there that no join
@@ -259,8 +261,8 @@ class Refresher:
         choice: ChosenWay,
         work: StepWork | None,
     ) -> Commit:
-        """Overwrite all rows of the target by the join at the new versions, in one commit; return
-        it.
+        """Overwrite all rows of the target by the join at the new versions, in one commit. Return
+        the commit.
 
         ``standing``: the target before. ``new``: the version of each source by table id.
         ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
@@ -283,7 +285,8 @@ class Refresher:
         choice: ChosenWay,
         work: StepWork | None,
     ) -> Commit:
-        """Merge the changes up to the new versions into the target in one commit; return it.
+        """Merge the changes up to the new versions into the target in one commit, and return that
+        commit.
 
         ``standing``: the target before. ``new``: the version of each source by table id.
         ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
@@ -314,7 +317,9 @@ class Refresher:
 
     @property
     def _settings_for_few(self) -> dict[str, str]:
-        """The Spark settings, by name, for changes so few that a shuffle needs one task a core."""
+        """The Spark settings, by name, for few changes: one shuffle partition for each core, and no
+        adaptive plans.
+        """
         return {
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores(self._session)),

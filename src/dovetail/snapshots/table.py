@@ -260,7 +260,9 @@ class SnapshotTable:
 
     @property
     def schema(self) -> StructType:
-        """The columns of the target: the key, then the values.
+        """The columns of this table, join or aggregate, with their types: the key, then the values.
+
+        A target that ``refresh`` makes has these columns.
 
         See Also
         --------
@@ -643,7 +645,7 @@ class SnapshotTable:
         DataFrame
             The key, then the values. The versions are those at the call, also if the frame is
             read later. Keys are not checked: a key that occurs twice in a source gives several
-            rows.
+            rows. A Delta table that was replaced is read as it is now.
 
         Raises
         ------
@@ -782,9 +784,10 @@ class GroupedSnapshotTable:
         Raises
         ------
         PlanError
-            If a group column is unknown or has a type that cannot be a key. Also if an
-            aggregate does not resolve, has the name of a group column, or depends on the time
-            of the moment or the user. Also without an active Spark session.
+            If a group column is unknown, is named twice or has a type that cannot be a key.
+            Also without a group column or an aggregate. Also if an aggregate does not resolve,
+            or depends on the time of the moment or the user. Also if it has the name of a group
+            column, or one that dovetail uses. Also without an active Spark session.
 
         See Also
         --------

@@ -63,8 +63,8 @@ class SnapshotTarget:
         self._root = root
 
     def exists(self) -> bool:
-        """Return True if there is a table or view in the target's place, of Delta or not. Spark's
-        error passes if it cannot be read.
+        """Return True if there is a table at the target's path, or a table or view of its name, of
+        Delta or not. Spark's error passes if it cannot be read.
         """
         return delta_tables.exists(self._session, self._table)
 
@@ -255,8 +255,9 @@ class SnapshotTarget:
         return DeltaLog.of(self._session, self._location)
 
     def _details(self) -> Mapping[str, Any]:
-        """Return ``sizeInBytes`` and ``properties`` of the target, which must exist. ``properties``
-        has at least the change data feed's, if it is set.
+        """Return ``sizeInBytes``, the bytes of the target's data files, and ``properties``, its
+        table properties by name. The target must exist. Of the properties only that of the change
+        data feed is there for sure, if it is set. Other details may be there, too.
         """
         log = self._log()
         if log is None:
@@ -270,7 +271,8 @@ class SnapshotTarget:
 
     def _commits_between(self, base: int, version: int) -> list[Mapping[str, Any]]:
         """Return the commits after version ``base`` and before ``version``, both exclusive, the
-        latest first.
+        latest first. Each has ``version``, ``operation`` and ``userMetadata``. Commits that the
+        history no longer has are missing.
         """
         if base + 1 >= version:
             return []

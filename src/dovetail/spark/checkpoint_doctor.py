@@ -27,7 +27,8 @@ _SEGMENTS_MAX = 200
 
 
 def checkpoint_report(checkpoint: str) -> Report:
-    """Return what is found in a checkpoint, which is only read. ``checkpoint``: a path or a
+    """Return a report with a finding for each point that is checked in a checkpoint, with or
+    without a problem (``_findings``). The checkpoint is only read. ``checkpoint``: a path or a
     ``file:`` URI.
 
     Raises ``ConfigurationError`` for a checkpoint that is not on a local disk, for a folder without
@@ -45,8 +46,11 @@ def checkpoint_report(checkpoint: str) -> Report:
 
 def _findings(files: LocalFiles) -> Iterator[Finding]:
     """Yield a finding for each point that is checked in a checkpoint, with or without a problem. If
-    ``dovetail.json`` cannot be read, later points take it for empty. After state that cannot be
-    read, nothing more is checked.
+    ``dovetail.json`` cannot be read, later points take it for empty. If the state cannot be read,
+    or no micro-batch is committed, nothing more is checked.
+
+    The points are ``dovetail.json``, the checkpoint's path, a killed ``repartition``, the first
+    micro-batch, takeovers and the state. Then come the last micro-batch and the count of segments.
     """
     bound = _read_binding(files)
     yield Finding(

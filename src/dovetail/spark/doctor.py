@@ -109,7 +109,9 @@ def _findings(spark: SparkSession) -> Iterator[Finding]:
     """Yield a finding for each point that is checked in a session, with or without a problem. Run
     jobs of one row, which ask the workers.
 
-    Points that do not concern the session's machine or master are left out.
+    The points are Spark's version, the workers' Python, Kafka, Delta Lake and Unix sockets. On
+    Linux, huge pages follow. With a local master, warm workers, the local disk and the class path
+    follow. The time zone comes last.
     """
     leaks = f"Spark {spark.version}" if leaks_sockets(spark) else None
     leak = "a socket for each task with state is never closed"

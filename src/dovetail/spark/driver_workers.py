@@ -5,7 +5,7 @@ state variables, but first imports pyspark, which takes longer than all the rest
 from a server, a process that has the imports already.
 
 The program is a shell script that the session has as its Python. It needs the server only for
-driver workers, so whatever else runs, also after the server's death, runs as without it.
+driver workers. All else runs as without it, also after the server's death.
 
 This module is the server if it is run as a script. It imports nothing of the library.
 """
@@ -148,8 +148,8 @@ def main(pipe: Path) -> None:
 
 def run_driver_worker(address: list[str]) -> None:
     """Do a driver worker's work, as Spark's own process does, and end this process with exit code
-    0. ``address``: the values of the variables ``ADDRESS``, in order, an empty text for one that is
-    not set.
+    0, also after an error. ``address``: the values of the variables ``ADDRESS``, in order, an empty
+    text for a variable that is not set. They are put into this process's environment.
     """
     from pyspark.sql.streaming import transform_with_state_driver_worker
     from pyspark.worker_util import get_sock_file_to_executor

@@ -38,8 +38,9 @@ _QUIET_APPLICATIONS: set[str] = set()
 
 
 def quieten(session: SparkSession) -> None:
-    """Leave the lines ``HARMLESS`` out of Spark's log from now on, if ``configure`` has set
-    ``QUIET`` for the session. Do nothing for any other session, and on Spark Connect.
+    """Leave lines that read like faults and are none (``HARMLESS``) out of Spark's log from now on.
+    Do so only if ``configure`` has set ``QUIET`` for the session. Do nothing for any other session,
+    on Spark Connect, and in a second call for the same Spark application.
 
     Spark's log is that of the whole process. A log that is not Log4j's stays as it is.
     """

@@ -23,13 +23,17 @@ _LIMIT_MIN = 2 << 30
 def memory_settings(
     options: Mapping[str, str], memory: str | None, limit: str | None
 ) -> dict[str, str]:
-    """Return Spark's settings for the JVM's heap ``memory`` and the ``limit`` of all processes,
-    both sizes such as ``6g``. Without ``limit``, only the heap is set, and without both nothing.
+    """Return Spark's settings, by name, for the JVM's heap ``memory`` and the ``limit`` of all
+    processes, both sizes such as ``6g``. Without ``limit``, only ``memory`` is set, unchecked.
+    Without both, return an empty dict.
 
-    ``options``: the builder's settings. A heap among them (``spark.driver.memory``) is taken in
-    place of ``memory``. Without either, the heap is half of the limit. Half of what the heap leaves
-    is for files of state that workers keep mapped. It is set in equal parts for all cores, in
-    bytes, as the variable ``DOVETAIL_MAPPED_BYTES_MAX`` of the workers' environment.
+    ``options``: the builder's settings. They count only if there is a limit. A heap among them
+    (``spark.driver.memory``) is then taken in place of ``memory``. The master is ``spark.master``,
+    by default ``local``. Without a heap of either kind, the heap is half of the limit.
+
+    Half of what the heap leaves is for files of state that workers keep mapped. It is set in equal
+    parts for all cores, in bytes, as the variable ``DOVETAIL_MAPPED_BYTES_MAX`` of the workers'
+    environment.
 
     Raises ``ConfigurationError`` for a limit with a master that is not local, or a limit below
     ``2g``. Raises it, too, for a text that is no size, and for a heap that leaves less than a

@@ -44,8 +44,8 @@ def micro_batch() -> int:
 
 def run_id() -> str:
     """Return the id of this start of the streaming query, as text, for the job of the task that
-    calls this. It is empty in other jobs, and outside of a task. On Spark Connect, jobs of
-    ``foreachBatch`` have a random name in its place.
+    calls this. In another job it is the job's group, empty without a group. It is empty outside of
+    a task, too. On Spark Connect, jobs of ``foreachBatch`` have a random name of the start.
     """
     tagged = _job_tag()
     return tagged[2] if tagged else _local_property("spark.jobGroup.id") or ""
@@ -76,7 +76,7 @@ def freezing_imports(function: BatchFunction) -> BatchFunction:
 
     @wraps(function)
     def run(input_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what ``function`` yields, then freeze the imports."""
+        """Yield what ``function`` yields for ``input_batches``, then call ``freeze_imports``."""
         yield from function(input_batches)
         freeze_imports()
 

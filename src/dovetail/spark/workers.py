@@ -37,12 +37,13 @@ _PREPARED: WeakSet[SparkSession] = WeakSet()
 def prepare_workers(spark: SparkSession) -> None:
     """Prepare the Python workers of a session for its queries. Do nothing if that is done already.
 
-    Workers that clearly run the driver's own Python are started in the background, while Spark
-    plans. A failure there is ignored, since the query will raise it. Driver workers, Python
-    processes that Spark starts on the driver, are then forked (``fork_driver_workers``).
+    If workers clearly run the driver's own Python, start one of them in the background, while Spark
+    plans. A failure there is ignored, since the query will raise it. Also let the session's later
+    driver workers be forked from a server (``fork_driver_workers``). These are Python processes
+    that Spark starts on the driver.
 
-    Other workers are asked by a job of one row if they have this version of the library. Raises
-    ``ConfigurationError`` if they lack it.
+    Otherwise ask a worker by a job of one row if it has this version of the library. Raises
+    ``ConfigurationError`` if it lacks it, or if no worker starts.
     """
     if spark in _PREPARED:
         return
@@ -57,8 +58,8 @@ def prepare_workers(spark: SparkSession) -> None:
 
 
 def _start_a_worker(spark: SparkSession) -> None:
-    """Start the daemon of Python workers and one worker, by a job of one row. A failure is left to
-    the query, which has the same.
+    """Start the daemon of Python workers and one worker, by a job of one row in a copy of the
+    session. Errors of Spark are ignored, because the query will raise them, too.
     """
     with suppress(Py4JError, PySparkException, OSError):
         session = cloned_session(spark)
@@ -76,7 +77,9 @@ def workers_lack(spark: SparkSession) -> str | None:
     own_version = import_module("dovetail").__version__
 
     def version() -> str:
-        """Return the version of the worker's library, or in words why there is no such version."""
+        """Return the version of the worker's library if it is the driver's. Otherwise return in
+        words which version the worker has, or why it cannot import the library.
+        """
         try:
             installed = import_module("dovetail").__version__
             return (
@@ -101,7 +104,9 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
     """
 
     def answering(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the answer for the one row."""
+        """Yield a row with the text of ``question()``, in the column ``answer``, for each of
+        ``batches``. The job has one batch.
+        """
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"answer": [question()]})
 
@@ -112,7 +117,8 @@ def answer_of_worker(spark: SparkSession, question: Callable[[], str]) -> str:
 
 def _run_own_python(context: SparkContext) -> bool:
     """Return True if workers run on this machine with the driver's Python, or by a program that
-    runs it. Return False if that is not certain.
+    runs it (``driver_workers.make_program``). Return False if that is not certain: for a master
+    other than ``local[...]``, and for a Python that is missing or not in the driver's folder.
     """
     python = shutil.which(context.pythonExec)
     if python is None or not str(context.master).startswith("local["):

@@ -29,8 +29,8 @@ def to_ipc(table: pa.Table) -> bytes:
 
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
     """Return the table in the Arrow IPC stream ``stream``, without the columns named in
-    ``without``, which are not unpacked. Names that it has no column of are ignored. Raises
-    ``pa.ArrowInvalid`` for other bytes.
+    ``without``, which are not unpacked. Names that it has no column of are ignored. If all columns
+    are named, all are returned. Raises ``pa.ArrowInvalid`` for other bytes.
     """
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
     if without:
@@ -44,7 +44,7 @@ def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterato
     """Yield ``table`` in consecutive parts of at most ``size_bytes`` uncompressed and at most
     ``rows`` rows, by default of any count.
 
-    A part has at least one row, whatever its size. An empty table is one part.
+    A part has at least one row, even if that row alone is larger. An empty table is one part.
     """
     parts = max(-(-len(table) // rows), -(-table.nbytes // size_bytes))
     if parts <= 1 or len(table) <= 1:

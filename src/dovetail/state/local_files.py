@@ -19,7 +19,8 @@ _OWNER_ONLY = 0o700
 def write_file(path: Path, fill: Callable[[IO[bytes]], None]) -> bool:
     """Write a file at ``path`` by ``fill``, which gets the open file. Return True if the file is
     written, False on any ``OSError``. Other errors of ``fill`` pass. The file's directory is
-    created if missing.
+    created if missing, and made private to the user (``make_private_directory``). False is also
+    returned if another user owns it.
 
     The file appears under its name only once it is complete. After an error, nothing is left of the
     new file, and a former one stays.

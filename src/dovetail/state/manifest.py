@@ -85,9 +85,10 @@ def load(
     its first batch.
 
     ``topology``: the stage's fingerprint. ``buckets``: the count of its buckets. ``sources``: the
-    count of its inputs. ``stored_pages``: segments by page name, of pages that need not be read.
-    Raises ``CheckpointError`` if the manifest belongs to another topology or count of buckets.
-    Raises ``StateError`` if it or a page has another format version.
+    count of its inputs. ``stored_pages``: segments by page name, of pages that need not be read. A
+    page is a part of the manifest, a list of segments in a blob of its own. Raises
+    ``CheckpointError`` if the manifest belongs to another topology or count of buckets. Raises
+    ``StateError`` if it or a page has another format version.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:
@@ -104,11 +105,11 @@ def load(
 
 
 def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest | None:
-    """Return the manifest in a bucket's ``blobs``, of whatever topology, or None before its first
-    batch.
+    """Return the manifest in a bucket's ``blobs``, of any topology, or None before its first batch.
 
-    ``stored_pages``: segments by page name, of pages that need not be read: pages never change.
-    Raises ``StateError`` if the manifest or a page has another format version.
+    ``stored_pages``: segments by page name, of pages that need not be read. A page is a part of the
+    manifest, a list of segments in a blob of its own. It never changes. Raises ``StateError`` if
+    the manifest or a page has another format version.
     """
     blob = blobs.get(NAME)
     if blob is None:
@@ -203,8 +204,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _read_page(blobs: Blobs, name: str) -> Segments:
-    """Return the segments in the stored page ``name``, which must exist in ``blobs``. Raises
-    ``StateError`` for another format version.
+    """Return the segments in the page ``name``, a blob with a part of the manifest. It must exist
+    in ``blobs``. Raises ``StateError`` for another format version.
     """
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"

@@ -137,8 +137,8 @@ def step_end(
     The step reads the next rows in order: between three quarters of ``size_bytes`` and all of it,
     as long as single rows are not larger. If no more than ``size_bytes`` are unread, it reads all
     of them. With the flag ``order.whole``, rows that are equal in all columns of ``order`` are read
-    together, whatever their size. With several order columns it ends where a value of the first one
-    begins, unless it would then read nothing.
+    together, even if they have more bytes. With several order columns it ends where a value of the
+    first one begins, unless it would then read nothing.
 
     ``inputs``: sorted runs. ``read``: the count of rows of each input read before. ``order``: the
     order of rows in all inputs.

@@ -64,7 +64,7 @@ class Located:
 
     def concatenate(self, other: Located) -> Located:
         """Return these answers followed by those of ``other``, which has the same ``schema``. Query
-        0 of ``other`` becomes query n.
+        i of ``other`` becomes query n + i, with n the count of queries of ``self``.
         """
         shifted = np.where(other.segment < 0, -1, other.segment + len(self.tables))
         return Located(
@@ -197,9 +197,10 @@ class RunState(ABC):
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
-        """Start a merge in each tier that has enough sorted runs for one (``FANOUT``). Carry merges
-        on until about ``budget_bytes`` of input are read. A merge that the budget reaches makes at
-        least one step, so the budget may be exceeded by one.
+        """Start a merge in each tier that has enough sorted runs for one (``FANOUT``). Tier 0 has
+        the runs of single batches; a merge of a tier makes a run of the next one, or of the same.
+        Carry merges on until about ``budget_bytes`` of input are read. A merge that the budget
+        reaches makes at least one step, so the budget may be exceeded by one.
 
         A complete merge replaces its inputs in ``runs``, and their segments are deleted. An
         incomplete one goes on at the next call.

@@ -114,8 +114,9 @@ class Runs:
         return replace(self, runs=(*self.runs, SortedRun(0, segments)))
 
     def on_one_tier(self) -> Runs:
-        """Return all sorted runs, in order, as runs of tier 0, so that one merge can read them all.
-        Merges under way are left out, with the segments that they have written.
+        """Return all sorted runs, in order, as runs of tier 0, so that one merge can read them all:
+        a merge reads runs of one tier. Merges under way are left out, with the segments that they
+        have written.
         """
         return Runs(tuple(replace(run, tier=0) for run in self.runs))
 
@@ -157,8 +158,9 @@ class Runs:
 
     def with_due_merges(self) -> Runs:
         """Return the runs with a new merge in every tier that has ``FANOUT`` sorted runs or more
-        and no merge. A new merge reads all present runs of its tier. No row is merged yet. Without
-        such a tier the runs stay as they are.
+        and no merge. Tier 0 has the runs of single batches, a higher tier those of merges. A new
+        merge reads all present runs of its tier. No row is merged yet. Without such a tier the runs
+        stay as they are.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(
@@ -179,8 +181,9 @@ class Runs:
         no row was kept. The merge is removed.
 
         The result is in the next tier if it has at least half the bytes of its inputs, else in the
-        same tier. It counts as older than all other runs of the inputs' tier and of lower ones.
-        ``merge``: the object in ``merges``, with its inputs wholly read.
+        same tier. Tier 0 has the runs of single batches. The result counts as older than all other
+        runs of the inputs' tier and of lower ones. ``merge``: the object in ``merges``, with its
+        inputs wholly read.
         """
         inputs = self.runs_read_by(merge)
         merged = SortedRun(merge.tier, merge.done)

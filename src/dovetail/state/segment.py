@@ -191,8 +191,9 @@ class SegmentCache:
             local_files.remove_file(path)
 
     def remember_pages(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
-        """Remember pages of a manifest by their names; pages never change. Above ``_PAGES_MAX``
-        pages in all, forget those remembered longest ago.
+        """Remember pages of a manifest by their names. A page is a list of segments that is stored
+        apart and never changes. Above ``_PAGES_MAX`` pages in all, forget those remembered longest
+        ago.
         """
         for name, page in pages.items():
             self.pages[name] = page

@@ -86,8 +86,8 @@ class TableState(RunState):
     def _merge_slices(self, pieces: Sequence[pa.Table], merge: Merge) -> pa.Table:
         """Return the newest row of each key in ``pieces``, without rows older than ``horizon_us``,
         in hash order; perhaps none. ``pieces``: the next rows of the inputs of ``merge``, oldest
-        first. If no sorted run is of a higher tier than ``merge``, tombstones (rows that delete a
-        key) are left out, too.
+        first. If no sorted run is of a higher tier than ``merge``, none is older than its inputs.
+        Then tombstones (rows that delete a key) are left out, too.
         """
         merged = newest_of_key(pieces, self.key_columns)
         if self.horizon_us != NO_TIME:

@@ -276,9 +276,9 @@ class ExplainingDriver:
         return explanations[-1]
 
     def _walk(self, run: LocalRun, members: int) -> Walk:
-        """Return the object that explains rows from the present state of ``run``, stage by stage.
-        It reads the state when asked. ``members``: the largest number of rows of a group that are
-        named.
+        """Return a ``Walk``, which explains rows from the state of ``run``, stage by stage. It
+        reads the state that ``run`` has when it is asked. ``members``: the largest number of rows
+        of a group that are named.
         """
         expressions = None if self._spark is None else Evaluator(self._spark)
         return Walk(run.plan.stages, LocalState(run), expressions, members)
@@ -371,8 +371,9 @@ def change_explanation(
 
 
 def _shows(explained: RowExplanation, change: Change) -> bool:
-    """Return True if an explanation may be of the row after ``change``: it has its known values, or
-    no row after a delete, or the row is not known.
+    """Return True if ``explained`` may describe the row after ``change``. After an upsert it must
+    have a row, and each value that both have must be equal. After a delete it must have no row. If
+    it does not know the row, it may describe any.
     """
     if explained.presence == "unknown":
         return True

@@ -210,8 +210,8 @@ def _row_strategy(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dic
 
 
 def _nullable_strategy(field: pa.Field) -> SearchStrategy[Any]:
-    """Return a strategy for the values of a column, with null if the column is nullable. Raises the
-    errors of ``_value_strategy``.
+    """Return a strategy for the values of a column, with null if the column is nullable. Raises
+    ``PlanError`` for a type without a strategy.
     """
     values = _value_strategy(field.type)
     return st.one_of(st.none(), values) if field.nullable else values
@@ -220,7 +220,8 @@ def _nullable_strategy(field: pa.Field) -> SearchStrategy[Any]:
 def _value_strategy(type_: pa.DataType) -> SearchStrategy[Any]:  # noqa: PLR0911, PLR0912, C901
     """Return a strategy for the values of a type, without null; nulls within nested values may
     occur. Floats are never NaN. Texts and bytes have at most 5 elements, arrays and maps at most 3.
-    Dates and times lie between 1900 and 2100. Raises ``PlanError`` for a type that has none.
+    Dates and timestamps lie between 1900 and 2100, durations within a day to either side. Raises
+    ``PlanError`` for a type that has none.
     """
     if pt.is_boolean(type_):
         return st.booleans()

@@ -55,7 +55,9 @@ class Messages:
     begins: Mask
     """The present foreign key hears of the new row."""
     begin_emits: Mask
-    """The present foreign key answers even without a right row, by a tombstone at least."""
+    """The present foreign key answers even without a right row, by a tombstone at least. The flag
+    means nothing without ``begins``.
+    """
     fresh: Mask
     """The left row has not referred to the present foreign key before."""
 
@@ -69,7 +71,8 @@ def messages_of_changes(
     - ``ends``: the former foreign key hears that the row no longer refers to it.
     - ``end_emits``: it answers with a tombstone, because no present foreign key will answer.
     - ``begins``: the present foreign key hears of the new row.
-    - ``begin_emits``: it answers even without a right row, by a tombstone at least.
+    - ``begin_emits``: it answers even without a right row, by a tombstone at least. The flag means
+      nothing without ``begins``.
     - ``fresh``: the row has not referred to the present foreign key before.
 
     ``old``, ``new``: bool[m], there is a row before, after. ``old_null``, ``new_null``: bool[m],
@@ -103,8 +106,9 @@ def fan_out(
     timeline: Timeline, right: Ints, group: Ints, event: Ints, following: Ints, live: Mask
 ) -> tuple[Ints, Ints]:
     """Return the subscriptions that the right table's records meet, as pairs of a subscription's
-    and an event's index: int64[m] each, by subscription, then by event. A record meets those of its
-    group that an earlier event made and no earlier one ended.
+    and an event's index: int64[m] each, by subscription, then by event. A subscription is a left
+    row's interest in the right row of its foreign key. A record meets those of its group that an
+    earlier event made and no earlier one ended.
 
     - ``timeline``: the batch's events. ``right``: int64, the events that change the right table,
       ascending.

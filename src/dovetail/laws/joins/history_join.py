@@ -44,7 +44,7 @@ class Points:
 
     def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the row that its ``group`` had at ``time_us``, by the versions that
-        arrived before ``arrival``: int64[queries], a reference or ABSENT.
+        arrived before ``arrival``: int64[queries], an element of ``reference``, ABSENT for none.
 
         ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself counts. A
         version from before the known history (``horizon_us``) counts only if it is still the
@@ -171,16 +171,17 @@ def correct_points(
     keeps = sides_preserved(how)
 
     def has_row(mine: Ints) -> Mask:
-        """Return a mask of the points at which the join has a row: bool[points]. ``mine``:
-        int64[points], the row of the records' side at each point, ABSENT for none.
+        """Return a mask of the points (times in the join's history) at which the join has a row:
+        bool[points]. ``mine``: int64[points], the row of the records' side at each point, ABSENT
+        for none.
         """
         here, there = mine != ABSENT, theirs != ABSENT
         joined: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])
         return joined
 
     def of_previous_point(which: Mask) -> Mask:
-        """Return the flag in ``which`` of the point before each one; false for a record's first
-        point.
+        """Return for each point the flag in ``which`` of the point before it: bool[points], false
+        for a record's first point. ``which``: bool[points].
         """
         last: Mask = np.append(False, which[:-1] & (record[1:] == record[:-1]))[: len(record)]
         return last

@@ -47,13 +47,13 @@ class Reference:
     was_named: Mask
     """The row before had a foreign key, not null. Any value where there was no row."""
     is_named: Mask
-    """The row after has one."""
+    """The row after the moment has a foreign key, not null; any value where there is no row."""
     moved: Mask
     """The two foreign keys differ."""
     before: Mask
     """There was a right row before the moment."""
     after: Mask
-    """There is one after it."""
+    """There is a right row after the moment."""
     before_us: Ints
     """The time of the right row before; any value for none."""
     after_us: Ints
@@ -108,8 +108,8 @@ def row_before(present: Mask, references: Sequence[Reference]) -> Mask:
     """Return a mask of the moments before which the joined row is there: bool[m]. A moment is one
     record's effect on one row of the fact, the table that the dimensions are joined to.
 
-    ``present``: bool[m], there is a row of the fact before. ``references``: one per dimension, the
-    finding of the row's foreign key there at the moments.
+    ``present``: bool[m], there is a row of the fact before. ``references``: one per dimension. Each
+    says before every moment if the fact has a foreign key and the dimension a row for it.
     """
     for reference in references:
         keeps = reference.left_preserved

@@ -211,9 +211,10 @@ def find_joined(record: Ints, other: Ints, joined: Mask) -> Mask:
     its arrival. ``joined``: bool[rows], the rows that have joined an open row or were joined
     before; it is not changed.
 
-    A closed row may be joined only if it has been joined before. That may follow from other closed
-    rows that it joined at its own arrival. So the search goes from row to late row, a step at a
-    time, and visits each possible pair once.
+    A row closes when stream time passes the end of its window plus grace. Without a match it is
+    then emitted alone. A closed row may be joined only if it has been joined before. That may
+    follow from other closed rows that it joined at its own arrival. So the search goes from row to
+    late row, a step at a time, and visits each possible pair once.
 
     In this example row 0 is joined, so row 1 joins it and row 2 joins row 1. Row 3 was emitted
     alone, and so row 4 stays alone:

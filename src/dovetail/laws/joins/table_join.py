@@ -131,7 +131,7 @@ def join_tables(
     row_time_us: Mapping[int, Ints],
     current: Mapping[int, Mask],
 ) -> Changes:
-    """Return every record's own result, in arrival order (``emit="change"``): its event, time, and
+    """Return the result of every record, in arrival order (``emit="change"``): its event, time, and
     the row of each leaf of the tree; it is a tombstone if not ``present``. A record for which the
     tree emits nothing has no result.
 

@@ -82,7 +82,7 @@ class Forest:
     end_us: Ints
     """int64[n]: the time of the last record of each session, inclusive."""
     late: Ints
-    """The events that are dropped."""
+    """int64: the indices of the events that are dropped."""
 
     @property
     def children(self) -> tuple[Ints, Ints]:

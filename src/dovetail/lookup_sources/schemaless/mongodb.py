@@ -398,8 +398,8 @@ def mongodb(
     numbers must be stored as such: a double is refused, even if it has no fraction.
 
     Rows are looked up by whole numbers, decimals, texts, bytes, booleans, dates and
-    timestamps. Texts match to the letter, whatever the collection's collation. Source:
-    FLIP-486, "Public Interfaces".
+    timestamps. Texts match to the letter, even if the collection's collation ignores case.
+    Source: FLIP-486, "Public Interfaces".
 
     Examples
     --------

@@ -462,7 +462,9 @@ def run_kernels(
     """
 
     def run(kernel: Aggregate, column_index: int) -> Any:
-        """Run ``method`` of the aggregate of one result column."""
+        """Call ``method`` of the aggregate ``kernel`` on the updates, with the accumulators and the
+        values of the result column ``column_index``. Return its answer.
+        """
         return getattr(kernel, method)(updates, initial[column_index], values[column_index])
 
     return call_each_kernel(law, run)

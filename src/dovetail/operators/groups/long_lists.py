@@ -117,7 +117,8 @@ class Parts:
         per group. The parts are read; nothing is written.
 
         ``groups``: the groups' hashes and keys. ``stored``: the accumulator columns in the groups'
-        own rows, null for a long list. If no list is long, ``stored`` is returned.
+        rows of the store of accumulators, null for a long list. If no list is long, ``stored`` is
+        returned.
         """
         large = np.flatnonzero(~not_null_mask(stored[0]))
         if not len(large):
@@ -159,8 +160,8 @@ class Parts:
 
         - ``events``: the batch's events by group. ``is_stored``: bool[groups], the store has a row
           of the group; a tombstone does not count.
-        - ``stored``: the accumulator columns in the groups' own rows, null for a long list. Short
-          lists are returned as they are.
+        - ``stored``: the accumulator columns in the groups' rows of the store of accumulators, null
+          for a long list. Short lists are returned as they are.
         - ``updates``: those of the batch, by group. ``values``: the aggregated columns, a row per
           update.
 
@@ -237,8 +238,8 @@ class Parts:
         self, read: ListsRead, events: Timeline, traced: TracedAccumulators, time_us: Ints
     ) -> Columns:
         """Store the changed parts of long lists, and delete the parts that a list no longer has.
-        Return the accumulators for the groups' own rows, a row per group; the lists of a long one
-        are null. Call it once a batch.
+        Return the accumulators for the groups' rows in the store of accumulators, a row per group;
+        long lists are null. Call it once a batch.
 
         ``read``: the parts that were read; ``traced``: all lists after the batch. ``events``: those
         of the batch, by group. ``time_us``: int64[groups], the event time under which each group's

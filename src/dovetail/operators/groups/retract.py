@@ -26,9 +26,10 @@ def run(job: Job, _: RetractLaw) -> OperatorOutcome:
     records. A row that leaves is a tombstone with the old values. It is marked silent
     (``_instruction``) if the new row's message to the same group follows.
 
-    Each key's last row is stored, of it what is aggregated. Rows with a null in the group's columns
-    enter no group, and are counted as ``null_group``. Without rows in the batch, emit nothing and
-    leave the store as it is. Return the messages as ``output``, with the store and the counts.
+    Of each key's last row, its group and the aggregated columns are stored. Rows with a null in the
+    group's columns enter no group, and are counted as ``null_group``. Without rows in the batch,
+    emit nothing and leave the store as it is. Return the messages as ``output``, with the store and
+    the counts.
     """
     source = job.sources[0]
     shape = source.shape

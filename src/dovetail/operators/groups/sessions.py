@@ -44,7 +44,8 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """Aggregate the batch's records by key and session. Emit a session's row after every record,
     after tombstones of the sessions that it replaces. With ``emit="batch"``, emit the net changes
     of the batch. Changes lie by the record that makes them, or by the key's last record for a
-    session that is gone. Of one record, tombstones come first, then it goes by start.
+    session that is gone. Of one record, tombstones come before rows; each kind lies by the
+    session's start.
 
     Changed sessions are stored. A record that is too late for its session is counted as late and
     emits nothing. Without rows in the batch, emit nothing and leave the store as it is. Return the

@@ -160,8 +160,8 @@ def last_rows(source: SourceSpec, primary: Sequence[int], batch: Batch) -> pa.Ta
 def _last_changes(operator: Operator, side: DeltaJoinSide, batch: Batch, source: int) -> _SideBatch:
     """Return the last change of each primary key in ``batch``, tombstones included, in the order of
     the batch's rows: the user columns, and of each row its time and a mark if it is a tombstone.
-    Equal values of a primary key column get equal bits. All rows are in group 0 for now, whatever
-    their join key.
+    Equal values of a primary key column get equal bits. All rows are in group 0: the caller sets
+    the groups of their join keys.
 
     ``side``: the description of the side. ``source``: its index, 0 for left, 1 for right. Raises
     ``DataError`` for a tombstone of a table without deletes.

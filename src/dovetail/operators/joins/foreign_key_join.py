@@ -62,7 +62,7 @@ def run(job: Job, law: ForeignKeyJoinLaw) -> OperatorOutcome:
     """Emit the results of the batch's messages (changes of left rows, by foreign key) and right
     rows. They come in chunks, by bucket of the next stage, then in the order of the records. Store
     the left rows by foreign key and the right rows. Without rows in the batch, emit nothing and
-    leave the stores as they are.
+    leave the stores as they are. Return the changes as ``chunks``, with the stores and the counts.
 
     With ``emit="batch"``, emit only the last result of each left row and foreign key, and of each
     right row alone. Leave it out if it equals the row before the batch in all values. The next
@@ -145,8 +145,9 @@ def answer_messages(
     subscriptions: Subscriptions,
 ) -> ForeignResults:
     """Return the result of each message in ``subscriptions``, in their order: the left row with the
-    right row that ``table`` has after the message. A left row without a right row is a result of
-    its own if left rows are preserved.
+    right row that ``table`` has after the message. A message is a change of a left row, sent to its
+    former or present foreign key. A left row without a right row is a result, too, if left rows are
+    preserved.
 
     A message without such a result gives a tombstone if its column ``_instruction`` has the bit
     ``EMIT``, else nothing. A message that ends a subscription never has such a result. Stored
@@ -300,7 +301,8 @@ def _net_results(
 ) -> ForeignResults:
     """Return the last of ``results`` for each left row and foreign key, and for each right row
     alone. Leave it out if it equals the row before the batch in all values, or if neither has a
-    row. ``results``: in the order of emission.
+    row. ``results``: in the order of emission; they refer to ``table`` and ``subscriptions``.
+    ``references``: the counts of left rows by right key, None if right rows never appear alone.
 
     Another bucket may have a later result of a left row (its epoch is not ``SETTLED``). Then return
     the last result in any case, and the row before the batch with the epoch ``BEFORE``, if there
@@ -344,7 +346,8 @@ def _rows_before(
     none. Their epoch is ``BEFORE``, their time ``NO_TIME``.
 
     ``group``: int64[n], the index of each row's foreign key among the batch's distinct keys, the
-    groups of ``events``. ``references``: None if right rows never appear alone. ``subscription``:
+    groups of ``events``. ``table``: the right rows, stored ones included. ``references``: the
+    counts of left rows by right key, None if right rows never appear alone. ``subscription``:
     int64[n], the index in ``subscriptions`` of the stored left row, ABSENT for none and for a right
     row alone. ``alone``: bool[n], the row is a right row alone.
     """
@@ -368,7 +371,8 @@ def _value_columns(
 ) -> list[pa.Array]:
     """Return the columns that ``results`` show, a row per result in their order: the values of the
     left row, then the key and the values of the right row. They are null for a tombstone. The
-    columns of a side are null where a result has no row of that side.
+    columns of a side are null where a result has no row of that side. ``subscriptions``, ``table``:
+    the left and the right rows that results refer to.
     """
     left = np.append(subscriptions.reference, ABSENT)[results.subscription]
     refs = np.where(results.present, left, ABSENT)
@@ -390,6 +394,8 @@ def _result_tables(
     """Yield ``results`` in tables of at most ``_ROWS_MAX`` rows, nothing for no results. Their
     columns are ``Operator.output_schema``, then two int64: ``_place``, the lower half of the key's
     hash, and ``_epoch``, ``ForeignResults.epoch``. Positions begin at 0 in each table.
+    ``subscriptions``, ``table``: the left and the right rows that results refer to, along the
+    timeline ``events``.
 
     Results come by their bucket in the next stage, ascending; a table may have rows of several. It
     is the bucket of the primary key, or of the right key for a right row alone. Results of one

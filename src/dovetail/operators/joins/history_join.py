@@ -23,7 +23,8 @@ def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     arrival. A point is a time from which on a joined row, or none, stands. Store all versions of
     both sides, and count records older than their table's history.
 
-    Without rows in the batch, emit nothing and leave the stores as they are.
+    Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
+    ``output``, with the stores and the counts.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)

@@ -122,8 +122,9 @@ class CacheFile:
 
     def write(self, batch: int, caches: Sequence[SideCache]) -> None:
         """Write ``caches``, those of the left and the right side, for the micro-batch after
-        ``batch``, an id. Remove the file of two batches before. The folder is created if missing.
-        If the file cannot be written, no error is raised, and the next batch starts without caches.
+        ``batch``, an id. Remove the file that was written two micro-batches before. The folder is
+        created if missing. If the file cannot be written, no error is raised, and the next batch
+        starts without caches.
         """
 
         def write_tables(file: IO[bytes]) -> None:

@@ -43,7 +43,8 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
 
     Records without a value are ignored. A record with a null in its key joins nothing; if its side
     is preserved, it is emitted alone at once. Rows may be due in a batch without rows of this
-    bucket, as stream time goes on. Late records and pairs are counted.
+    bucket, as stream time goes on. Late records and pairs are counted. Return the changes as
+    ``output`` and, if there are many, ``chunks``, with the stores and the counts.
     """
     window = law.window
     stores = SideStores.open_stores(job, law)
@@ -292,7 +293,8 @@ class _PairResults:
         for each range of arrivals in ``meeting.cuts`` that has any. Positions begin at
         ``job.manifest.position``, the first free one of the bucket, and have no gaps.
 
-        ``sides``: left and right. ``roles``: 2 in a self-join, else 1.
+        ``events``: the batch's records of both sides, which cause the results. ``sides``: left and
+        right. ``roles``: 2 in a self-join, else 1.
         """
         causes = _ResultCauses.from_events(job, sides, events)
         added = self._all_results()

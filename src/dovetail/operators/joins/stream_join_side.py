@@ -283,7 +283,8 @@ class Side:
     def reachable_rows(self, other: Side) -> Reach:
         """Return for each of this side's records the range of rows of ``other`` that it may join,
         stored and arriving ones. They lie in its window and are still kept at its arrival. A range
-        may be empty, and may have rows that arrive later. Both sides must have met.
+        may be empty, and may have rows that arrive later. Both sides must have read their stored
+        rows (``meet_stored_rows``).
 
         A range is one pair of ``first`` and ``end`` in the returned ``Reach``, indices into its
         ``other``: those rows by (group, time, arrival). ``Reach.number`` has the index of each in
@@ -356,7 +357,7 @@ class Side:
 
     def closing_rows(self) -> Ints:
         """Return the rows that close in this batch without having been joined, as indices into
-        ``pool``: int64. Rows from the queue (``waiting``) come first, then the batch's own in the
+        ``pool``: int64. Rows from the queue (``waiting``) come first, then the batch's rows in the
         order of ``arrivals``. It is empty if none close.
 
         A row of the batch may have been due before it arrived. Rows that were only read from the
@@ -461,7 +462,7 @@ class Meeting:
     def __init__(self, left: Side, right: Side) -> None:
         """Find the pairs of both sides' records, and set what follows from them in ``left`` and
         ``right``: ``unpaired``, ``first_match``, ``closes`` (arrivals) and ``joined``. Both sides
-        must have met.
+        must have read their stored rows (``Side.meet_stored_rows``).
 
         Pairs are found in ranges of arrivals, the ``cuts``, and kept in memory only if there is one
         range. A closed row still makes pairs if it has been joined. ``made`` counts the pairs that
@@ -498,7 +499,7 @@ class Meeting:
         were emitted alone are left out.
 
         ``cut``: one of ``cuts``, the first arrival and the exclusive end. If there is only one, its
-        pairs are yielded whatever ``cut`` is.
+        pairs are yielded, and ``cut`` is not read.
         """
         for side, other, possible in self._possible_pairs(cut):
             yield side, other, self._made_pairs(side, other, possible)
@@ -509,7 +510,7 @@ class Meeting:
         are included.
 
         ``cut``: one of ``cuts``, the first arrival and the exclusive end. If there is only one, its
-        pairs are returned whatever ``cut`` is.
+        pairs are returned, and ``cut`` is not read.
         """
         if self._all is not None:
             return self._all

@@ -53,7 +53,8 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
 
     A record with a null in its key finds no rows. Records older than the history of a table are
     counted if they have no result, as are those with and without rows of all tables. Without rows
-    and released records, emit nothing.
+    and released records, emit nothing and leave the stores of the tables as they are. Return the
+    changes as ``output``, with the stores and the counts.
     """
     sources = range(len(job.sources))
     stream = law.leaves[0]
@@ -280,8 +281,8 @@ def _queue_schema(schema: pa.Schema) -> pa.Schema:
 
 def _queue_table(rows: pa.Table, schema: pa.Schema, due_us: Ints, row_ids: Ints) -> pa.Table:
     """Return ``rows`` of the stream in ``schema``, that of the queue, in their order. ``due_us``
-    and ``row_ids``: int64[rows], the last two columns, ``_due`` and ``_row``. Columns of arrival
-    behind the stream's own are left out.
+    and ``row_ids``: int64[rows], the last two columns, ``_due`` and ``_row``. Further columns of
+    ``rows``, which tell when each row arrived, are left out.
     """
     columns = [*rows.select(range(len(schema) - 2)).columns, pa.array(due_us), pa.array(row_ids)]
     return pa.table(columns, schema=schema)

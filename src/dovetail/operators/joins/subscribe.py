@@ -27,7 +27,8 @@ def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
     the former. Without preserved left rows, no message goes to a foreign key with a null.
 
     Store each primary key's foreign key, and count the records without use. Without rows in the
-    batch, emit nothing and leave the store as it is.
+    batch, emit nothing and leave the store as it is. Return the messages as ``output``, with the
+    store and the counts.
     """
     shape = job.sources[0].shape
     foreign = shape.foreign_columns
@@ -68,8 +69,9 @@ def _message_table(
     sent: Messages,
     keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> pa.Table:
-    """Return the messages in the order of the records. Of one record, the message to the former
-    foreign key comes before that to the present one.
+    """Return the messages of ``changes`` to foreign keys as a table, in the order of the records. A
+    message tells a foreign key of a left row that refers to it, or that no longer does. Of one
+    record, the message to the former foreign key comes before that to the present one.
 
     The columns are those of the second stage. They are ``_hash``, ``_event_time``, ``_deleted``,
     the foreign key (``_f0`` and so on), the primary key and the values. Then come ``_place``,
@@ -116,7 +118,8 @@ def _message_table(
 
 
 def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
-    """Find the messages whose primary key has messages to several buckets: bool[messages].
+    """Find the messages, from left rows to foreign keys, whose primary key has messages to several
+    buckets: bool[messages].
 
     ``bucket``: int64[messages], the bucket that each goes to. ``group``: int64[messages], the index
     of its primary key among the batch's keys, from 0.
@@ -129,8 +132,9 @@ def _sent_to_several_buckets(bucket: Ints, group: Ints) -> Mask:
 
 
 def _ending_among_several(ends: Mask, group: Ints) -> Mask:
-    """Find the messages of primary keys with more than one message, at least one of which ends a
-    subscription: bool[messages]. Only then may a primary key have results of several foreign keys.
+    """Find the messages, from left rows to foreign keys, of primary keys with more than one, of
+    which at least one ends a subscription: bool[messages]. Only then may a primary key have results
+    of several foreign keys.
 
     ``ends``: bool[messages], the message ends a subscription. ``group``: int64[messages], the index
     of its primary key among the batch's keys, from 0.

@@ -283,9 +283,9 @@ class Subscriptions:
 def find_subscriptions(
     job: Job, law: ForeignKeyJoinLaw, store: TableState, events: Timeline, table: RightRows
 ) -> Subscriptions:
-    """Return the batch's messages, and the stored subscriptions to foreign keys whose right row
-    changes in the batch. With ``emit="batch"``, stored subscriptions that messages replace are also
-    included; others are not read.
+    """Return the batch's messages (changes of left rows), and the stored subscriptions to foreign
+    keys whose right row changes in the batch. With ``emit="batch"``, stored subscriptions that
+    messages replace are also included; others are not read.
 
     A subscription is a left row's interest in its foreign key. Those of one left row and foreign
     key lie side by side: the stored one, then its messages by arrival. These groups lie by the hash

@@ -30,10 +30,12 @@ from dovetail.physical.specs.by_key import TableJoinLaw
 def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
     """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
     differs from the one before. With ``law.distinct``, a result equal to the row that it replaces
-    is left out. A ``loose`` input's tombstone of a key without a row emits nothing. Store the rows
-    of all tables, and count records without use and with a match.
+    is left out. An input that may have spurious tombstones (``loose``) emits nothing for a
+    tombstone of a key without a row. Store the rows of all tables, and count records without use
+    and with a match.
 
-    Without rows in the batch, emit nothing and leave the stores as they are.
+    Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
+    ``output``, with the stores and the counts.
     """
     operator = job.operator
     sources = range(len(job.sources))

@@ -81,7 +81,7 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
 
     Source 0 brings subscriptions (messages) of the fact's keys, the other sources the rows of
     dimensions. Both are stored. Without rows in the batch, emit nothing and leave the stores as
-    they are.
+    they are. Return the answers with the stores and the counts.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)
@@ -113,7 +113,8 @@ def run(job: Job, law: StarLookupLaw) -> OperatorOutcome:
 
 def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
     """Return ``job`` with its messages, the first source, as the left rows of a join by foreign
-    key. A message subscribes a key of the star's fact to a row of a dimension, or ends that.
+    key. A message subscribes a key of the fact, the table joined to the dimensions, to a row of a
+    dimension, or ends that.
 
     Their key hashes lie in a range of their own for each dimension, so equal keys of two dimensions
     differ. ``law``: the star's dimensions.
@@ -134,8 +135,9 @@ def _foreign_key_job(job: Job, law: StarLookupLaw) -> Job:
 
 
 def _rows_of_sources(job: Job, law: StarLookupLaw) -> list[SourceRows]:
-    """Return the rows of each source, the messages first, all under the keys of messages: the index
-    of the dimension, from 0, then the columns that the keys of all dimensions share.
+    """Return the rows of each source, first messages of rows that refer to a dimension. All are
+    under the keys of messages: the index of the dimension, from 0, then the columns that the keys
+    of all dimensions share.
 
     A shared column is null in the rows of a dimension whose key does not use it. Hashes are in the
     range of the row's dimension. ``job``: the one that ``_foreign_key_job`` returns.
@@ -234,7 +236,7 @@ class _Dimensions:
         per reference, null for ABSENT.
 
         ``dimension_index``: the index of the dimension, from 0. ``refs``: int64, references into
-        the rows of all dimensions; each must name a row of this one or be ABSENT.
+        the rows of all dimensions; each must name a row of that dimension or be ABSENT.
         """
         pool, groups = self.pools[dimension_index], len(self.place)
         absent = refs == ABSENT
@@ -266,8 +268,8 @@ class _Dimensions:
 
 
 def _source_hashes(job: Job) -> list[Ints]:
-    """Return for each source the column ``_hash`` of its rows: int64[rows]. That of messages is the
-    hash of their foreign keys.
+    """Return for each source the column ``_hash`` of its rows: int64[rows]. That of source 0,
+    messages of rows that refer to a dimension, is the hash of the foreign key.
     """
     return [batch.rows.column(HASH).to_numpy() for batch in job.batches]
 
@@ -314,8 +316,9 @@ class _Answers:
 
     def answer_tables(self, causes: Cause) -> Iterator[pa.Table]:
         """Yield the answers, in order, in tables of at most ``_ROWS_MAX`` (50,000) rows with the
-        columns that the star's third stage reads. ``causes``: the causing record of each event of
-        the batch.
+        columns that the star's third stage reads. Answers go to keys of the fact, the table joined
+        to the dimensions. An answer is a dimension's row for the key, or that there is none.
+        ``causes``: the causing record of each event of the batch. Without answers, yield nothing.
         """
         for start in range(0, len(self.results.event), _ROWS_MAX):
             part = slice(start, start + _ROWS_MAX)

@@ -62,8 +62,8 @@ def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
 
 
 def _stored_schema(job: Job) -> pa.Schema:
-    """Return the stored columns: all of the fact's row, then for each dimension the time and the
-    values of its row, null without one.
+    """Return the stored columns: all of a row of the fact, the table joined to the dimensions. Then
+    follow, for each dimension, the time and the values of its row, null without one.
     """
     fact, answers = job.sources[0].shape, job.sources[1].shape
     return pa.schema([*fact.schema, *answers.value_fields])
@@ -91,7 +91,8 @@ class _Moments:
 # | 3     | answer of customers to ann     | 9     | 1      | 1      |
 def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
     """Return the events of the fact and of the answers, the dimension of each event, and the
-    moments. All lie by key and then in order of arrival.
+    moments. The fact is the table joined to the dimensions; an answer is a dimension's row for one
+    of its keys, or that there is none. All lie by key and then in order of arrival.
 
     The dimension is int64[events]: 0 for the fact, from 1 for an answer. Events of one cause begin
     with the fact's row and the answers to it. Then come the answers to changes of the first
@@ -189,7 +190,9 @@ class _StoredRows:
         names: Sequence[str],
     ) -> _Part:
         """Return the part of the fact or of one dimension: the stored rows, then those of
-        ``batch``, and references to the key's row before and after each of ``moments``.
+        ``batch``, and references to the key's row before and after each of ``moments``. The fact is
+        the table joined to the dimensions. A moment is one of its records with the answers to it,
+        or one answer to a change of a dimension.
 
         - ``events``: those of the batch. ``is_version``: bool[events], the events that bring such a
           row or its tombstone.
@@ -327,8 +330,8 @@ class _Star:
         return everything.select(order[results.emits[order]])
 
     def matched_upserts(self, *, net: bool) -> Mask:
-        """Return a mask of the upserts of the fact, true if every dimension has a row for it: bool,
-        one per upsert, in the order of the moments.
+        """Return a mask of the upserts of the fact (the table joined to the dimensions), true if
+        every dimension has a row for it: bool, one per upsert, in the order of the moments.
 
         ``net``: True if only the last answers to each key are there. Then there is one element per
         key with a record of the fact, if its row exists at the end of the batch.
@@ -346,8 +349,9 @@ class _Star:
         """Return the last change of each key, if it differs from the row before the batch, in the
         order of ``changes``. Only values count, not times.
 
-        ``changes``: in the order of arrival; each reference is the index of a moment. A tombstone
-        of a key that had no joined row before the batch is left out.
+        ``changes``: in the order of arrival; each reference is the index of a moment. A moment is
+        one record of the fact with the answers to it, or one answer to a change of a dimension. A
+        tombstone of a key that had no joined row before the batch is left out.
         """
         changes = changes.select(last_of_each(self.events.group[changes.event]))
         group, (moment,) = self.events.group[changes.event], changes.reference
@@ -365,10 +369,11 @@ class _Star:
         """Return the changes with references to rows in place of moments, and the value columns of
         their two sides.
 
-        ``changes``: each reference is the index of a moment. The returned ones refer to the rows of
-        the fact and of the last dimension, ABSENT for a tombstone. The columns are two lists: those
-        of the left side of the last join, and those of its right side. They have a row per change,
-        null for a tombstone.
+        ``changes``: each reference is the index of a moment. A moment is one record of the fact
+        with the answers to it, or one answer to a change of a dimension. The returned changes refer
+        to the rows of the fact and of the last dimension, ABSENT for a tombstone. The columns are
+        two lists: those of the left side of the last join, and those of its right side. They have a
+        row per change, null for a tombstone.
         """
         (moment,) = changes.reference
         columns = self._result_columns(moment, after=True, present=changes.present)
@@ -386,8 +391,9 @@ class _Star:
         ``after`` is False. First come the columns of the last join's left side, then those of the
         last dimension.
 
-        ``moment``: int64[m], indices of moments. ``present``: bool[m], false gives nulls; None is
-        true everywhere. Columns are null where the fact or a dimension has no row.
+        ``moment``: int64[m], indices of moments. A moment is one record of the fact with the
+        answers to it, or one answer to a change of a dimension. ``present``: bool[m], false gives
+        nulls; None is true everywhere. Columns are null where the fact or a dimension has no row.
         """
         refs = []
         for part in self.parts:
@@ -399,7 +405,8 @@ class _Star:
 
     def rows_to_store(self, schema: pa.Schema) -> pa.Table:
         """Return the row of each key after the batch, with the stored columns ``schema``, in hash
-        order: the fact's columns, then for each dimension the time and its columns.
+        order: the columns of the fact (the table joined to the dimensions), then for each dimension
+        the time and its columns.
 
         A key without a row of the fact has a tombstone. The columns of a dimension without a row
         are null.

@@ -65,11 +65,11 @@ def _message_table(job: Job, law: StarSubscribeLaw, changes: RowChanges) -> pa.T
     by dimension, then in the order of the records. A change has up to two messages to a dimension,
     first a tombstone to the former key.
 
-    Columns are the routing ``_hash``, time and ``_deleted``, the dimension's index and its foreign
-    key, the fact's primary key and its hash. ``_epoch``, ``_instruction`` and the columns
-    ``Operator.feeds`` follow. ``_epoch`` counts the messages of this bucket from 1, across batches.
-    ``_instruction`` is always ``MOVED``: the answers to one key come from several buckets, so they
-    must be put in order by ``_epoch``.
+    The fact is the table joined to the dimensions. Columns are the routing ``_hash``, time and
+    ``_deleted``, the dimension's index and its foreign key, the fact's primary key and its hash.
+    ``_epoch``, ``_instruction`` and the columns ``Operator.feeds`` follow. ``_epoch`` counts the
+    messages of this bucket from 1, across batches. ``_instruction`` is always ``MOVED``: the
+    answers to one key come from several buckets, so they must be put in order by ``_epoch``.
 
     A null foreign key is routed by the primary key's hash. No change gives no rows.
     """

@@ -209,10 +209,10 @@ class StreamJoinLaw(Law):
         window and its grace. Then each preserved side (whose records also come out without a match)
         may have two more, the left side first.
 
-        - With ``unmatched="on_close"``, ``left: waiting``: the records that wait for their window
-          to close.
-        - Unless ``unmatched`` is ``"eager"``, ``left: joined``: marks of the records that have
-          found a match.
+        - With ``unmatched="on_close"``, ``left: waiting`` or ``right: waiting``: the records that
+          wait for their window to close.
+        - Unless ``unmatched`` is ``"eager"``, ``left: joined`` or ``right: joined``: marks of the
+          records that have found a match.
         """
         span_us, clocks = self.window.retention_us, tuple(range(len(sources)))
         holds = f"records of the last {span_as_text(span_us)}"
@@ -388,7 +388,7 @@ class UnionLaw(Law):
     valueless: ClassVar[bool] = True
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return an empty mapping, whatever ``sources``: a union stores no rows."""
+        """Return an empty mapping: a union stores no rows. ``sources`` does not matter."""
         return {}
 
 
@@ -454,8 +454,8 @@ class ExpireLaw(Law):
         return {name: rows, expiry_store_name(name): Store("when each row expires")}
 
     def depends_on_time_of(self, entry: Entry) -> bool:
-        """Return True, whatever ``entry``: rows in every bucket expire by the input's stream
-        time.
+        """Return True: rows in every bucket expire by the stream time of ``entry``, the only
+        input.
         """
         return True
 

@@ -93,7 +93,8 @@ class Store:
         """The key columns that are among ``fields``, in their order; empty if there are none.
         Columns with dovetail's own names, such as ``_hash``, are not among ``fields``. In a store
         of accumulators the key columns are the first of ``fields``, as many as ``key`` has, a
-        window's two among them. They have whatever names ``with_key`` has given them.
+        window's two among them. They have the names that ``with_key`` has given them, if it was
+        called.
         """
         if self.results:
             return self.fields[: len(self.key)]
@@ -255,6 +256,7 @@ class Law:
         """Return the types of the value columns of one leaf in the operator's changes, in order. By
         default they are those of the input behind the leaf; empty without values.
 
+        A leaf is one group of value columns in the output, such as those of a join's left side.
         ``sources``: the inputs of the operator. ``leaf``: an index into ``leaves``, from 0.
         """
         source = sources[self.leaves[leaf]]

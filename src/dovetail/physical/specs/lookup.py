@@ -45,8 +45,8 @@ class StoreLookup:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The Arrow columns of the keys that the store is asked for, in the order of ``by``.
-        ``KeyError`` if ``schema`` lacks one.
+        """The Arrow columns of the keys that the store is asked for, in the order of ``by``, with
+        their types in ``schema``. Raises ``KeyError`` if ``schema`` lacks one.
         """
         return pa.schema([self.schema.field(name) for name in self.by])
 

@@ -75,7 +75,8 @@ class StarLookupLaw(Law):
 
     def metric_names(self, sources: Sources) -> list[str]:
         """Return the names of the metrics of records that do not change their key's latest version.
-        ``sources``: the fact's messages, then the dimensions.
+        ``sources``: the messages of the fact (the table with all foreign keys), then the dimensions
+        that it refers to.
 
         First comes ``<dimension>.too_old`` of each versioned dimension (records older than its
         history), then ``<dimension>.late`` of each (those older than the latest version). Empty
@@ -110,13 +111,15 @@ class StarJoinLaw(Law):
     @property
     def leaves(self) -> tuple[int, ...]:
         """The two leaves of a change, ``(0, 1)``: the left side of the star's last join, then its
-        right side.
+        right side. A star is a chain of joins by foreign key of one table, the fact, with others,
+        the dimensions.
         """
         return (0, 1)
 
     def value_types(self, sources: Sources, leaf: int) -> list[pa.DataType]:
         """Return the types of the value columns of one side of the last join, in order.
-        ``sources``: the fact, then the answers (rows of the dimensions).
+        ``sources``: the fact (the table with all foreign keys), then the answers (the rows of the
+        dimensions that it refers to).
 
         ``leaf``: 0 for the left side, with the columns ``left``. 1 for the right side, which is the
         last dimension, key columns included.
@@ -131,8 +134,8 @@ class StarJoinLaw(Law):
         ]
 
     def column_index(self, sources: Sources, part: int, column: int) -> int:
-        """Return the index of a column in the schema of the input that has it: the fact's rows, or
-        the answers (the dimensions' rows beside each other).
+        """Return the index of a column in the schema of the input that has it: the rows of the fact
+        (the table with all foreign keys), or the answers (the dimensions' rows beside each other).
 
         ``sources``: these two inputs, in this order. ``part``: 0 for the fact, n for dimension n.
         ``column``: of the fact, the index in its rows, which is returned as it is; of a dimension,
@@ -144,7 +147,7 @@ class StarJoinLaw(Law):
 
     def answer_columns(self, sources: Sources, dimension_number: int) -> range:
         """Return the indices of a dimension's columns in the schema of the answers: the time of its
-        row, then its user columns.
+        row, then its user columns. A dimension is a table that the fact refers to by foreign key.
 
         ``sources``: the fact, then the answers (the dimensions' rows beside each other).
         ``dimension_number``: the number of the dimension, counted from 1.
@@ -154,17 +157,18 @@ class StarJoinLaw(Law):
         return range(first, first + 1 + self.widths[dimension_number - 1])
 
     def stores(self, sources: Sources) -> Mapping[str, Store]:
-        """Return the description of a bucket's only store, by the name of the fact: its last row
-        per key, beside the dimensions' rows that it refers to. ``sources``: the fact, then the
-        answers of the dimensions.
+        """Return the description of a bucket's only store, by the name of the fact (the table with
+        all foreign keys): its last row per key, beside the dimensions' rows that it refers to.
+        ``sources``: the fact, then the answers of the dimensions.
         """
         (name, *_) = super().stores(sources)
         holds = "last row per key, beside the rows that it refers to"
         return {name: replace(table_store(sources, 0), holds=holds)}
 
     def match_counted_inputs(self, sources: Sources) -> list[str]:
-        """Return the name of the fact, as the only element: its rows are counted by whether they
-        find rows of all dimensions. ``sources``: the fact, then the answers of the dimensions.
+        """Return the name of the fact (the table with all foreign keys), as the only element. Its
+        rows are counted by whether they find rows of all dimensions, the tables that it refers to.
+        ``sources``: the fact, then the answers of the dimensions.
         """
         return [sources[0].name]
 
@@ -180,8 +184,8 @@ def shared_columns(
     keys: Sequence[Sequence[pa.DataType]],
 ) -> tuple[list[pa.DataType], tuple[tuple[int, ...], ...]]:
     """Return the types of columns in which the keys of all dimensions have room, one key a row.
-    Also return for each key the indices (from 0) of the columns that it takes, one for each of its
-    own columns.
+    Also return for each key the indices (from 0) of the columns that it takes, one for each column
+    of the key. Dimensions are the tables to which one table, the fact, refers by foreign keys.
 
     ``keys``: for each dimension, the types of its key columns. A key takes the first columns of its
     types, each once. Keys (int, text) and (text, text) share three columns: int, text, text. No
@@ -204,16 +208,18 @@ def left_input_of_dimensions(messages: SourceSpec) -> SourceSpec:
     """Return the layout of a star's messages as the left input of one join by foreign key. Its last
     column is new: ``_0_0``, an int64.
 
-    Their key is the index of the dimension and the foreign key. Their values are the key of the
-    fact and, in the new column, the hash of that key. ``messages``: the layout as ``star_messages``
-    makes it.
+    A star is a chain of joins by foreign key of one table, the fact, with others, the dimensions. A
+    row of the fact sends a message to each dimension. The key of a message is the index of the
+    dimension, from 0, and the foreign key. Its values are the key of the fact and, in the new
+    column, the hash of that key. ``messages``: the layout as ``star_messages`` makes it.
     """
     schema = messages.shape.schema.append(pa.field(value_name(0, 0), pa.int64()))
     return replace(messages, shape=replace(messages.shape, schema=schema))
 
 
 def subscription_store_name(fact: str) -> str:
-    """Return the name of the store of the fact's keys by the dimensions' rows that they refer to:
-    ``subscriptions of <fact>``. ``fact``: the fact's name.
+    """Return the name of the store of a table's keys by the rows of other tables to which its
+    foreign keys refer: ``subscriptions of <fact>``. ``fact``: the name of the table with the
+    foreign keys.
     """
     return f"subscriptions of {fact}"

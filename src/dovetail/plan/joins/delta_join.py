@@ -79,10 +79,10 @@ class DeltaJoin(JoinNode):
         return (self.how != "inner" and self.has_right_key) or super().null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, ``on`` and ``form``. ``on`` has a pair of a left and a right column
-        for each part of the join key. ``form`` is the form of the result's key: ``"pair"`` for both
-        keys, ``"left"`` for the left one, ``"key"`` for one key of both sides. ``text`` is not
-        used, as there are no expressions.
+        """Return, as JSON data, the options on which stored state depends: ``on`` and ``form``.
+        ``on`` has a pair of a left and a right column for each part of the join key. ``form`` is
+        the form of the result's key: ``"pair"`` for both keys, ``"left"`` for the left one,
+        ``"key"`` for one key of both sides. ``text`` is not used, as there are no expressions.
         """
         return {"on": [list(pair) for pair in self.on], "form": self.form}
 

@@ -362,9 +362,9 @@ def limitations(left: Entry, right: Entry, pairs: NamedPairs, how: How) -> Itera
 
 
 def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
-    """Return the verdict on the index of a side's store that finds rows by ``columns``, the side's
-    part of the join key. Broken without a store, and if no index of the store, its primary key
-    included, has all its columns among ``columns``.
+    """Return the verdict on a limitation of delta joins: a side's store must find rows by
+    ``columns``, the side's part of the join key. It is broken without a store, and if no index of
+    the store, its primary key included, has all its columns among ``columns``.
     """
     limit, shown = f"index of {side.name}", ", ".join(columns)
     source = lookup_of(side)
@@ -382,8 +382,9 @@ def _index_verdict(side: Entry, columns: Sequence[str]) -> Verdict:
 
 
 def _source_verdict(side: Entry) -> Verdict:
-    """Return the verdict on a side's lookup source: broken if the side has none. A source needs one
-    of its own, a delta join's result needs one on both sides and no expressions in ``select=``.
+    """Return the verdict on a limitation of delta joins: a side must have a lookup source. It is
+    broken if the side has none. A table needs one of its own. A delta join's result needs one on
+    both sides and no expressions in ``select=``.
     """
     limit = f"lookup source of {side.name}"
     source = lookup_of(side)
@@ -403,12 +404,12 @@ def _source_verdict(side: Entry) -> Verdict:
 
 
 def _steps_verdict(side: Entry) -> Verdict:
-    """Return the verdict on the steps between a side's changelog and the join, which a lookup
-    skips.
+    """Return the verdict on a limitation of delta joins: the steps between a side's changelog and
+    the join, which a lookup skips, must keep all rows.
 
-    Broken for a versioned table, for a view, and for the result of any stage but a delta join's.
-    Broken also for a source whose frame has a step that may drop or combine rows, such as a join.
-    Filters may be by columns that the store filters by, too. A static frame is not checked.
+    It is broken for a versioned table, for a view, and for the result of any stage but a delta
+    join's. Broken also for a source whose frame has a step that may drop or combine rows, such as a
+    join. Filters may be by columns that the store filters by, too. A static frame is not checked.
     """
     limit = f"only stateless steps before {side.name}"
     if side.versioned_us is not None:
@@ -460,12 +461,12 @@ def _offending_step(source: Source) -> str | None:
 def _updates_verdict(
     side: Entry, columns: Sequence[str], form: Form, how: How, side_index: int
 ) -> Verdict:
-    """Return the verdict on updates of a side, whose join key is ``columns``: broken if a row's
-    former join key is needed and not known.
+    """Return the verdict on a limitation of delta joins: updates of a side, whose join key is
+    ``columns``. It is broken if a row's former join key is needed and not known.
 
-    It is not needed if rows never change, or if the join key is part of the side's key. It is not
-    needed either for the left side if the result has the left key, unless ``how`` lets right rows
-    appear alone. ``form``: the form of the result's key, ``"left"`` for the left one.
+    That key is not needed if rows never change, or if the join key is part of the side's key. It is
+    not needed either for the left side if the result has the left key, unless ``how`` lets right
+    rows appear alone. ``form``: the form of the result's key, ``"left"`` for the left one.
     ``side_index``: 0 for the left side, 1 for the right.
     """
     limit = f"updates of {side.name}"
@@ -485,8 +486,9 @@ def _updates_verdict(
 
 
 def _deletes_verdict(left: Entry, right: Entry, form: Form) -> Verdict:
-    """Return the verdict on deletions: broken if both sides may delete rows, by ``changes_of``, and
-    the result has both keys. ``form``: the form of the result's key, ``"pair"`` for both keys.
+    """Return the verdict on a limitation of delta joins, deletions. It is broken if both sides may
+    delete rows, by ``changes_of``, and the result has both keys. ``form``: the form of the result's
+    key, ``"pair"`` for both keys.
     """
     limit = "deletes"
     deleting = [side.name for side in (left, right) if changes_of(side) == "all"]

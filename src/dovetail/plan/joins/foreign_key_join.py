@@ -60,8 +60,9 @@ class ForeignKeyJoin(JoinNode):
         return sides_preserved(self.how)[1] or self.left.null_keys
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, ``on``, the texts of the columns and expressions of the foreign key
-        in order. ``text``: turns a column or an expression over the left row into text.
+        """Return, as JSON data, the option on which stored state depends: ``on``, the texts of the
+        columns and expressions of the foreign key in order. ``text``: returns the text of a column
+        or an expression, given that and the schema of the left row.
         """
         return {"on": [text(item, self.left.row) for item in self.on]}
 

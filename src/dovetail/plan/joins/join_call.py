@@ -39,8 +39,9 @@ class Materialized(RowsNode):
     summary = "materialized"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data, the description of the stored table under ``materialized``.
-        ``describe``: describes the table and the nodes below. ``whole`` changes nothing.
+        """Return, as JSON data for a topology's fingerprint (a hash), the part on which the state
+        depends: the stored table under ``materialized``, as ``describe`` returns it. ``whole``
+        changes nothing.
         """
         return {"materialized": describe(self.node)}
 
@@ -91,9 +92,10 @@ class JoinCall:
 
         ``left``, ``right``: the sides as the join reads them, in place of those of the call.
         ``one_key``: True if both sides have the same key, whose columns the result has anyway.
-        ``paired``: the left column that equals each right key column, None if ``one_key`` tells.
-        Raises ``PlanError`` for unknown, ambiguous, reserved and repeated columns, for expressions
-        that do not resolve, and if ``align`` is no span.
+        ``paired``: the left column that equals each right key column. None means the left key's
+        columns with ``one_key``, else none. Both matter to a selection only. Raises ``PlanError``
+        for unknown, ambiguous, reserved and repeated columns, for expressions that do not resolve,
+        and if ``align`` is no span.
         """
         if self.select is None:
             selected = select_all(self.name, left, right)
@@ -160,8 +162,9 @@ def side_as_changes(name: str, side: Node) -> Entry:
 
 
 def materialize(node: Node) -> Materialized:
-    """Return the table ``node`` with its rows stored in a stage of their own. Raises ``PlanError``
-    for a join of histories (``late="history"``), which emits corrections of past rows.
+    """Return the table ``node`` with its rows stored in a stage of their own, which emits a change
+    only if it changes a row. Raises ``PlanError`` for a join of histories (``late="history"``),
+    which emits corrections of past rows.
     """
     refuse_corrected(node.name, node)
     return Materialized(side_as_input(node.name, node))

@@ -47,8 +47,9 @@ def pairs_of(
     name any right columns, also one twice.
 
     Raises ``PlanError`` for unknown columns, different types, an empty mapping, and a list that is
-    longer or shorter than the key. So it does for expressions that do not resolve or are random,
-    and for types that cannot be keys.
+    longer or shorter than the key. So it does for keys of other names if ``on`` is None, and for a
+    mapping that ``whole`` forbids. It refuses expressions that do not resolve or are random, and
+    types that cannot be keys.
     """
     key = right.key.names
     if on is None:

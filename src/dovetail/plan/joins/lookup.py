@@ -136,7 +136,8 @@ class Lookup(View):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data, ``view`` (the viewed node), ``look_up`` (the kind of join), ``on``
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which state
+        above the lookup depends: ``view`` (the viewed node), ``look_up`` (the kind of join), ``on``
         and ``columns``.
 
         ``on`` has pairs of a stream's and a store's column. ``columns`` has, for each value column,
@@ -175,7 +176,8 @@ def lookup(
     keeps records without a row, ``"inner"`` drops them. ``select``: None for all value columns, the
     record's first. ``errors``: ``"fail"`` stops the query at a record on which an expression of
     ``select`` fails, ``"dead_letter"`` leaves it out. ``cached``: None for no cache. ``label``: the
-    view's name, None for ``lookup of`` and the stream's.
+    name in errors and dead letters, None for ``lookup of`` and the stream's. The view itself has
+    the stream's name.
 
     If the selection has expressions, a second view computes it from the joined row. Raises
     ``PlanError`` if ``columns`` does not parse, lacks a column of the store's key, or has reserved

@@ -152,9 +152,9 @@ class StreamJoin(JoinNode):
         return self.how != "inner" and self.unmatched == "retract"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, the window as ``before_us``, ``after_us`` and ``grace_us``, and
-        ``unmatched``, the treatment of records without a match. ``text`` is not used, as there are
-        no expressions.
+        """Return, as JSON data, the options on which stored state depends. They are the window, as
+        ``before_us``, ``after_us`` and ``grace_us``, and ``unmatched``, the treatment of records
+        without a match. ``text`` is not used, as there are no expressions.
         """
         return {**asdict(self.within), "unmatched": self.unmatched}
 

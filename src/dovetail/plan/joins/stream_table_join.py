@@ -62,9 +62,9 @@ class StreamTableJoin(JoinNode):
         return self.on if entry.stream else super().read_by(entry)
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, ``on``, the stream's columns that equal the table's key, and
-        ``grace_us``, the grace period, None for none. ``text`` is not used, as there are no
-        expressions.
+        """Return, as JSON data, the options on which stored state depends: ``on``, the stream's
+        columns that equal the table's key, and ``grace_us``, the grace period, None for none.
+        ``text`` is not used, as there are no expressions.
         """
         return {"on": list(self.on), "grace_us": self.grace_us}
 

@@ -47,8 +47,8 @@ class WindowJoin(JoinNode):
         """The windows of the result: those of the left side, or None if that has none.
 
         If both sides have windows, their grace period and retention differ from the left side's: a
-        window of the result is closed when those of both sides are, and retained as long as both. A
-        right window that begins later is retained longer by the shift.
+        window of the result is closed when those of both sides are, and retained as long as both.
+        The right side's retention counts as longer by the length of the shift, later or earlier.
         """
         left, right = self.left.windows, self.right.windows
         if left is None or right is None:
@@ -98,8 +98,10 @@ class WindowJoin(JoinNode):
         return "of the same windows"
 
     def options(self, text: Text) -> Mapping[str, Any]:
-        """Return, as JSON data, ``shift_us`` and ``window_of``: the text of the column or
-        expression of the window's start, None without one. ``text``: turns either into text.
+        """Return, as JSON data, the options on which stored state depends. ``shift_us`` is the time
+        from a left window to the right one. ``window_of`` is the text of the column or expression
+        of the right window's start, None without one. ``text``: returns that text, given the item
+        and the schema of the left row.
         """
         looks = self.window_of
         window_text = None if looks is None else text(looks, self.left.row)

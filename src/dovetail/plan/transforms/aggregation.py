@@ -58,7 +58,7 @@ class Aggregation(Node):
 
     @property
     def name(self) -> str:
-        """The label, or a description of the aggregation by its input and its groups."""
+        """The label or, without one, the input and the groups: ``aggregate of orders by city``."""
         return self.label or f"aggregate of {self.input.name} by {', '.join(self.by)}"
 
     @property
@@ -93,8 +93,8 @@ class Aggregation(Node):
         return tuple(dict.fromkeys(name for c in self.columns for name in c.columns))
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the aggregation's state
-        depends.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the
+        aggregation's state depends.
 
         - ``aggregate``: for each result its name, its columns and its kernel's text;
         - ``by``: the grouping columns;
@@ -121,12 +121,12 @@ def aggregation(
     label: str | None = None,
 ) -> Aggregation:
     """Return the node that groups the rows of ``node`` by the columns ``by`` and, if given, by
-    ``windows``.
+    ``windows``. A row with a null in one of ``by`` is in no group.
 
-    ``calls``: the aggregates by result name. ``windows``: for streams only. ``label``: the node's
-    name, None for one made of the input and the columns. Raises ``PlanError`` for no group, no
-    aggregate, unknown or unusable names and unsuitable types. It also refuses a table joined with
-    ``late="history"``, and a stream joined with ``unmatched="retract"``.
+    ``calls``: the aggregates by result name. ``windows``: for streams only, which is not checked.
+    ``label``: the node's name, None for one made of the input and the columns. Raises ``PlanError``
+    for no group, no aggregate, unknown or unusable names and unsuitable types. It also refuses a
+    table joined with ``late="history"``, and a stream joined with ``unmatched="retract"``.
     """
     name = label or f"aggregate of {node.name} by {', '.join(by)}"
     refuse_corrected(name, node)
@@ -157,9 +157,9 @@ def aggregation(
 
 
 def _kernel_text(kernel: Aggregate) -> str:
-    """Return the text of a kernel for fingerprints: its ``repr`` or, for a user's aggregate, the
-    qualified names of its functions with the types of its state and result. What the functions do
-    is no part of the text.
+    """Return the text of a kernel, which computes an aggregate, for a topology's hash: its
+    ``repr``. For a user's aggregate it is the qualified names of its functions with the types of
+    its state and result. The code of the functions is no part of the text.
     """
     if not isinstance(kernel, UserDefined):
         return repr(kernel)

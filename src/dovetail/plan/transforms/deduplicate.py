@@ -29,9 +29,9 @@ class Deduplicated(RowsNode):
         return f"deduplicate within {span_as_text(self.within_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends:
-        ``deduplicated``, the stream as ``describe`` returns it, and ``within_us``. ``whole``: True
-        to include the columns that the stream's selections make.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``deduplicated``, the stream as ``describe`` returns it, and ``within_us``.
+        ``whole``: True to include the columns that the stream's selections make.
         """
         return {
             "deduplicated": describe(self.node, whole=whole),

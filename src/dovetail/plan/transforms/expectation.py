@@ -93,9 +93,10 @@ class Expectation(View):
     def state_properties(
         self, describe: Describe, *, whole: bool, needed: Collection[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which state above the view depends.
-        ``view`` is the viewed node, ``expect`` the condition's text. ``kept`` is True if rows that
-        do not meet the condition are kept. The label is not part of it.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which state
+        above the view depends. ``view`` is the viewed node, ``expect`` the condition's text.
+        ``kept`` is True if rows that do not meet the condition are kept. The label is not part of
+        it.
 
         ``describe``: describes the node and makes the condition's text. ``needed``: the columns of
         the view that are read, or None for all. The viewed node is described with these columns and
@@ -111,14 +112,16 @@ class Expectation(View):
 
 
 def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str | None) -> View:
-    """Return a view of the rows of ``node`` that treats rows that do not meet a condition as
-    ``on_fail`` says (``OnFail``). A row on which the condition is false, null or fails does not
-    meet it. A tombstone, and a record without a value, always do.
+    """Return a view of the rows of ``node``, with or without those that do not meet a condition. A
+    row on which the condition is false, null or fails does not meet it. A tombstone, and a record
+    without a value, always do.
 
-    ``condition``: a boolean column, an expression, or SQL. ``label``: the name of the expectation,
-    None for the text of the condition; it may repeat that of another one. Raises ``PlanError`` if
-    the condition is random, not boolean or not resolved. So it does for a table joined with
-    ``late="history"``, and for a stream joined with ``unmatched="retract"``.
+    ``on_fail``: at a row that does not meet the condition, ``"fail"`` stops the query. ``"drop"``
+    leaves the row out, ``"dead_letter"`` also makes it a dead letter, and ``"warn"`` keeps it.
+    These three count it. ``condition``: a boolean column, an expression, or SQL. ``label``: the
+    name of the expectation, None for the text of the condition; it may repeat that of another one.
+    Raises ``PlanError`` if the condition is random, not boolean or not resolved. So it does for a
+    table joined with ``late="history"``, and for a stream joined with ``unmatched="retract"``.
     """
     name = f"expect of {node.name}"
     source = view_input(name, node)
@@ -137,7 +140,7 @@ def expectation(node: Node, condition: str | Column, on_fail: OnFail, label: str
 
 
 def _default_name(condition: str | Column) -> str:
-    """Return the name of an expectation by default: its condition with single spaces in place of
-    ``#`` and of line breaks.
+    """Return the name of an expectation by default: the text of its condition, with one space for
+    each run of ``#`` and white space, and none at its ends.
     """
     return " ".join(item_as_text(condition).replace("#", " ").split())

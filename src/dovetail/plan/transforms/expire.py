@@ -28,9 +28,9 @@ class Expired(RowsNode):
         return f"expires after {span_as_text(self.after_us)}"
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends:
-        ``expired``, the table as ``describe`` returns it with all columns, and ``after_us``.
-        ``whole`` changes nothing.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``expired``, the table as ``describe`` returns it with all columns, and
+        ``after_us``. ``whole`` changes nothing.
         """
         return {"expired": describe(self.node, whole=True), "after_us": self.after_us}
 

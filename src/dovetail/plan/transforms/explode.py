@@ -64,7 +64,8 @@ class Exploded(RowsNode):
         return StructType([*named.values()])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends.
 
         - ``exploded``: the table, as ``describe`` returns it with all columns;
         - ``column``: the array's name;
@@ -110,7 +111,7 @@ def explode_rows(node: Node, column: str, position: str | None) -> Exploded:
 
 
 def _refuse_element(name: str, element: StructField) -> None:
-    """Raise ``PlanError`` if elements of the type of ``element`` cannot be a key
+    """Raise ``PlanError`` if elements of the type of ``element`` cannot be a key, as maps cannot
     (``refuse_key_type``), with advice to use positions. ``name``: the node in errors.
     """
     try:

@@ -47,10 +47,10 @@ class Filled(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.unsent])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends: ``filled``,
-        the table as ``describe`` returns it with all columns, and the column ``unsent``. Without
-        such a column, ``nulls`` has the sorted columns of nulls in its place. ``whole`` changes
-        nothing.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``filled``, the table as ``describe`` returns it with all columns, and the column
+        ``unsent``. Without such a column, ``nulls`` has the sorted columns of nulls in its place.
+        ``whole`` changes nothing.
         """
         table = describe(self.node, whole=True)
         if self.unsent is None:

@@ -33,13 +33,14 @@ def table_under_key(
     behind these. ``errors``: the effect of a row on which an expression of ``named`` fails.
     ``"fail"`` stops the query, ``"dead_letter"`` leaves the row out as a dead letter.
 
-    ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived, in the
-    order in which changes are processed, whatever their times. ``"fail"`` fails the query. Only the
-    rows at the end of each micro-batch count, not those in between.
+    ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived. The
+    order is that in which changes are processed, not that of their times. ``"fail"`` fails the
+    query. Only the rows at the end of each micro-batch count, not those in between.
 
     Raises ``PlanError`` if no column is named or one twice, for unknown columns, and for a table
     joined with ``late="history"``. It also refuses key columns that are random or of an unsuitable
-    type. So it does value columns whose equal values may differ in their bytes, such as maps.
+    type. So it does value columns whose equal values may differ in their bytes, such as maps. A
+    name in ``named`` must not be that of a key column of ``node``.
     """
     name = f"key_by of {node.name}"
     view = rows_under_key(node, columns, named)

@@ -81,7 +81,9 @@ def retire_rows(node: Node, snapshot: str, at: str) -> Node:
 
 
 def _free_name(name: str, node: Node) -> str:
-    """Return ``name`` with as many underscores as ``node`` needs to have no such column."""
+    """Return ``name``, a text in lower case, with the fewest underscores behind it by which
+    ``node`` has no column of that name. The case of columns is ignored.
+    """
     taken = {column.lower() for column in node.row.names}
     while name in taken:
         name += "_"
@@ -128,7 +130,9 @@ def _is_read_since_snapshot(moments: Column, moment: Column, mark: Column) -> Co
         )
 
     def is_read(state: Column) -> Column:
-        """Return whether the row was read since the snapshot ``whole`` of the last state began."""
+        """Return the boolean result from ``state``, that after the last mark: the row was read
+        since the latest complete snapshot began. It is null without such a snapshot.
+        """
         between = mark.eqNullSafe(_MARK_BETWEEN) & (moment > state["since"])
         return (moment >= state["whole"]) | between
 

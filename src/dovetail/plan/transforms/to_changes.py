@@ -50,9 +50,9 @@ class ToChanges(RowsNode):
         return StructType([*self.node.values, StructField(self.column, StringType(), True)])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends:
-        ``changes``, the table as ``describe`` returns it with all columns, the new ``column``, and
-        the four ``kinds``. ``whole`` changes nothing.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``changes``, the table as ``describe`` returns it with all columns, the new
+        ``column``, and the four ``kinds``. ``whole`` changes nothing.
         """
         return {
             "changes": describe(self.node, whole=True),

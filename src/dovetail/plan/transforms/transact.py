@@ -33,10 +33,10 @@ class Transacted(RowsNode):
         return StructType([field for field in self.node.values if field.name != self.transaction])
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends:
-        ``transacted``, the table as ``describe`` returns it, and the column ``transaction``. State
-        keeps no other column of the table. ``whole``: True to include the columns that the table's
-        selections make.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``transacted``, the table as ``describe`` returns it, and the column
+        ``transaction``. State keeps no other column of the table. ``whole``: True to include the
+        columns that the table's selections make.
         """
         return {"transacted": describe(self.node, whole=whole), "transaction": self.transaction}
 

@@ -61,9 +61,9 @@ class Union(Node):
         return self.parts
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends: ``union``,
-        a list of all inputs as ``describe`` returns them, from left to right. ``whole`` changes
-        nothing.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends: ``union``, a list of all inputs as ``describe`` returns them, from left to right.
+        ``whole`` changes nothing.
         """
         return {"union": [describe(part, whole=True) for part in self.parts]}
 

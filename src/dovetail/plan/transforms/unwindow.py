@@ -58,7 +58,8 @@ class Unwindowed(Node):
         return (self.input,)
 
     def state_properties(self, describe: Describe, *, whole: bool) -> Mapping[str, Any]:
-        """Return, as JSON data for a fingerprint, the parts on which the state depends.
+        """Return, as JSON data for a topology's fingerprint (a hash), the parts on which the state
+        depends.
 
         - ``windows``: the windowed table, as ``describe`` returns it;
         - ``as``: ``a stream`` or ``a table``;

@@ -887,8 +887,8 @@ def aggregate(
 def resolve_aggregate(
     operator: str, name: str, call: AggregateCall, schema: StructType, *, retracts: bool
 ) -> tuple[StructField, Aggregate]:
-    """Return the result column ``name`` of an aggregate over rows of ``schema``, nullable, and its
-    kernel, which computes the results.
+    """Return the result column ``name`` of the aggregate ``call`` over rows of ``schema``,
+    nullable, and its kernel, which computes the results.
 
     ``operator``: the aggregation in errors. ``retracts``: True if rows may leave their groups, as
     those of a table do. Raises ``PlanError`` for an unknown column, and for a type that the
@@ -1005,16 +1005,16 @@ _Resolved: TypeAlias = tuple[DataType, Aggregate]
 
 
 def _resolve_count(_: _Context) -> _Resolved:
-    """Return the Spark type, a long, and the kernel of ``count``, for a column of any type or
-    none.
+    """Return the result type of ``count``, a long, and its kernel, which computes the result. The
+    column may be of any type or missing.
     """
     return LongType(), Count()
 
 
 def _resolve_sum(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``sum``: a double for floats, a long for integers, a
-    decimal with ten more digits (at most 38) for decimals. Raises ``PlanError`` unless the column
-    is a number.
+    """Return the result type of ``sum`` and its kernel, which computes the result. The type is a
+    double for floats, a long for integers, and a decimal with ten more digits (at most 38) for
+    decimals. Raises ``PlanError`` unless the column is a number.
     """
     if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatSum()
@@ -1022,8 +1022,9 @@ def _resolve_sum(context: _Context) -> _Resolved:
 
 
 def _resolve_mean(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``mean``: a double for floats and integers, a decimal
-    with four more digits for decimals. Raises ``PlanError`` unless the column is a number.
+    """Return the result type of ``mean`` and its kernel, which computes the result. The type is a
+    double for floats and integers, and a decimal with four more digits for decimals. Raises
+    ``PlanError`` unless the column is a number.
     """
     if isinstance(context.spark_type, FLOATS):
         return DoubleType(), FloatMean()
@@ -1036,8 +1037,8 @@ def _resolve_exact(
     """Return the Spark type of the result of ``aggregate``, an exact sum or mean, and ``aggregate``
     itself.
 
-    Of a decimal column the result is a decimal with the kernel's precision and scale. Of integers
-    it is of type ``of_integers``.
+    Of a decimal column, the call's first, the result is a decimal with the precision and scale that
+    ``aggregate`` gives it. Of integers it is of type ``of_integers``.
     """
     if isinstance(context.spark_type, DecimalType):
         return DecimalType(aggregate.result.precision, aggregate.result.scale), aggregate
@@ -1045,8 +1046,9 @@ def _resolve_exact(
 
 
 def _resolve_extreme(context: _Context) -> _Resolved:
-    """Return the column's type and the kernel of ``min`` or ``max``; with ``retracts`` a kernel
-    that can take rows back. Raises ``PlanError`` for a column whose values have no order.
+    """Return the result type of ``min`` or ``max``, that of the column, and its kernel, which
+    computes the result. If rows may leave their groups (``context.retracts``), it is a kernel that
+    can take rows back. Raises ``PlanError`` for a column whose values have no order.
     """
     context.refuse_without_order()
     kernel = ChangingExtreme if context.retracts else Extreme
@@ -1054,8 +1056,8 @@ def _resolve_extreme(context: _Context) -> _Resolved:
 
 
 def _resolve_top(context: _Context) -> _Resolved:
-    """Return the Spark type and the kernel of ``top``: an array of values, which may be null, or of
-    structs, which may not.
+    """Return the result type of ``top`` and its kernel, which computes the result. The type is an
+    array of values, which may be null, or of structs, which may not.
 
     Raises ``PlanError`` if the ranking column, the call's first, has no order. So it does if a
     column that is shown has none, since these columns order rows of one rank.
@@ -1087,8 +1089,8 @@ def _resolve_top(context: _Context) -> _Resolved:
 
 
 def _resolve_first_or_last(context: _Context) -> _Resolved:
-    """Return the column's type and the kernel of ``first`` or ``last``. Raises ``PlanError`` if
-    rows may leave their groups.
+    """Return the result type of ``first`` or ``last``, that of the column, and its kernel, which
+    computes the result. Raises ``PlanError`` if rows may leave their groups (``context.retracts``).
     """
     context.refuse_to_retract("min, max or collect_list")
     call = context.call
@@ -1096,8 +1098,9 @@ def _resolve_first_or_last(context: _Context) -> _Resolved:
 
 
 def _resolve_collect_list(context: _Context) -> _Resolved:
-    """Return the Spark type, an array without nulls, and the kernel of ``collect_list``. Raises
-    ``PlanError`` if rows may leave their groups and equal values may differ in their bytes.
+    """Return the result type of ``collect_list``, an array without nulls, and its kernel, which
+    computes the result. Raises ``PlanError`` if rows may leave their groups (``context.retracts``)
+    and equal values may differ in their bytes, as those of maps do.
     """
     if context.retracts:
         context.refuse_without_equality()
@@ -1105,9 +1108,9 @@ def _resolve_collect_list(context: _Context) -> _Resolved:
 
 
 def _resolve_last_row(context: _Context) -> _Resolved:
-    """Return the Spark type, a struct of all columns of the call, and the kernel of ``last_row``
-    (``LastRowCall``). Raises ``PlanError`` for a column whose equal values may differ in their
-    bytes.
+    """Return the result type of ``last_row``, the values of a group's last row, and its kernel,
+    which computes the result. The type is a struct of all columns of the call, a ``LastRowCall``.
+    Raises ``PlanError`` for a column whose equal values may differ in their bytes, such as a map.
     """
     for column_index, field in enumerate(context.fields):
         if has_no_equality(field.dataType):
@@ -1123,26 +1126,29 @@ def _resolve_last_row(context: _Context) -> _Resolved:
 
 
 def _resolve_collect_set(context: _Context) -> _Resolved:
-    """Return the Spark type, an array without nulls, and the kernel of ``collect_set``. Raises
-    ``PlanError`` for a column whose equal values may differ in their bytes.
+    """Return the result type of ``collect_set``, an array without nulls, and its kernel, which
+    computes the result. Raises ``PlanError`` for a column whose equal values may differ in their
+    bytes, such as a map.
     """
     context.refuse_without_equality()
     return ArrayType(context.spark_type, False), CollectSet(context.arrow_type, context.retracts)
 
 
 def _resolve_count_distinct(context: _Context) -> _Resolved:
-    """Return the Spark type, a long, and the kernel of ``count_distinct``. Raises ``PlanError`` for
-    a column whose equal values may differ in their bytes.
+    """Return the result type of ``count_distinct``, a long, and its kernel, which computes the
+    result. Raises ``PlanError`` for a column whose equal values may differ in their bytes, such as
+    a map.
     """
     context.refuse_without_equality()
     return LongType(), CountDistinct(context.arrow_type, context.retracts)
 
 
 def _resolve_approx_count_distinct(context: _Context) -> _Resolved:
-    """Return the Spark type, a long, and the kernel of ``approx_count_distinct``.
+    """Return the result type of ``approx_count_distinct``, a long, and its kernel, which computes
+    the result.
 
-    Raises ``PlanError`` if rows may leave their groups, or for a column whose equal values may
-    differ in their bytes.
+    Raises ``PlanError`` if rows may leave their groups (``context.retracts``). So it does for a
+    column whose equal values may differ in their bytes, such as a map.
     """
     context.refuse_to_retract("count_distinct")
     context.refuse_without_equality()
@@ -1150,8 +1156,9 @@ def _resolve_approx_count_distinct(context: _Context) -> _Resolved:
 
 
 def _resolve_user_defined(context: _Context) -> _Resolved:
-    """Return the type that the user declared and the kernel of a user-defined aggregate. Raises
-    ``PlanError`` if rows may leave their groups and the aggregate has no ``retract``.
+    """Return the result type that the user declared for an aggregate, and its kernel, which
+    computes the result by the user's functions. Raises ``PlanError`` if rows may leave their groups
+    (``context.retracts``) and the aggregate has no ``retract``.
     """
     functions, returns = context.call.functions, context.call.returns
     assert functions is not None

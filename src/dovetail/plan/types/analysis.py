@@ -62,8 +62,8 @@ class Analysis(ABC):
     @property
     @abstractmethod
     def random(self) -> str | None:
-        """The part that makes another value of the same row when it is computed again; None without
-        one.
+        """The text of the part that makes another value of the same row when it is computed again,
+        such as ``rand()``. None without such a part.
 
         The time does not count: Spark records a micro-batch's time before it runs.
         """
@@ -81,8 +81,7 @@ def analysis_of(frame: DataFrame, column: Column) -> Analysis:
     the expression does not resolve there.
 
     On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
-    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
-    change that.
+    ``spark.sql.debug.maxToStringFields`` is below 1048576. Only its specification can change that.
     """
     return (_ShownAnalysis if is_remote(frame.sparkSession) else _PlannedAnalysis)(frame, column)
 
@@ -92,8 +91,7 @@ def random_of(frame: DataFrame) -> str | None:
     as ``sample()``. None if no such part is known. Functions of the time do not count.
 
     On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
-    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
-    change that.
+    ``spark.sql.debug.maxToStringFields`` is below 1048576. Only its specification can change that.
     """
     if any(step.name == "Sample" for step in steps_of(frame)):
         return "sample()"
@@ -108,8 +106,7 @@ def steps_of(frame: DataFrame) -> Iterator[FrameStep]:
     has the columns of its condition; other steps have none.
 
     On Spark Connect, ``ConfigurationError`` is raised in a declarative pipeline whose setting
-    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
-    change that.
+    ``spark.sql.debug.maxToStringFields`` is below 1048576. Only its specification can change that.
     """
     if not is_remote(frame.sparkSession):
         return _planned_steps(frame)
@@ -254,8 +251,8 @@ class _ShownAnalysis(Analysis):
         by step. Spark's own error passes if it does not resolve.
 
         Raises ``ConfigurationError`` in a declarative pipeline whose setting
-        ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``. Only its specification can
-        change that.
+        ``spark.sql.debug.maxToStringFields`` is below 1048576. Only its specification can change
+        that.
         """
         self._frame, self._column = frame, column
         self._lines = list(_analysed_lines(frame.select(column.alias(_ITEM))))
@@ -309,11 +306,12 @@ class _ShownAnalysis(Analysis):
 
 
 def _analysed_lines(frame: DataFrame) -> Iterator[str]:
-    """Yield the steps of a frame's analysed plan as the lines of text that Spark shows, the last
-    step first, with all columns. Each line lacks the marks of the tree before the step.
+    """Return the steps of a frame's analysed plan as the lines of text that Spark shows, the last
+    step first, with all columns. Each line lacks the marks of the tree before the step. The frame
+    must be of Spark Connect.
 
     Raises ``ConfigurationError`` in a declarative pipeline whose setting
-    ``spark.sql.debug.maxToStringFields`` is below ``_FIELDS_MAX``.
+    ``spark.sql.debug.maxToStringFields`` is below 1048576.
     """
     remote: Any = frame
     with _all_fields(frame.sparkSession):
@@ -326,10 +324,11 @@ def _analysed_lines(frame: DataFrame) -> Iterator[str]:
 
 @contextmanager
 def _all_fields(session: SparkSession) -> Iterator[None]:
-    """Let Spark show all columns of a plan within the block, and restore the setting after it.
+    """Let Spark show up to 1048576 columns of a plan within the block, and restore the setting
+    ``spark.sql.debug.maxToStringFields`` after it. A higher setting stays.
 
     Raises ``ConfigurationError`` in a declarative pipeline, whose session has fixed settings,
-    unless it shows ``_FIELDS_MAX`` columns already.
+    unless the setting is that high already.
     """
     before = str(session.conf.get(_FIELDS))
     if int(before) >= _FIELDS_MAX:

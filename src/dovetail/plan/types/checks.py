@@ -113,8 +113,9 @@ def unknown_name_advice(where: str, name: object, names: Sequence[str]) -> str:
     """Return advice on an unknown name: how to write an expression if ``name`` looks like one, else
     the most similar of the known ``names``.
 
-    The text begins with ``;``. It is empty if no name is similar, and for a ``name`` that is no
-    text. ``where``: the argument with the name, such as ``select=``.
+    A text looks like an expression if it has signs other than letters, digits, ``_`` and ``.``, or
+    is empty. The advice begins with ``;``. It is empty if no name is similar, and for a ``name``
+    that is no text. ``where``: the argument with the name, such as ``select=``.
     """
     if not isinstance(name, str):
         return ""
@@ -136,8 +137,8 @@ def split_key_and_values(
     """Split a schema into key columns, in the order of ``key``, and value columns, in that of
     ``schema``.
 
-    ``operator``: the subject of errors. Raises ``PlanError`` for an unknown key column, and for one
-    named twice.
+    ``operator``: the subject of errors. ``key``: one column or several; none leave all columns as
+    values. Raises ``PlanError`` for an unknown key column, and for one named twice.
     """
     keys = [key] if isinstance(key, str) else list(key)
     key_fields = StructType([known_field(operator, "key=", column, schema) for column in keys])

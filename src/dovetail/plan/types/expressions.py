@@ -51,7 +51,7 @@ def field_of(
 
     If a random part makes the value differ each time, the field's metadata has its text under
     ``RANDOM``, such as ``rand()``. ``operator``, ``argument``, ``remedy``: for errors.
-    ``repeatable``: True to refuse expressions that depend on chance or on the time.
+    ``repeatable``: True to refuse expressions that depend on chance, the time or the user.
 
     Raises ``PlanError`` with Spark's complaint if the expression does not resolve. Aggregates,
     windows, generators, and expressions that make several columns, such as ``*``, are also refused.

@@ -129,10 +129,12 @@ def operators_of(plan: Plan) -> list[list[int]]:
 
 
 def reads_of(sources: Sequence[Source]) -> tuple[list[int | None], list[list[int] | None]]:
-    """Return two lists, with a value for each of ``sources``: all that a plan reads, in the plan's
-    order. The first has the count of Spark's sources that it reads. The second has the ids of the
-    folders (``sources/<id>``) in which Spark keeps what these have read. Ids count from 0 over all
+    """Return two lists, each with a value for each of ``sources``. The first has the count of
+    Spark's sources that the frame of that source reads. The second has the ids of their folders
+    (``sources/<id>``), in which Spark keeps what they have read. Ids count from 0 over all
     ``sources``. A static source counts as one of Spark's sources, with a folder of its own.
+
+    ``sources``: all that a plan reads, in the plan's order. One that is read twice comes twice.
 
     Spark Connect tells neither. If a source is of such a session, all folders are None, and so is
     the count of each source that is not static. A source that is not static must have a frame.
@@ -183,7 +185,7 @@ def refuse_other_query(
 def refuse_other_stages(binding: Mapping[str, Any], plan: Plan, title: str) -> None:
     """Raise ``CheckpointError`` if the fingerprints of the plan's stages, in order, differ from
     those in ``binding``, the content of the checkpoint's ``dovetail.json``. Spark identifies the
-    state of stages by their order. So it does if other stages share an operator. ``title``: the
+    state of stages by their order. Raise it, too, if other stages share an operator. ``title``: the
     subject of the error.
     """
     before = [stage["topology"] for stage in binding["stages"]]

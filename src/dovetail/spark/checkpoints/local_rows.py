@@ -67,13 +67,13 @@ def local_rows(
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a store as Arrow tables, read in this process without Spark. A bucket may
-    yield several tables, also empty ones; one without segments of the store yields none. Rows are
-    in no order of keys. They are the last row of each key, all versions with deletes, the kept
+    yield several tables, also empty ones. A bucket without segments of the store yields none. Rows
+    are in no order of keys. They are the last row of each key, all versions with deletes, the kept
     records, or the waiting records, by ``Store.kind``.
 
     Columns are those of ``store_contents.schema_of``, in the store's order. ``columns``: the
     columns that are read, besides those of the key and the time; None for all. ``keys``: only the
-    rows of these keys (values, tuples or mappings); None for all.
+    rows of these keys (values, tuples or mappings). None stands for all, an empty list for no rows.
 
     ``stored.batch`` must not be None, else ``AssertionError``. Raises ``ConfigurationError`` for
     unknown columns, and ``PlanError`` for a value that is no key. Raises ``StateError`` for

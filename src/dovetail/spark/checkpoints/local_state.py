@@ -165,11 +165,13 @@ class LocalFiles:
     def _open_partition(
         self, operator: StatefulOperator, partition: int, batch: int
     ) -> Iterator[_Partition]:
-        """Return a context with the blobs of one partition after a micro-batch. They are those of
-        the last snapshot, then those of the changelogs up to ``batch``, inclusive.
+        """Return a context with the blobs of one partition after the micro-batch with the id
+        ``batch``. They are those of the last snapshot up to then, replaced by those of the later
+        changelog files up to ``batch``, inclusive.
 
-        ``partition``: its index. The snapshot is unpacked into a temporary folder, which is deleted
-        after the block. Raises ``UnreadableFile`` if a file is missing or in another format.
+        ``partition``: its index, from 0. The snapshot is unpacked into a temporary folder, which is
+        deleted after the block. Raises ``UnreadableFile`` if a file is missing or in another
+        format.
         """
         folder = self._folder / f"state/{operator.number}/{partition}"
         version = batch + 1

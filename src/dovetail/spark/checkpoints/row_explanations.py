@@ -189,8 +189,8 @@ class CheckpointState:
         they are sought in the whole store, with all its versions and deletes and without regard to
         ``at_us``. Null then equals null, and an empty ``match`` gives all rows.
 
-        The columns are those of ``store_contents.schema_of``, with times as ``in_microseconds``
-        gives them.
+        The columns are those of ``store_contents.schema_of``, with ``_timestamp`` and ``_due`` as
+        int64, in microseconds.
         """
         stage_store = self._find_store(stage, store)
         if stage_store is None:

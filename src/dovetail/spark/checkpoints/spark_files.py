@@ -161,8 +161,12 @@ class SparkFiles:
         return own.withColumn("name", F.substring_index("name", "/", -1))
 
     def _full_names(self, caller: str, operator: int, batch: int | None) -> DataFrame:
-        """Return the blobs of the operator with the id ``operator`` as ``frame`` does, those of all
-        its stages, with their full names.
+        """Return the blobs of the operator with the id ``operator``, those of all its stages. The
+        columns are ``bucket`` (its label), ``name`` (with the stage's prefix) and ``blob`` (bytes).
+        They are those after the micro-batch with the id ``batch``, which must not be None.
+
+        ``caller``: the user's call, to begin errors. No blob is read before the frame is used.
+        Raises ``ConfigurationError`` if Spark cannot read the checkpoint.
         """
         reader = self.session.read.format("statestore").option("operatorId", operator)
         reader = reader.option("stateVarName", "blobs").option("batchId", str(batch))

@@ -176,8 +176,9 @@ _LOOKUPS: dict[tuple[str, str], Lookups] = {}
 
 
 def _cached_lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles]) -> Lookups:
-    """Return the lookups that are cached under ``cache_key``, else new ones of ``files()``. At most
-    ``_OPEN_MAX`` stay cached in the process; those used longest ago are forgotten.
+    """Return the lookups that are cached under ``cache_key``, else new ones of ``files()``, which
+    are then cached. At most ``_OPEN_MAX`` (16) stay cached in the process; those used longest ago
+    are forgotten.
 
     ``cache_key``: the id of the Spark application, empty for files read without Spark; then the
     folder.
@@ -193,7 +194,8 @@ def _cached_lookups(cache_key: tuple[str, str], files: Callable[[], StateFiles])
 class Lookups:
     """The stores of one checkpoint, as far as they have been read.
 
-    Threads share it by ``with_latest_state`` alone: the other methods are for what that calls.
+    Threads share it by ``with_latest_state`` alone. Only the function that is given to that method
+    may call the other ones.
 
     ``_followed``: the stores whose new segments are cached, as (index of the stage from 1, name).
     ``_held``: the segments that are cached in this process, by id. ``_query``: the content of the
@@ -388,9 +390,10 @@ class Lookups:
         """Return the stores after the last committed micro-batch, and cache them. ``caller``: the
         user's function, to begin errors. Segments of older stores are dropped from the cache.
 
-        They follow from the cached stores by changelog files, up to ``_STEPS_MAX`` micro-batches
-        on. Else all manifests are read anew, and errors are those of ``CheckpointStores.read``. So
-        they are if the query has another id: it was set back or begun anew.
+        They follow from the cached stores by changelog files, up to ``_STEPS_MAX`` (32)
+        micro-batches on. Otherwise all manifests are read anew, and errors are those of
+        ``CheckpointStores.read``. This is also done if the query has another id, because it was set
+        back or begun anew.
         """
         if self._stored is None:
             self._files.text(caller, BINDING_FILE)  # says why nothing can be read
@@ -414,9 +417,11 @@ class Lookups:
         return replace(stored, caller=caller)
 
     def _next_stores(self, stored: CheckpointStores) -> CheckpointStores:
-        """Return the stores one micro-batch later, from its changelog files, and cache the new
-        segments of the followed stores. ``stored``, the stores before, stays as it is. Raises
-        ``UnreadableFile`` as ``_changed_blobs`` does.
+        """Return the stores one micro-batch after ``stored``, from its changelog files. Cache the
+        new segments of the stores that a lookup has read so far. ``stored`` stays as it is.
+
+        Raises ``UnreadableFile`` if a changelog file is missing or in another format, and if the
+        micro-batch has described the state anew (``_changed_blobs``).
         """
         batch = _next_batch(stored)
         written: dict[str, bytes] = {}

@@ -39,8 +39,8 @@ def rows_of_store(
     ``store_contents.schema_of``, in the store's order. No segment is read before the frame is used.
 
     ``columns``: the columns that are read, besides those of the key and the time; None for all.
-    ``keys``: only the rows of these keys (values, tuples or mappings); None for all. Spark must
-    read the files (``CheckpointStores.has_frames``).
+    ``keys``: only the rows of these keys (values, tuples or mappings). None stands for all, an
+    empty list for no rows. Spark must read the files (``CheckpointStores.has_frames``).
 
     Raises ``ConfigurationError`` for unknown columns, and if Spark cannot read the checkpoint.
     Raises ``PlanError`` for a value that is no key.

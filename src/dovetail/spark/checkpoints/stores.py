@@ -111,7 +111,7 @@ class CheckpointStores:
         """Return the stores after the micro-batch with the id ``batch``, None for the last one,
         read from ``files``.
 
-        If nothing is stored yet, they have no operators, whatever ``batch`` is. ``caller``: the
+        If nothing is stored yet, they have no operators, also for a ``batch``. ``caller``: the
         user's call, to begin errors. Raises ``CheckpointError`` if the folder is no checkpoint, or
         does not have the micro-batch. Errors in reading are those of
         ``StateFiles.committed_batches`` and ``StateFiles.manifests``.
@@ -130,7 +130,8 @@ class CheckpointStores:
     def without_state(
         cls, caller: str, files: StateFiles, bound: Mapping[str, Any], batch: int | None
     ) -> CheckpointStores:
-        """Return the description of the stores after a micro-batch, without any state.
+        """Return the stores of a checkpoint as its ``dovetail.json`` describes them, without their
+        state after a micro-batch: ``operators`` and ``stores`` are empty.
 
         ``files``: the checkpoint's files; ``bound``: the content of its ``dovetail.json``.
         ``batch``: the id of the micro-batch, None if none is committed. ``caller``: the user's
@@ -327,7 +328,7 @@ def _operators_after(
     """Return the operators with state, and the id of the micro-batch after which they are read.
 
     ``batch``: the wanted id, None for the last committed micro-batch. Return an empty list and None
-    if nothing is stored yet, whatever ``batch`` is. Raises ``CheckpointError`` for an id that Spark
+    if nothing is stored yet, also for a ``batch``. Raises ``CheckpointError`` for an id that Spark
     no longer or not yet has. Further errors are those of ``StateFiles.committed_batches``.
     """
     committed = files.committed_batches(caller)
@@ -377,7 +378,9 @@ def utc_datetime(us: int) -> datetime:
 
 
 def microseconds_since_1970(time: datetime) -> int:
-    """Return a ``datetime`` with a time zone in microseconds since 1970, rounded down."""
+    """Return a ``datetime``, which must have a time zone, as microseconds since 1970 in UTC. Times
+    before 1970 are negative.
+    """
     return (time - utc_datetime(0)) // timedelta(microseconds=1)
 
 
@@ -386,8 +389,14 @@ def list_stores(stored: CheckpointStores) -> Iterator[dict[str, Any]]:
     ``store``, ``table``, ``holds``, ``rows``, ``bytes`` and ``segments``. They are followed by
     ``buckets``, ``stream_time``, ``batch`` and ``offsets``.
 
-    ``stage`` counts from 1. ``table`` is None for a store of no table. ``buckets`` counts those
-    with rows. ``stream_time`` is the latest of all buckets, in UTC, None before the first row.
+    - ``stage`` counts from 1. ``operator`` is the stage in words, ``store`` the store's name.
+    - ``table`` is None for a store of no table. ``holds`` is the content in words.
+    - ``rows``, ``bytes`` (before compression) and ``segments`` are sums over all buckets. Rows that
+      newer ones replace count, too. ``buckets`` counts the buckets with rows.
+    - ``stream_time`` is the latest of all buckets, in UTC, None before the first row.
+    - ``batch`` is the micro-batch's id. ``offsets`` has its end in each of Spark's sources, as a
+      text, None for a source that has brought nothing yet.
+
     Yield nothing before anything is stored.
     """
     stores = stored.stores

@@ -132,8 +132,10 @@ class StageWork:
     def expired_rows(
         self, label: int, now_us: int, state: Any, handle: Any
     ) -> Iterator[pd.DataFrame]:
-        """Process one bucket without input, because its timer has expired. Yield frames as ``rows``
-        does. Of fused stages, those run that may wait, and those to which others send.
+        """Process one bucket without input, because its timer has expired. Yield the changes, then
+        heartbeats, in frames with the columns of ``emission.columns``, named by index. There may be
+        none. Of the operator's stages, those run that have timers, and those to which a fused stage
+        has sent rows.
 
         ``label``: the bucket's label. ``now_us``: the wall-clock time in microseconds. ``state``,
         ``handle``: the bucket's map state and its handle in Spark.
@@ -164,11 +166,16 @@ class StageWork:
         pass, with heartbeats of fused stages for other readers, then what the last stage emits.
 
         A stage without pieces is left out. If the bucket's timer has ``expired``, this holds only
-        for stages without timers. ``spools``: the pieces of each stage by its index. Those of
-        reading stages are added, and those of a stage that runs are taken out, so that its rows do
-        not stay in memory. ``passing``: rows for other stages. The other parameters are those of
-        ``batch``. If fused stages have counts and the last one has nothing to do, it emits these
-        alone.
+        for stages without timers. If fused stages have counts and the last one has nothing to do,
+        it emits these alone.
+
+        - ``label``: the bucket's label. ``passing``: rows for other stages.
+        - ``spools``: the pieces of each stage by its index. A fused stage adds pieces to those of
+          its readers. Its own are taken out, so that its rows do not stay in memory.
+        - ``now_us``: the wall-clock time of the micro-batch in microseconds.
+        - ``state``, ``handle``: the bucket's map state and its handle in Spark, which sets timers.
+        - ``receive_us``: the duration of taking the pieces in, for the report of the first stage
+          that runs.
         """
         counted: list[str | None] = []
         for work in self.fused:

@@ -111,8 +111,10 @@ class Evaluator:
 
     def unmet_rows_as_text(self, view: Expectation, rows: pa.Table) -> pa.Array:
         """Return for each of ``rows`` its JSON text if it does not meet the expectation ``view``,
-        else null: string[rows]. Deleted rows are null. ``rows``: the columns of the view,
-        ``_deleted`` and ``_event_time`` in microseconds.
+        else null: string[rows]. A condition that is null or fails is not met. Rows whose
+        ``_deleted`` is true or null are null.
+
+        ``rows``: the columns of the view, ``_deleted`` and ``_event_time`` in microseconds.
         """
         columns = StructType([*view.row, StructField(DELETED, BooleanType())])
         timed = [StructField(EVENT_TIME, LongType())]

@@ -310,9 +310,8 @@ class Frames(Flow[DataFrame, DataFrame]):
         )
 
     def stages_of_operator(self, step: RouteStep) -> list[FusedStage]:
-        """Return the stages with state that the operator of ``step`` runs, in order. That is the
-        step's own, behind those that are fused with it. The list is empty if its stage has no state
-        and none is fused with it.
+        """Return the stages with state that the operator of ``step`` runs, in order. First are
+        those that are fused with it, here none. Then comes its own if it has state.
         """
         return [FusedStage(step, step)] if step.stage.fragment.stateful else []
 

@@ -137,7 +137,8 @@ class Observations:
 
     def _observe_reports(self, rows: DataFrame, step: RouteStep, report: str) -> DataFrame:
         """Return the rows unchanged, with the list ``buckets`` of the reports of a stage's buckets
-        as metric ``<title>.stage``. Set the metric's name in ``reports``.
+        as metric ``<title>.stage``. A name that is taken gets a suffix. Put the metric's name into
+        ``reports``, under the index of the step.
 
         ``report``: an SQL expression for a report's text, null in rows without one.
         """

@@ -170,7 +170,7 @@ def _joined_row(
 
 
 def _mask(first_leaf: int, width: int) -> int:
-    """Return an int with the bits that stand for ``width`` leaves, from index ``first_leaf`` on, in
-    the column ``_visible``. Bit i is that of leaf i.
+    """Return an int with the bits that stand for ``width`` leaves (inputs of a join tree), from
+    index ``first_leaf`` on, in the column ``_visible``. Bit i is that of leaf i.
     """
     return ((1 << width) - 1) << first_leaf

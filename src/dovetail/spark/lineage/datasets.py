@@ -138,8 +138,8 @@ def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
 
 def _datasets_of_leaf(leaf: SparkSource) -> list[Dataset]:
     """Return the datasets of ``leaf``, one of Spark's streaming sources: its topics in the order
-    given, or its folder. A pattern of topics counts as a topic's name. Empty if the source is of
-    another kind.
+    given, or its folder. A pattern of topics counts as the name of a topic, or of several at its
+    commas. Empty if the source is of another kind, and for topics given by ``assign``.
     """
     if leaf.format == "kafka":
         servers = leaf.options.get("kafka.bootstrap.servers", "")

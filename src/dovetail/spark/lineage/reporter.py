@@ -42,8 +42,8 @@ class Lineage:
         self, query: TopologyQuery, client: Any, namespace: str, job: str | None, every: float
     ) -> None:
         """Send ``START``, and start the thread that sends the other events. ``every``: the least
-        time between two events ``RUNNING``, in seconds. ``job``: the name of the job, None for the
-        query's.
+        time between two events ``RUNNING``, in seconds. ``job``: the name of the job. None stands
+        for the query's name or, without one, the names of its results.
 
         ``client``: the client that sends events, None for one by OpenLineage's settings. Raises
         ``ConfigurationError`` if ``openlineage-python`` is not installed.

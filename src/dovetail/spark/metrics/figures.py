@@ -120,7 +120,7 @@ class MetricValues:
 
     def _update(self) -> None:
         """Add the counts of all micro-batches that have ended since the last call to the totals,
-        and keep the last one. The caller holds the lock.
+        and keep the last micro-batch for the gauges. The caller holds the lock.
         """
         for progress in self._follower.new_batches():
             self._last = progress

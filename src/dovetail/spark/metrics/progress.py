@@ -384,8 +384,8 @@ def recent(query: AQuery) -> list[Progress]:
 
 
 def _has_run(spark_progress: StreamingQueryProgress) -> bool:
-    """Return True if a micro-batch ran. Spark also reports that a query waits for data, under the
-    id of the micro-batch that is to come.
+    """Return True if Spark's report is of a micro-batch that ran. Spark also reports that a query
+    waits for data, under the id of the micro-batch that is to come: return False for that.
     """
     return "addBatch" in spark_progress.durationMs
 
@@ -625,7 +625,9 @@ def _sums_by_name(names: Sequence[str], lists: Sequence[Sequence[int]]) -> dict[
 
 
 def _parse_time(text: str) -> datetime:
-    """Return the time in a text of Spark, such as ``2024-05-01T10:00:00.000Z``, in UTC."""
+    """Return the time in a text of Spark's, such as ``2024-05-01T10:00:00.000Z``, as a datetime
+    with the zone UTC.
+    """
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 

@@ -41,7 +41,7 @@ class CarriedOver:
     """The indices of the plan's stages whose state is taken over."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as a dict of JSON data, a part of the entry ``BEGINNING`` in
+        """Return what is carried over as a dict of JSON data, a part of the entry ``BEGINNING`` in
         ``dovetail.json``. It has ``offsets``, for each of Spark's sources the offset at which it
         goes on, None for its start. It has ``sources``, pairs of the index of a source's folder in
         the other checkpoint and in the new one. With another checkpoint also ``from`` (its path),
@@ -54,15 +54,16 @@ class CarriedOver:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> CarriedOver:
-        """Return the value whose ``as_json`` gave ``left``. Further entries of ``left`` have no
-        effect; without ``offsets`` or ``sources`` it raises ``KeyError``.
+        """Return the ``CarriedOver`` whose ``as_json`` returned ``left``. Further entries of
+        ``left`` have no effect. Without ``from`` there is no other checkpoint. Without ``carried``
+        no stage's state is taken over. Raises ``KeyError`` without ``offsets`` or ``sources``.
         """
         offsets, sources, stages = left["offsets"], left["sources"], left.get("carried", ())
         return cls(offsets, sources, left.get("from"), left.get("batch"), stages)
 
     def stages_of(self, plan: Plan) -> list[Stage]:
-        """Return the stages of ``plan`` whose state is taken over, in the order of the plan. It
-        must be the plan for which the value was made.
+        """Return the stages of ``plan`` whose state is taken over, in the order of the plan.
+        ``plan``: the one for which ``find_carried_over`` has returned this ``CarriedOver``.
         """
         return [plan.stages[index] for index in self.stages]
 
@@ -72,9 +73,9 @@ class CarriedOver:
         (the name and the bytes of a stored blob). The dict is empty without a checkpoint or stages
         to take over. A stage that has stored nothing yet is absent.
 
-        ``operator``: the call, for errors. ``plan``: the one for which the value was made. Raises
-        ``CheckpointError`` if the other checkpoint no longer has ``batch``, and
-        ``ConfigurationError`` if Spark cannot read it.
+        ``operator``: the call, for errors. ``plan``: the one for which ``find_carried_over`` has
+        returned this ``CarriedOver``. Raises ``CheckpointError`` if the other checkpoint no longer
+        has ``batch``, and ``ConfigurationError`` if Spark cannot read it.
         """
         if self.checkpoint is None or not self.stages:
             return {}

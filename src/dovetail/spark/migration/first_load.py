@@ -82,8 +82,8 @@ def held_back_sources(
     session: SparkSession, checkpoint: str, nodes: Sequence[Node]
 ) -> dict[Entry, Source]:
     """Return for each stream that waits a source without rows, which is read in its place; empty if
-    none waits. Write the empty folder that these sources read into the checkpoint, below
-    ``waiting``. ``nodes``: the results of the query. Raises ``PlanError`` if such a stream also
+    none waits. In any case, write the empty folder that these sources read, ``waiting`` in the
+    checkpoint. ``nodes``: the results of the query. Raises ``PlanError`` if such a stream also
     feeds a table that is loaded first.
     """
     path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
@@ -116,8 +116,8 @@ def _source_without_rows(session: SparkSession, path: str, source: Source) -> So
 
 def describe_held_sources(nodes: Sequence[Node]) -> str:
     """Return a clause for the log, such as ``it reads prices to the present end, while orders
-    wait``: the sources that are read first, then the streams that wait. ``nodes``: the results of
-    the query. At least one stream must wait.
+    wait``: the sources that do not wait, static ones among them, then the streams that wait.
+    ``nodes``: the results of the query. At least one stream must wait.
     """
     held = sources_that_wait(*nodes)
     read = [source.name for source in sources_of(nodes) if source not in held]

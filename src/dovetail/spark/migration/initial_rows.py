@@ -54,7 +54,7 @@ class InitialRows:
     """For each stage the way in which it begins, in words; None without another checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the value as a dict of JSON data, a part of the entry ``BEGINNING`` in
+        """Return which rows are read as a dict of JSON data, a part of the entry ``BEGINNING`` in
         ``dovetail.json``. It has ``parts``: for each input of the plan, the index from 0 of the
         node whose rows are in its file. That node is one of ``views_to_base``, from the input down
         to its source. It has ``results``: the indices, from 0, of the carried stages whose results
@@ -66,8 +66,9 @@ class InitialRows:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> InitialRows:
-        """Return the value whose ``as_json`` gave ``left``. Further entries of ``left`` have no
-        effect; without ``parts`` or ``results`` it raises ``KeyError``.
+        """Return the ``InitialRows`` whose ``as_json`` returned ``left``. Further entries of
+        ``left`` have no effect. Raises ``KeyError`` without ``parts`` or ``results``. Without
+        ``begins``, that is None.
         """
         return cls(left["parts"], left["results"], left.get("begins"))
 

@@ -135,9 +135,12 @@ def refuse_missing_state(
 ) -> None:
     """Raise ``CheckpointError`` unless each partition has the state after micro-batch ``batch``.
 
-    ``names_by_version``: by the folder of a partition, its files by version. ``partitions``: their
-    present number. Spark leaves the folders of partitions that ``repartition`` has given up. They
-    end where it was called, and so say that an earlier ``batch`` had more partitions.
+    ``names_by_version``: by the folder of a partition, its files by version. The version of the
+    state after a micro-batch is ``batch + 1``. ``partitions``: the present count of partitions.
+
+    Spark leaves the folders of partitions that ``repartition`` has given up, with higher indices.
+    They have no versions after its call. If one has a version from ``batch + 1`` on, ``batch`` had
+    more partitions, and the error is raised, too.
     """
     for folder, stored in names_by_version.items():
         if int(folder.rpartition("/")[2]) < partitions:

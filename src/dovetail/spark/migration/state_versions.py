@@ -16,8 +16,8 @@ changed."""
 
 
 def operator_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the path of the folder of each stage's state, ``root/state/0`` and so on, below
-    ``root``, the folder of a checkpoint. Nothing without state.
+    """Yield the path of the folder of each stage's state, ``root/state/0`` and so on, in no order.
+    ``root``: the folder of a checkpoint. Yield nothing without state.
     """
     for operator_id in files.numbers(f"{root}/state"):
         yield f"{root}/state/{operator_id}"
@@ -25,7 +25,8 @@ def operator_folders(files: Files, root: str) -> Iterator[str]:
 
 def partition_folders(files: Files, root: str) -> Iterator[str]:
     """Yield the path of the folder of each partition of each stage's state, such as
-    ``root/state/0/1``, below ``root``, the folder of a checkpoint. Nothing without state.
+    ``root/state/0/1``, in no order. ``root``: the folder of a checkpoint. Yield nothing without
+    state.
     """
     for operator in operator_folders(files, root):
         for partition in files.numbers(operator):
@@ -33,9 +34,9 @@ def partition_folders(files: Files, root: str) -> Iterator[str]:
 
 
 def description_folders(files: Files, root: str) -> Iterator[str]:
-    """Yield the path of the folder ``_metadata/v2`` of each stage's state, below ``root``, the
-    folder of a checkpoint; it may be missing. Files in it are named by the index of their
-    micro-batch.
+    """Yield the path of the folder ``_metadata/v2`` of each stage's state, in no order. ``root``:
+    the folder of a checkpoint. A folder ``_metadata/v2`` may be missing. Files in it are named by
+    the id of their micro-batch.
     """
     for operator in operator_folders(files, root):
         yield f"{operator}/_metadata/v2"

@@ -153,8 +153,9 @@ def _rows_of_carried_stage(stored: CheckpointStores, stage: Stage) -> DataFrame:
 
 
 def _refuse_stored_streams(stored: CheckpointStores, stage: Stage) -> None:
-    """Raise ``CheckpointError`` if a stage that reads a stream stores anything but rows of its
-    tables, which the checkpoint does not have. A stage without a stream among its inputs passes.
+    """Raise ``CheckpointError`` if ``stage`` reads a stream and has a store of anything but rows of
+    its tables. The checkpoint does not have what a new stage keeps of a stream. A stage without a
+    stream among its inputs passes.
     """
     streams = [port.source.name for port in stage.ports if port.source.meaning.stream]
     tables = {port.source.name for port in stage.ports} - set(streams)

@@ -41,8 +41,9 @@ def widens(was: DataType, is_: DataType) -> bool:
 
 
 def _is_wider(was: DataType, is_: DataType) -> bool:
-    """Return True if every number of the type ``was`` is one of ``is_``, too: integers, decimals,
-    floats and doubles. False for other types, even for equal ones.
+    """Return True if every number of the type ``was`` is one of ``is_``, too. Return False if one
+    of both is no type of numbers. For two equal types, which callers compare before, return True
+    for integers and decimals alone.
     """
     if isinstance(was, DecimalType) and isinstance(is_, DecimalType):
         added_scale = is_.scale - was.scale

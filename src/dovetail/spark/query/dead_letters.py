@@ -32,7 +32,7 @@ from dovetail.spark.query import start
 
 def dead_letters(node: Node) -> DataFrame:
     """Return the dead letters of ``node`` and of all below it. They are the unreadable records that
-    a source keeps, and the rows on which a view or a foreign key fails.
+    a source keeps, and the rows on which a view, a foreign key or ``window_of=`` fails.
 
     Columns: the texts ``_operator`` and ``_problem``, the timestamp ``_timestamp``, which may be
     null, and the text ``row``: the whole row as JSON, or the unreadable record. Rows are in no

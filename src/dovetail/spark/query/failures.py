@@ -44,8 +44,10 @@ def with_cause(
 
 def cause_of(error: BaseException | None) -> str:
     """Return the cause of an error in one line. It is the last exception of a Python traceback in
-    its text. Without one it is the first cause with a condition of Spark's, else the first line of
-    the innermost cause. ``error`` must not be None.
+    its text. Without a traceback it begins with Spark's error condition, such as
+    ``[PATH_NOT_FOUND] ...``: that of the outermost cause that has one. ``STREAM_FAILED`` and
+    ``PYTHON_EXCEPTION`` do not count. Without a condition it is the first line of the innermost
+    cause. ``error`` must not be None.
     """
     python = _PYTHON_ERROR.findall(str(error))
     lines = []

@@ -127,8 +127,8 @@ class FirstBatch:
 
     @classmethod
     def of_json(cls, left: Mapping[str, Any]) -> FirstBatch:
-        """Return the value whose ``as_json`` gave ``left``. ``separate`` is False, because a
-        separate query has no steps left.
+        """Return the ``FirstBatch`` whose ``as_json`` returned ``left``. ``separate`` is False,
+        because a separate query has no steps left.
         """
         return cls(CarriedOver.of_json(left), InitialRows.of_json(left), left["emits"])
 
@@ -254,7 +254,8 @@ def finish_first_batch(run: StartRequest, bound: Mapping[str, Any]) -> dict[str,
 def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Return (index from 1, name of its node, beginning in words) for each stage, in the order in
     which they run. ``bound``: the content of ``dovetail.json`` that ``prepare_checkpoint`` wrote
-    for the state of another query. The words are those of ``Step.begins``.
+    for the state of another query. The words are ``carried over``, ``empty``, or such as ``with the
+    rows of orders``.
     """
     stages = run.plan(bound["buckets"]).stages
     begins = zip(stages, bound.get(FOLLOWS, bound.get(BEGINNING))["begins"], strict=True)
@@ -265,8 +266,9 @@ def stage_beginnings(run: StartRequest, bound: Mapping[str, Any]) -> list[tuple[
 
 
 def blobs_taken_over(run: StartRequest) -> dict[str, DataFrame]:
-    """Return the blobs that the first micro-batch takes over, by the fingerprint of a stage: frames
-    of ``bucket``, ``name`` and ``blob``.
+    """Return the blobs that the first micro-batch takes over from the separate query of initial
+    rows, by the fingerprint of a stage. They are frames of ``bucket`` (the bucket's label),
+    ``name`` and ``blob`` (the blob's name and bytes).
 
     Once that micro-batch is committed, return an empty dict and remove the files. ``dovetail.json``
     must have the entry ``SEEDED``. Raises ``CheckpointError`` if the files are gone, and

@@ -84,9 +84,12 @@ def first_rows(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> FirstRows:
     """Return at most ``limit`` rows of a node as an Arrow table (``rows``), and True if there are
-    more (``more``). Rows are sorted before they are limited: a table's by key, others in their own
-    order. ``read`` has three things for each streaming input, in the order of ``node.origins``.
-    They are its name, the count of rows read, and True if it may have more.
+    more (``more``). Current rows of a table are sorted by key before they are limited. Changes, and
+    records that a stage emits, are sorted by ``_position``. Records of an input come as they are
+    read.
+
+    ``read`` has three things for each streaming input, in the order of ``node.origins``. They are
+    its name, the count of rows read, and True if it may have more.
 
     ``changes``: True for a table's changes in place of its current rows. ``input_rows``: the most
     rows that are read of each streaming input. ``timeout_s``: the limit for reading, and again for
@@ -117,8 +120,8 @@ def first_rows(
 
 def _rows_of_node(node: Node, sources: Mapping[Entry, Source], *, changes: bool) -> DataFrame:
     """Return the rows of a node over these static ``sources``, each by the streaming source for
-    which it stands in. A table's current rows are in the order of the key, records and changes in
-    their own order.
+    which it stands in. A table's current rows are in the order of the key. Changes, and records
+    that a stage emits, are in that of ``_position``. Records of an input come as they are read.
 
     ``changes``: True for the changes of a table. Current rows of a table have neither ``_change``
     nor ``_position``, and records of an input have no ``_position``. A table that corrects the past
@@ -284,7 +287,8 @@ def _read_first_rows(
 ) -> list[_PreviewInput]:
     """Read the first rows of streaming ``sources`` at the same time, for at most ``timeout_s``
     seconds. Return an input for each, in the same order, with its rows. ``limit``: the most rows of
-    each. Raises ``ConfigurationError`` for one that cannot be read, or gives nothing in time.
+    each. Raises ``ConfigurationError`` for a source that cannot be read, or that is still read and
+    has had no micro-batch at the end of the time. A source that ends without rows has none.
     """
     inputs = [_PreviewInput(source, limit) for source in sources]
     until = time.monotonic() + timeout_s

@@ -480,14 +480,15 @@ def _start_query(
 
 
 def _binding_entries(run: StartRequest, bound: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the entries of ``dovetail.json`` on the surroundings of a query. Nothing is written.
+    """Return the entries of ``dovetail.json`` on the surroundings of a query, by key. Nothing is
+    written.
 
-    - The checkpoint's present full path.
-    - The time zone that the checkpoint began in; that of the session for a new one.
-    - The full paths of the folders whose files the query reads.
-    - The targets that it writes, by identity: the full path of a folder, else the sink's title.
-      Each has the id of the last micro-batch before it became a target, -1 for none. Former targets
-      are dropped.
+    - ``at``: the checkpoint's present full path.
+    - ``timezone``: the zone that the checkpoint began in; that of the session for a new one.
+    - ``read``: a list of the full paths of the folders whose files the query reads.
+    - ``written``: the targets by identity: the full path of a folder, else the sink's title. Each
+      has the id of the last micro-batch before it became a target, -1 for none. Former targets are
+      dropped.
 
     ``bound``: the file's content before, None for a new checkpoint. Raises ``TargetError`` for a
     target that was written and is gone. Raises ``CheckpointError`` for files read from another

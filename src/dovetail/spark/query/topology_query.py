@@ -115,8 +115,12 @@ class TopologyQuery(_SparkQuery):
         loads: bool,
     ) -> None:
         # Spark's constructor takes other arguments in each kind of session. What it sets is copied.
-        """Take over the state of ``query``, and start the thread that starts its followers, if
-        there are any. The arguments are those of ``of``, which calls this.
+        """Take over the state of ``query``, which has started. If ``follow`` has functions, start a
+        thread that calls them in order. Each starts the next query at the end of the one before.
+
+        ``title``: the names of the results, for errors. ``parts``: the inputs and stages that the
+        progress has figures for. ``checkpoint``: its folder. ``closes``: True if the last query
+        only closes the end of the input. ``loads``: True if ``query`` only loads tables.
         """
         self._title, self._queries, self._thread, self._starting = title, (), None, Lock()
         self.parts, self.checkpoint = parts, checkpoint
@@ -226,8 +230,8 @@ class TopologyQuery(_SparkQuery):
         """Wait for the end of all queries. Return True if they ended within ``timeout`` seconds,
         False if not, None without a ``timeout``.
 
-        Raises the failure of any of them. A ``timeout`` must be above 0, else Spark's error is
-        raised.
+        Raises the failure of any of them, and the error with which a following query could not be
+        started. A ``timeout`` must be above 0, else Spark's error is raised.
         """
         if self._thread is None or (timeout is not None and timeout <= 0):
             return self._await_last(timeout)  # raises Spark's error for such a timeout
@@ -239,7 +243,7 @@ class TopologyQuery(_SparkQuery):
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until the last query has processed all available data, also for its start. If that
         query closes the end of the input, wait for its end. Raises the failure of any of the
-        queries.
+        queries, and the error with which a following query could not be started.
         """
         if self._closes:
             self.awaitTermination()
@@ -278,8 +282,9 @@ class TopologyQuery(_SparkQuery):
                 rest.awaitTermination()
 
     def exception(self) -> Any:
-        """Return the failure of any of the started queries, with its cause in front; None if there
-        is none so far.
+        """Return the failure of any of the started queries, with its cause in front. It may be the
+        error with which a following query could not be started. Return None if there is none so
+        far.
         """
         if self._thread is not None:
             return self._failure

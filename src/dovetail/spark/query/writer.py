@@ -176,12 +176,13 @@ class StartRequest:
 
     def bucket_and_partition_counts(self, buckets: int | None = None) -> tuple[int, int]:
         """Return the counts of buckets and of partitions for a new checkpoint: those asked for,
-        else the defaults.
+        else the defaults. By default there are 4 buckets, or as many as partitions if these are
+        more, and 2 partitions, but at most as many as buckets.
 
         ``buckets``: the count in the checkpoint that the query goes on from, None for none; it goes
         before the default. Raises ``PlanError`` for more partitions than buckets. Gives a
         ``DovetailWarning`` for the default of partitions, if that is below the buckets, on
-        ``CORES_MANY`` cores or more.
+        ``CORES_MANY`` (8) cores or more.
         """
         asked = buckets if self.buckets is None else self.buckets
         partitions = self.partitions
@@ -287,8 +288,8 @@ def rows_of_plan(
 
 
 def spark_version(session: SparkSession) -> str:
-    """Return the version of the session's JVM, such as ``"4.1.0"``; that of the installed package
-    may differ.
+    """Return the version of the Spark that runs the session, such as ``"4.1.0"``. The version of
+    the installed Python package may differ.
     """
     return session.version
 

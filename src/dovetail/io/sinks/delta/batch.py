@@ -152,9 +152,9 @@ class DeltaMerger:
             tables.read_log_ahead(session, table)
 
     def _refuse_empty_partitions(self, batch: DataFrame) -> DataFrame:
-        """Return the changes of a micro-batch such that the query fails at an upsert with an empty
-        text in a partition column. Deletes pass, and rows and their order stay. Delta would store
-        null there.
+        """Return the changes of a micro-batch such that the query fails at some upserts: those with
+        an empty text, or ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta would store
+        null there. Deletes pass, and rows and their order stay.
         """
         return fail_on_empty_partitions(
             self.target.title, batch, self._partition_columns, deletes=False
@@ -215,8 +215,8 @@ class DeltaMerger:
 
 
 def history_application(query: str) -> str:
-    """Return the name of the writer in the log of a table with all versions. There the log has the
-    number of the last micro-batch of the query with the id ``query``.
+    """Return the name under which the log of a table with all versions has the number of the last
+    micro-batch that a query has written. ``query``: the query's id.
     """
     return f"dovetail-{query}"
 
@@ -251,9 +251,9 @@ class DeltaAppender:
     """The query that writes, by its checkpoint."""
 
     def refuse_empty_partitions(self, changes: DataFrame) -> DataFrame:
-        """Return the changes such that the query fails at one with an empty text in a partition
-        column. Deletes are rows of the table, so they fail, too. Rows and their order stay. Delta
-        would store null there.
+        """Return the changes such that the query fails at those with an empty text, or
+        ``__HIVE_DEFAULT_PARTITION__``, in a partition column. Delta would store null there. Deletes
+        are rows of the table, so they fail, too. Rows and their order stay.
         """
         return fail_on_empty_partitions(self.title, changes, self.partition_columns, deletes=True)
 

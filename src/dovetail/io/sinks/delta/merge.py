@@ -70,7 +70,9 @@ def merge_changes(
                 return
 
             def put_rows() -> None:
-                """Put the rows in place of those of their keys, after reading the owner."""
+                """Put ``rows``, the last change of each key, in place of the table's rows of these
+                keys, in one commit. Call ``read_details`` before, whose errors pass.
+                """
                 details = None if read_details is None else read_details()
                 delta_upsert.upsert(
                     session, table, rows, schema, keys, nulls=nulls, details=details

@@ -174,8 +174,8 @@ def reason_for_spark(table: DeltaTable) -> str | None:
 
 
 def _unfit_rules(table: DeltaTable) -> Iterator[str]:
-    """Yield the properties of ``table`` that deltalake may not keep to, in words; nothing if it
-    keeps to all.
+    """Yield the properties of ``table`` that deltalake may not keep to, in words, such as ``it has
+    partitions``; nothing if it keeps to all.
     """
     protocol, metadata = table.protocol(), table.metadata()
     version, features = protocol.min_writer_version, {*(protocol.writer_features or ())}
@@ -192,8 +192,9 @@ def _unfit_rules(table: DeltaTable) -> Iterator[str]:
 
 
 def _unfit_columns(table: DeltaTable) -> Iterator[str]:
-    """Yield in words each column of ``table`` whose values deltalake may write otherwise than
-    Spark; nothing if there are none.
+    """Yield a sentence on each column of ``table`` whose type or rules deltalake may not keep to.
+    Then yield one on the first column with times that it may write otherwise than Spark. Yield
+    nothing if there are none.
     """
     fields = table.schema().fields
     kinds = {column.name: column.type.type for column in fields}

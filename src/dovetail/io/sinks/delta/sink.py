@@ -78,15 +78,18 @@ class DeltaSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The table under the name by which lineage events know it."""
+        """The namespace and the name of the table in lineage events: those of its folder, such as
+        ``s3a://lake`` and ``orders``. For a table of a catalog they are ``spark`` and its name.
+        """
         if self.path is None:
             return datasets.Dataset("spark", str(self.table))
         return datasets.folder(self.path)
 
     @property
     def target(self) -> datasets.Dataset:
-        """The identity of the table: its folder, or its name without backticks in small letters.
-        Two sinks of one folder, or of one name, have equal ones.
+        """The identity of the table, by which two sinks of one table are recognized: its folder
+        without ``.`` and ``..``, or its name in small letters without backticks. A folder and a
+        name never equal each other, even if they are of one table.
         """
         if self.path is None:
             return datasets.Dataset("spark", str(self.table).lower().replace("`", ""))
@@ -234,7 +237,8 @@ class DeltaSink:
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Return True if the table that a query has appended to is missing. Always False for a
         merged table, whose property names the query that writes it. ``node``: the query's result.
-        ``alone`` is not used.
+        ``alone`` is not used; other sinks need it. Raises ``ConfigurationError`` if the file system
+        of the table's folder cannot be reached.
         """
         if node.current:
             return False
@@ -308,7 +312,7 @@ def to_delta(
         last values, with true in the column ``_deleted`` and the time of the delete in
         ``_timestamp``.
     engine : {"spark", "deltalake"}, default "spark"
-        What merges a micro-batch of up to 10,000 changed keys. ``"deltalake"`` is for small
+        What merges a micro-batch of up to 10,000 changes. ``"deltalake"`` is for small
         tables on this machine's disks. The package of that name commits without a job of
         Spark's.
 

@@ -205,7 +205,8 @@ def refuse_older_checkpoint(
     would skip the next ones, whose numbers it has. On Spark Connect do nothing.
 
     ``title``: the sink's call, for the error. ``table``: the table's name in SQL. ``application``:
-    the name under which the table's log has the numbers of the query's micro-batches.
+    the name under which the table's log has the numbers of the query's micro-batches. Without such
+    numbers nothing is raised. ``checkpoint``: the query's folder.
     """
     if is_remote(session):
         return
@@ -221,8 +222,8 @@ def refuse_older_checkpoint(
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put small files of a table together in one commit; larger ones only if many of their rows are
-    deleted. ``table``: its name in SQL.
+    """Put files of less than 32 MiB of a table together in one commit; larger ones only if many of
+    their rows are deleted. ``table``: its name in SQL.
 
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """

@@ -31,10 +31,13 @@ MARK_FIELD = StructField(DELETED, BooleanType(), True)
 
 
 def marked_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table after ``changes``: one per key that was upserted, those that
-    are deleted by now included. ``changes``: a changelog with ``_change`` (``upsert`` or
-    ``delete``), ``_timestamp`` and ``_position``, which orders a key's changes. ``schema``: the
-    columns of the table, key, values, ``_timestamp`` and ``_deleted``. ``keys``: the key columns.
+    """Return the rows of a new table after ``changes``, in no particular order: one per key that
+    was upserted. A key that is deleted by now has the values of its last upsert, true in
+    ``_deleted`` and the time of the delete.
+
+    ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
+    ``_position``, which orders a key's changes. ``schema``: the columns of the table, key, values,
+    ``_timestamp`` and ``_deleted``. ``keys``: the key columns, in which a null equals a null.
     """
     internal_names = _internal_names(schema, keys)
     last = _last_changes(changes, internal_names, keys).where(F.col(ROW))
@@ -94,8 +97,9 @@ def _last_changes(
     changes: DataFrame, internal_names: Mapping[str, str], keys: Sequence[str]
 ) -> DataFrame:
     """Return one row for each key of ``changes``: the values of its last upsert and the time of its
-    last change, under internal names. ``changes``: a changelog with ``_change`` (``upsert`` or
-    ``delete``), ``_timestamp`` and ``_position``, which orders a key's changes.
+    last change, under internal names. A null in a key equals a null. ``changes``: a changelog with
+    ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and ``_position``, which orders a key's
+    changes.
 
     Two columns are added. ``_change``, here a boolean, is true if the last change is a delete.
     ``_row`` is true if there is an upsert; if not, the values are null. ``internal_names``: the

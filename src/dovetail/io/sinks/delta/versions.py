@@ -86,8 +86,9 @@ def refuse_tracked(title: str, track: Sequence[str], values: StructType) -> None
 def new_versions(
     changes: DataFrame, schema: StructType, keys: Sequence[str], track: Sequence[str] = ()
 ) -> DataFrame:
-    """Return the rows of a new table of versions: all versions that ``changes`` make, ended ones
-    included. They have no particular order.
+    """Return the rows of a new table of versions, in no particular order: all versions that
+    ``changes`` make, ended ones included. A version is the row of a key from ``_valid_from``,
+    inclusive, to ``_valid_to``, exclusive and null for now. Versions of no length are left out.
 
     ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
     ``_position``, which orders a key's changes. ``schema``: the columns of the table: key, values,
@@ -107,8 +108,8 @@ def renewed_versions(
     changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
 ) -> DataFrame:
     """Return the rows that replace the current versions of the changed keys. They are these
-    versions, with their end where a change ends them, and the new versions. Versions of no length
-    are left out.
+    versions, with their end where a change ends them, and the new versions. A version is the row of
+    a key from ``_valid_from`` to ``_valid_to``. Versions of no length are left out.
 
     ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
     ``_position``, which orders a key's changes. Every upsert makes a version. ``stored``: all

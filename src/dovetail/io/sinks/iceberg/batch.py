@@ -185,8 +185,8 @@ class IcebergMerger:
 def merged_rows(
     table: Table | None, changes: pa.Table, schema: pa.Schema, keys: Sequence[str]
 ) -> Replacement:
-    """Return the files that have rows of changed keys, and the rows in their place: the files' rows
-    of other keys, and the changes that are no deletes.
+    """Return the data files that have rows of changed keys, and the rows in their place: the files'
+    rows of other keys, then the changes that are no deletes.
 
     ``table``: None for a table without rows. ``changes``: one change of each key, in the columns of
     ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns.

@@ -62,8 +62,9 @@ class IcebergTarget:
         with these columns takes.
 
         Raises ``TargetError`` for a table that does not fit, or is gone although the query has
-        begun. Raises ``ConfigurationError`` if the catalog or the table cannot be read,
-        ``PlanError`` for partitions that do not suit.
+        begun. Raises ``ConfigurationError`` if the catalog or the table cannot be read. Raises
+        ``PlanError`` for partitions that do not suit, and for a column of the table of a type that
+        Spark lacks.
         """
         catalog = self.address.open_catalog(self.title)
         if catalog.table_exists(self.address.table):
@@ -140,11 +141,13 @@ class IcebergTarget:
             refuse_taken(self.title)
 
     def with_all_columns(self, table: Table) -> Table:
-        """Return the table with all columns of the query. Those that the table lacks are added in a
-        commit without rows, if ``evolve`` allows it. ``table``: read just now.
+        """Return the table with all columns of the query. Columns that the table lacks are added in
+        a commit without rows, if ``evolve``, an attribute of this object, is set. ``table``: read
+        just now; it is returned itself if it lacks no column, else the table is opened anew.
 
-        Raises ``TargetError`` if the columns differ in another way. Pyiceberg's error passes if
-        another writer is faster.
+        Raises ``TargetError`` if the columns differ in another way, or if pyiceberg cannot write
+        the table. Raises ``PlanError`` for a column of the table of a type that Spark lacks.
+        Pyiceberg's error passes if another writer is faster.
         """
         missing = self.missing_columns(table)
         if not missing.fields:

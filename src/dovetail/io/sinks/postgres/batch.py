@@ -275,7 +275,7 @@ class _TableRows:
         return StagedChanges(target, self._staging, tasks, clears)
 
     def drop_staging(self, cursor: Cursor) -> None:
-        """Drop the staging table that tasks have filled, if the rows are many."""
+        """Drop the staging table that tasks have filled, if the rows are many. Few have none."""
         if self.texts is None:
             self.table.target.drop_staging(cursor, self._staging)
 
@@ -466,7 +466,9 @@ def _copy_rows(
     task, count = secrets.randbits(62), 0
 
     def row_texts() -> Iterator[bytes]:
-        """Yield the rows as CSV, a text per batch, and count them."""
+        """Yield the rows as CSV with the task's id as the last column, a text per batch, and count
+        them in ``count``. Raises ``DataError`` for a value that PostgreSQL lacks.
+        """
         nonlocal count
         for batch in chain([first], rows):
             count += batch.num_rows

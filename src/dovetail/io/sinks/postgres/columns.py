@@ -166,7 +166,10 @@ def refuse_values(
 
 
 def csv_of(rows: pa.Table) -> bytes:
-    r"""Return the rows as ``COPY … (FORMAT csv)`` reads them, times without a zone in UTC.
+    r"""Return the rows, in order, as the UTF-8 text that ``COPY … (FORMAT csv)`` reads, without a
+    header. Times with a zone become those of UTC, without a zone.
+
+    A null is an empty field, and an empty text has quotes. No rows give an empty text.
 
     >>> rows = pa.table({"a": ["x, 'y'", None, ""], "b": [b"\x00\xff", None, b""]})
     >>> print(csv_of(rows).decode())
@@ -339,7 +342,9 @@ def _hex_texts(column: pa.Array) -> pa.Array:
 
 
 def _type_as_text(column: StoreColumn) -> str:
-    """Return a column's type in PostgreSQL's words, for an error, with digits if it has any."""
+    """Return a column's type in PostgreSQL's words, for an error, with digits if it has any, such
+    as ``numeric(9,2)`` and ``timestamp(3) with time zone``.
+    """
     if column.sql == "numeric" and column.modifier >= 0:
         return f"numeric({','.join(map(str, digits_of(column)))})"
     if _rounds_times(column):

@@ -77,8 +77,9 @@ class PostgresSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The table under the name by which lineage events know it, without secrets. A table
-        without a schema counts as one of ``public``.
+        """The namespace and the name of the table in lineage events, without secrets:
+        ``postgres://host:port`` and ``database.schema.table``. By default they have ``localhost``,
+        5432 and ``public``. The database is an empty text if the DSN has none.
         """
         given = connection_parameters(self.dsn) or {}
         server = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"

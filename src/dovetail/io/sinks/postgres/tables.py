@@ -265,8 +265,8 @@ class TargetTable:
         return UniqueMoves(sorted(moving), sorted(moving & nullable))
 
     def key_condition(self, nulls: Sequence[bool]) -> str:
-        """Return the SQL condition that row ``t`` of the table has the key of the staged change
-        ``c``.
+        """Return the SQL condition that row ``t`` of the table has the key of row ``c`` of a
+        staging table.
 
         ``nulls``: a flag per key column; True if the column must be null in both, False if it must
         be equal.
@@ -319,7 +319,7 @@ class StagedChanges:
         """Return SQL statements, each as ``name AS (statement)`` for one WITH, that bring the table
         to the state after the last change of each key. Rows leave before any come, because the
         insert reads the results of the deletes. If ``clears``, all former rows leave. A table
-        without a key gets all staged rows appended, whatever ``clears`` is.
+        without a key gets all staged rows appended; ``clears`` does not count then.
 
         ``cursor``: reads the patterns of nulls in staged keys. The caller must hold the lock of the
         table (``TargetTable.lock``). ``table_index``: the table's index among those of the WITH,
@@ -383,7 +383,9 @@ class StagedChanges:
 
     @property
     def _where_clause(self) -> str:
-        """The SQL WHERE clause for the staged rows that count; empty if all do."""
+        """The SQL WHERE clause for the rows of ``tasks``, an attribute of this object. It is empty
+        if ``tasks`` is None, so that all rows of the staging table count.
+        """
         return "" if self.tasks is None else f"WHERE {_tasks_condition(self.tasks)}"
 
     @property
@@ -405,11 +407,12 @@ class StagedChanges:
         )
 
     def _null_patterns(self, cursor: Cursor, where: str) -> list[tuple[bool, ...]]:
-        """Return the distinct patterns of nulls in the staged keys: per pattern a flag for each key
-        column, True for null. The list is empty if there are no rows.
+        """Return the distinct patterns of nulls in the keys of the staging table: per pattern a
+        flag for each key column, True for null. They have no order. The list is empty if there are
+        no rows.
 
-        ``where``: a WHERE clause for the staged rows, empty for all of them. Rows of all tasks are
-        read.
+        ``where``: an SQL WHERE clause for the rows of the staging table, empty for all of them.
+        Rows of all tasks are read, not of ``tasks`` alone.
         """
         null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
