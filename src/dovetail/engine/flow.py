@@ -68,9 +68,9 @@ class Flow(ABC, Generic[R, P]):
         """
 
     def fused_inputs(self, step: RouteStep, inputs: list[P]) -> P | None:
-        """Return the packed rows of all ``inputs`` unchanged if the stage of ``step`` is run
-        together with the one that it sends to, which then gets them. Return None if it is run by
-        itself, as by most flows.
+        """Return the packed rows of all ``inputs`` unchanged if the stage of ``step`` is to run
+        together with the one that it sends to. That one then gets them. Return None if the stage
+        runs by itself, as in most flows.
         """
         return None
 

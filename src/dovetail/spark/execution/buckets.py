@@ -192,6 +192,9 @@ class StageWork:
                         spools[row.reader].add(unpack_piece(row), row.payload)
                     else:
                         passing = pa.concat_tables([passing, pa.Table.from_batches([sent])])
+                        if passing.nbytes > _PASSING_BYTES_MAX:
+                            yield passing
+                            passing = PACKED.empty_table()
                     address, text = (row.reader, row.source), sent.column("counted")[0].as_py()
                     if address in packed and text is not None:
                         packed[address] = add_counted_texts(packed[address], text)

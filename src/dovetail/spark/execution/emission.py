@@ -88,10 +88,10 @@ class FlatEmission(Emission):
         """Yield the changes of ``done`` as tables of ``columns``. Without changes and reports,
         yield nothing.
 
-        With a report or those of fused stages, the last table ends with a row without a change,
-        which has the counts and the reports as JSON in ``_counted``. That row has a table of its
-        own if the last changes are too many to be copied cheaply. ``bucket`` and ``high_time_us``
-        are not used.
+        If there are reports, those of fused stages too, the last table ends with a row without a
+        change. It has the counts and the reports as JSON in ``_counted``. That row has a table of
+        its own if the last changes are too many to be copied cheaply. ``bucket`` and
+        ``high_time_us`` are not used.
         """
         last = self._empty_output
         for rows in _split_changes(done.changes):
@@ -249,8 +249,8 @@ class ToReaders(Emission):
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield batches of ``PACKED``, each of one row: the changes of ``done`` for one input, or
-        as a result. Each comes whenever about 32 MiB are held for it, and at the end. Counts of
-        rows that an input cannot use are in its rows, but neither those of ``done`` nor its report.
+        as a result. Each comes whenever about 32 MiB are held for it, and at the end. They bring
+        the counts of rows that their input cannot use. Those of ``done`` are left to the caller.
 
         Without changes nothing is yielded. ``bucket`` and ``high_time_us`` are not used.
         """

@@ -59,8 +59,8 @@ class Streaming(Frames):
     flat = True
 
     def fused_inputs(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame | None:
-        """Return all ``inputs``, rows of ``PACKED``, unchanged if the step's stage is fused with
-        the one that it sends to, whose operator runs it. Else return None.
+        """Return all ``inputs``, rows of ``PACKED``, unchanged if the step's stage is fused: the
+        operator of the stage that it sends to runs it. Else return None.
         """
         return union_frames(inputs) if step.is_fused else None
 
