@@ -414,9 +414,9 @@ def avro(
 
 
 def decode_avro(value: Column, writer: str, reader: str) -> Column:
-    """Decode the bytes ``value`` that the schema ``writer`` wrote into the shape of the schema
-    ``reader``, both as JSON. Bytes that do not fit give null or, if ``reader`` is a record, a
-    struct of nulls.
+    """Return the bytes ``value``, which the schema ``writer`` wrote, decoded into the shape of the
+    schema ``reader``. Both schemas are JSON. Bytes that do not fit give null or, if ``reader`` is a
+    record, a struct of nulls. Null gives null, and bytes behind the value are ignored.
 
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
     """

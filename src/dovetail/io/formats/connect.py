@@ -228,10 +228,10 @@ class ColumnEncoding:
 
 
 def raw_type(type_: DataType) -> DataType:
-    """Return the type of a raw value of JSON for a column of ``type_``: the argument of
-    ``RawValue`` for ``coded=True``. It is string for booleans, dates, timestamps, intervals and
-    decimals. An array becomes an array of the raw type of its elements; maps, structs and other
-    types stay as they are.
+    """Return the type of JSON's raw value for a column of ``type_``, which ``RawValue.column`` has
+    if ``coded`` is true. It is string for booleans, dates, timestamps, intervals and decimals. An
+    array becomes an array of the raw type of its elements; maps, structs and other types stay as
+    they are.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(raw_type(type_.elementType))
@@ -286,8 +286,9 @@ class RawValue:
         """Return the value in ``type_``; null where the raw value is null or does not fit the type.
 
         In arrays, maps and structs whose parts have encodings, only the part that does not fit is
-        null. Fields of such a struct without a known encoding are null, too. Types that JSON has
-        values of, such as ``long``, stay as JSON's reading gave them.
+        null. Fields of such a struct without a known encoding are null, too. A value of JSON stays
+        as it was read if JSON has values of the type, such as ``long``. A value of Avro is then
+        cast.
         """
         if self.encoding.is_of_type(type_):
             return self.column
@@ -300,10 +301,12 @@ class RawValue:
         return self.column if self.coded else self.column.try_cast(type_)
 
     def _nested_value(self, type_: DataType) -> Column | None:
-        """Return the value in ``type_``, an array's, map's or struct's type, made part by part.
-        Return None for a plain type, and if no part has an encoding. Null for a null value.
+        """Return the value in ``type_``, an array's, map's or struct's type, made part by part;
+        null for a null value. Fields of a struct without a known encoding are null.
 
-        Fields of a struct without a known encoding are null.
+        Return None for a plain type, and if no part has an encoding. But an array of a type that
+        JSON lacks, such as dates, is always converted: its elements then have the encoding of the
+        whole.
         """
         within = self.encoding.within
         if isinstance(type_, ArrayType):
@@ -365,14 +368,16 @@ class RawValue:
         return replace(self, column=column, encoding=self.encoding.within.get(name, self.encoding))
 
     def _timestamp(self, type_: DataType) -> Column:
-        """Return the raw value as a timestamp. Null for null, and for a raw value of another
-        encoding. ``type_`` does not count.
+        """Return the raw value as a timestamp: a number in the unit of its encoding, or a text in
+        ISO 8601 with a zone (``_point_in_time``). Anything else gives null. ``type_`` does not
+        count.
         """
         return F.timestamp_micros(self._point_in_time())
 
     def _timestamp_ntz(self, type_: DataType) -> Column:
-        """Return the clock time in UTC as a timestamp without a zone, ``type_``. Null for a raw
-        value of another encoding.
+        """Return the raw value as a timestamp without a zone, ``type_``: its clock time in UTC. The
+        raw value is a number in the unit of its encoding, or a text in ISO 8601 with a zone
+        (``_point_in_time``). Anything else gives null.
         """
         epoch = F.lit("1970-01-01").cast(type_)
         return F.timestamp_add("MICROSECOND", self._point_in_time(), epoch)
@@ -590,8 +595,8 @@ def exact_fields(columns: StructType) -> StructType:
 
 def is_rounded(read: Column, columns: StructType) -> Column:
     """Return a boolean column, never null: a number among the decimals of the row ``read`` was read
-    as a double, which may have lost digits. So are numbers with exponents, or with more than 38
-    digits.
+    as a double, which may have lost digits. Numbers with exponents, or with more than 38 digits,
+    are read as doubles.
 
     ``columns``: the row's columns, among them a decimal. ``read``: the row in
     ``json_fields(columns)``, perhaps null.

@@ -89,9 +89,9 @@ class Envelope:
         declares none. A type is that of the column's encoding, else the one in which Spark reads
         its Avro schema.
 
-        Raises ``PlanError`` for a decimal without a scale, for names that differ in case alone, and
-        for a schema that Spark refuses. Raises ``ConfigurationError`` if the session lacks Spark's
-        Avro functions.
+        Raises ``PlanError`` for a decimal without a scale or with one above 38. Also for names that
+        differ in case alone, and for a schema that Spark refuses. Raises ``ConfigurationError`` if
+        the session lacks Spark's Avro functions.
         """
         natural = _spark_type(context, _without_logical(self.row, every=False))
         refuse_same_names(context, natural)
@@ -210,8 +210,8 @@ class SchemaReader:
         in ``METADATA`` (long or integer): ``<path> is no <type>: <value>``. A text of digits can be
         cast, an integer out of range cannot. Parts of type string are not tested.
 
-        Of several parts the first by name is told. The text is null if there are none; a null part
-        is none. ``parsed``: decoded into the schema ``text``.
+        The text is null if all parts can be cast; a null part can. Of several that cannot, the
+        first by path is named. ``parsed``: the envelope, decoded into the schema ``text``.
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
@@ -300,7 +300,7 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
     """Return the schema into which a value is decoded: ``reader``, or ``writer`` in one of three
-    cases. Null beside one type does not count in them.
+    cases. In these, a union of null and another type counts as that type.
 
     - The writer's type is one of Connect's or Debezium's.
     - The reader's type is one of these, and the two are different Avro types.
@@ -372,7 +372,8 @@ def _is_coded(name: str) -> bool:
 
 def _is_convertible(type_: DataType, encoding: str) -> bool:
     """Return True if values in an encoding can become values of ``type_`` or, for an array type, of
-    its elements. Texts, structs and maps take any encoding. ``encoding``: the full name.
+    its elements. Texts, structs and maps take any encoding. ``encoding``: the full name, or that of
+    a plain type such as ``long``.
     """
     encodings = ENCODINGS.get(type(element_type(type_)))
     return encodings is None or encoding in encodings
@@ -468,8 +469,9 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
 
 
 def _spark_type(context: FormatContext, record: Avro) -> StructType:
-    """Return the struct in which Spark reads an Avro record. Raises ``PlanError`` for a schema that
-    Spark refuses, ``ConfigurationError`` if the session lacks Avro functions.
+    """Return the struct in which Spark reads ``record``, the schema of a record with named types in
+    full. Raises ``PlanError`` for a schema that Spark refuses, ``ConfigurationError`` if the
+    session lacks Avro functions.
     """
     type_ = spark_type_of_schema(context, schema_text(record))
     assert isinstance(type_, StructType)

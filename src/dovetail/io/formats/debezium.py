@@ -540,8 +540,8 @@ class ConnectJson(Format):
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields, from the object itself or from its
-        ``payload``. A JSON null is unreadable, and so is an object with a field that does not fit
-        its type.
+        ``payload``. Absent fields are null, all of them if the ``payload`` is null. A JSON null is
+        unreadable, and so is an object with a field that does not fit its type.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
         be read (``refuse_nested_encodings``).
@@ -716,11 +716,11 @@ def _column_encodings(
     columns: StructType, declared: Encodings, fields: Column | None
 ) -> dict[str, ColumnEncoding]:
     """Return the encoding of each of ``columns``, by name: the declared one, else the one in the
-    record's own schema.
+    record's own schema. That schema counts only for types whose raw values mean nothing without an
+    encoding (``is_ambiguous``). An encoding's name is null if neither states it.
 
-    An encoding's name is null if neither states it, or if the column's type means the same in every
-    encoding. ``declared``: by column name. ``fields``: the descriptions in the record's schema,
-    null for a record without a schema; None if schemas are not read.
+    ``declared``: by column name. ``fields``: the descriptions in the record's schema, null for a
+    record without a schema; None if schemas are not read.
     """
     return {
         f.name: ColumnEncoding.from_declaration(declared.get(f.name))

@@ -447,7 +447,8 @@ def _text_columns(columns: StructType) -> StructType:
 def _value_of_text(text: Column, type_: DataType) -> Column:
     """Return the value of a text in ``type_``, null where the text is null or does not fit. Numbers
     are in decimal digits, perhaps with an exponent, booleans ``1``, ``0``, ``true`` or ``false``,
-    dates and timestamps in ISO 8601. ``type_``: one of ``_TYPES_OF_TEXTS``.
+    dates and timestamps in ISO 8601. Digits beyond a decimal's scale are rounded. ``type_``: one of
+    ``_TYPES_OF_TEXTS``.
     """
     if isinstance(type_, StringType):
         return text

@@ -118,7 +118,8 @@ class WantedParts:
         coded: bool,
         problem: Column | None = None,
     ) -> DataFrame:
-        """Add the column ``into`` with the event of an envelope; null where ``raw`` is null.
+        """Return ``frame`` with one more column, ``into``: the event of the envelope ``raw``, null
+        where that is null.
 
         | field of an event | meaning |
         |---|---|
@@ -218,7 +219,8 @@ class ChangeEvents(Decoding):
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records as rows, one for each change, with ``value_row``, ``value_problem``,
         ``_deleted`` and ``_timestamp`` besides. The time is the event's, null if that is unknown,
-        or, without a value, the record's. ``part`` is always ``"value"``.
+        or, without a value, the record's. ``part`` is always ``"value"``. ``records``: with a
+        column ``value``, and perhaps ``timestamp``, the record's time, which is null without it.
 
         Records without a value are left out unless ``tombstones`` is true: then each is a delete,
         whose ``value_row`` is a struct of nulls. Truncations are left out unless ``truncates`` is

@@ -56,7 +56,7 @@ class JsonObject:
         """The text as ``from_json`` reads it, the argument of ``row`` and ``problem``: a struct of
         ``object`` and ``_malformed``. ``object`` has the fields of ``schema``, with dates and
         timestamps as texts and ``tinyint`` as short. ``_malformed`` is a text where the object does
-        not fit, else null.
+        not fit, else null. Both are null for a null text and for JSON's ``null``.
         """
         return _from_json(self.text, reading_type(self.schema))
 
@@ -131,8 +131,9 @@ class JsonObject:
 
     @property
     def _is_one_value(self) -> Column:
-        """True where the text is UTF-8 and JSON with at most one value, so that nothing follows the
-        object. An empty or blank text gives True. It is null for a null text.
+        """True where the text is UTF-8 and a list of JSON values without its brackets. So nothing
+        follows an object but a comma and further values, which ``from_json`` refuses itself. An
+        empty or blank text gives True, a null text False.
         """
         # ``from_json`` ignores text behind an object, so the text is also read as a list's element.
         # Behind a value, a field needs ``}`` or a name, a list ``]`` or a value: no text has both.
@@ -166,9 +167,9 @@ def is_json_wrapped(text: Column) -> Column:
 
 
 def _from_json(text: Column, schema: DataType) -> Column:
-    """Return a struct of ``object``, the value of a JSON text in ``schema``, and ``_malformed``. A
-    null text gives a null ``object``. ``_malformed`` is null where the value fits the schema, else
-    the text.
+    """Return a struct of ``object``, the value of a JSON text in ``schema``, and ``_malformed``.
+    ``_malformed`` is null where the value fits the schema, else the text within ``{"object":…}``. A
+    null text gives a null struct, so both fields are null.
     """
     # ``from_json`` would read a list of objects as its first one. As the value of a field, a list
     # does not fit: ``[{"a": 1}]`` becomes ``{"object": [{"a": 1}]}``.

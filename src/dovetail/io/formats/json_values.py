@@ -60,11 +60,11 @@ NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _INFINITIES: Final = ("Infinity", "-Infinity", "+INF", "INF", "-INF")
 """The texts that Spark's ``from_json`` reads as an infinite float, and that mean it."""
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The first and last microsecond and day, since 1970, of the years 1 to 9999 (inclusive). A count
+"""The first and last microsecond, since 1970 in UTC, of the years 1 to 9999 (inclusive). A count
 beyond them is in another unit.
 """
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""The years 1 to 9999 (inclusive). A count beyond them is in another unit."""
+"""The first and last day, since 1970, of the same years (inclusive)."""
 
 _SHOWN_CHARS_MAX: Final = 200
 _CODED_TYPES: Final = (ByteType, DateType, TimestampNTZType, TimestampType)
@@ -90,8 +90,8 @@ def reading_type(type_: DataType) -> DataType:
 
 
 def text_type(type_: DataType) -> DataType:
-    """Return ``type_`` with string for each plain value; structs, arrays and maps keep their
-    structure, with string for map keys.
+    """Return ``type_`` with string for each plain value, as ``from_json`` reads texts to show in
+    messages. Structs, arrays and maps keep their structure, with string for map keys.
     """
     if isinstance(type_, ArrayType):
         return ArrayType(text_type(type_.elementType))
@@ -164,8 +164,11 @@ class JsonValues:
 
     def _typed_value(self, raw: Column, type_: DataType, path: str) -> Column:
         """Return a ``tinyint``, date or timestamp of ``type_`` from its raw value, a short or a
-        text; null where it does not fit. A text in ISO 8601 without a zone is in UTC. A date may
-        have a time of midnight, and a timestamp may lack its seconds or its time of day.
+        text. It is null for null, and where the value does not fit.
+
+        A text in ISO 8601 without a zone is in UTC. A timestamp may lack its seconds or its time of
+        day. Of type ``timestamp_ntz`` it must not have a zone. A date may have a time of midnight
+        in UTC. With another encoding than ``iso``, the text is a number (``_time_of_number``).
 
         ``path``: the dotted path of the field, by which its encoding is found. Without one it is
         ``iso``.
@@ -195,10 +198,11 @@ class JsonValues:
 
 def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
     """Return a date or timestamp of ``type_`` from ``raw``, a text with a number that counts from
-    1970 in UTC. A date counts days, whatever ``encoding`` is. A timestamp counts in the unit of
-    ``encoding``; digits finer than microseconds are cut off, towards the past.
+    1970 in UTC. A date counts days, and ``encoding`` does not matter. A timestamp counts in the
+    unit of ``encoding``, such as ``epoch_millis``. The number is rounded to nine decimals. Then
+    digits finer than microseconds are cut off, towards the past.
 
-    It is null for no number, for a date with a fraction, and for years outside 1 to 9999.
+    It is null for null, for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
     count = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
     if isinstance(type_, DateType):
@@ -249,13 +253,15 @@ def is_infinite(converted: Column, type_: DataType) -> Column | None:
 
 
 def misfit_problem(text: Column, converted: Column, type_: DataType, path: Column) -> Column:
-    """Return a text why a value does not fit its type: the path and the text of the first part at
-    fault, in the order of the fields. It is null if all parts fit. A part is at fault if it has a
-    text but no value, or an infinite or misread number.
+    """Return a text why a value does not fit its type: ``column <path> is no <type>: <text>``
+    (``misfit_text``). It names the first part at fault, in the order of the fields. It is null if
+    all parts fit. A part is at fault if it has a text but no value, or an infinite or misread
+    number.
 
     ``text``: the value with a string for each plain value within (``text_type``). ``converted``:
     the value in ``type_``. ``path``: the path of the value, with a dot in front of each name; empty
-    for the whole object.
+    for the whole object. In the message, ``[]`` follows for an element and ``[key]`` for a map's
+    value.
     """
     if isinstance(type_, StructType):
         of_fields = (
@@ -301,7 +307,8 @@ def misfit_problem(text: Column, converted: Column, type_: DataType, path: Colum
 
 def misfit_text(path: Column, type_: DataType, text: Column) -> Column:
     """Return the message for a value that does not fit ``type_``; null where ``path`` or ``text``
-    is. For dates and timestamps it mentions ``encodings=``.
+    is. It reads ``column <path> is no <type>: <text>``. For dates and timestamps it mentions
+    ``encodings=``.
 
     ``path``: the value's path, a dot in front is dropped. ``text``: the value, of which the first
     200 characters are shown.
@@ -397,7 +404,7 @@ def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column
     """
 
     def checked(item: Column) -> Column:
-        """Return the check of one item, False if that is null."""
+        """Return ``check(item)`` with False in place of null."""
         holds = check(item)
         assert holds is not None
         return F.coalesce(holds, F.lit(False))

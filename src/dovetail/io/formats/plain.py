@@ -155,7 +155,8 @@ class Format(ABC):
     @abstractmethod
     def encode(self, context: FormatContext, columns: StructType) -> Column:
         """Return one column of text or bytes in which ``columns`` of a frame are encoded. It is
-        null only where a single column of text or bytes is null. A schema may be registered.
+        null only where the format writes a single column as a plain value, and that is null. A
+        schema may be registered.
 
         Raises ``PlanError`` for columns that do not suit the format, and for a format that is only
         read. Raises ``ConfigurationError`` for a registry that does not answer or functions that
@@ -230,8 +231,8 @@ def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
 
 
 def struct_of(operator: str, schema: Schema) -> StructType:
-    """Return a schema in any of its forms as a ``StructType``. ``operator``: the name of the call
-    in errors.
+    """Return a schema as a ``StructType``. It may be one already, a mapping of types by name, or a
+    text as in SQL. ``operator``: the name of the call in errors.
 
     Raises ``PlanError`` for a text that is no schema, or without a session. Also for types that
     JSON is not read in, and for names that differ in case alone, at any depth.

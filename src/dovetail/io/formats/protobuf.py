@@ -345,7 +345,9 @@ def _decoder(files: bytes, message: str) -> Callable[[pa.Array], pa.Array]:
     """
 
     def decode(values: pa.Array) -> pa.Array:
-        """Return ``values``, messages as bytes, as an array of structs of equal length."""
+        """Return ``values``, messages as bytes, as an array of structs of equal length. A null and
+        a message that cannot be read become null.
+        """
         handler = _message_converter(files, message)
         return pa.concat_arrays(list(_decode_messages(handler, values.cast(pa.binary()))))
 
@@ -385,7 +387,10 @@ def _encoder(operator: str, files: bytes, message: str) -> Callable[[pa.Array], 
     """
 
     def encode(rows: pa.Array) -> pa.Array:
-        """Return ``rows``, structs of fields of the message, as an array of messages in bytes."""
+        """Return ``rows``, structs of fields of the message, as an array of messages in bytes, of
+        equal length. A null becomes an empty message. Raises ``DataError`` for values that the
+        message cannot have.
+        """
         handler = _message_converter(files, message)
         _refuse_lost(operator, _find_descriptor(files, message), rows)
         batch = pa.RecordBatch.from_struct_array(rows)

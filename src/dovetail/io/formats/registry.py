@@ -50,9 +50,9 @@ class Registry(ABC):
 
     @abstractmethod
     def versions(self, subject: str) -> Sequence[Registered]:
-        """Return the versions of a subject, at least one, the one by which new records are written
-        last. Each schema id occurs once. The others are in ascending order, but deleted versions
-        come first.
+        """Return the versions of a subject, at least one. The last is the one by which new records
+        are written. Each schema id occurs once. The others are in ascending order, but deleted
+        versions come first.
 
         Raises ``ConfigurationError`` for an unknown subject, or if the registry cannot be asked.
         """

@@ -73,8 +73,8 @@ def transaction_of(op: Column, part_at: Callable[[str], Column]) -> Column:
 
 def lacks_transaction(text: Column) -> Column:
     """Return a boolean column: a JSON text is an envelope without the field ``transaction``. A null
-    in that field counts as there. The result is null for a text that is no JSON object. The
-    envelope may lie in ``payload``.
+    in that field counts as there. The result is null for a null text, and for one that is no JSON
+    object. The envelope may lie in ``payload``.
     """
     payload = F.coalesce(F.get_json_object(text, "$.payload"), text)
     return ~F.array_contains(F.json_object_keys(payload), "transaction")

@@ -113,7 +113,9 @@ class Placeholder:
             return None
 
         def is_element_unsent(element: Column) -> Column:
-            """Return the check of one element, False for null."""
+            """Return a boolean column, never null: ``element`` was not sent. It is false for a null
+            element.
+            """
             is_unsent = self.is_unsent(element, type_)
             assert is_unsent is not None
             return F.coalesce(is_unsent, F.lit(False))

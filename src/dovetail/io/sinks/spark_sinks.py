@@ -135,7 +135,8 @@ class _KeptMemorySink(MemorySink):
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return a function of a micro-batch's changes and id. It replaces the table by the changes
         of all micro-batches, those of earlier starts with this sink included. A repeated one counts
-        once. Before the first micro-batch, a table without rows is made at once.
+        once. Before the first micro-batch, a table without rows is made at once. ``node``: the
+        result that changes. ``checkpoint`` is not used.
         """
         return self.batches_kept_in(session, node, self.written)
 
@@ -174,7 +175,9 @@ class ParquetSink:
 
     @property
     def parquet_folder(self) -> str:
-        """The folder, under the name by which a query's page asks sinks for it."""
+        """The folder of the files. A query's page asks sinks for it, to find the dead letters in
+        it.
+        """
         return self.path
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
@@ -378,7 +381,7 @@ class ConsoleSink:
         """Return a function that prints a micro-batch, given its changes and its id. For a
         micro-batch without changes it prints nothing. For others it prints their count, the first
         ``rows`` of them as a text table, and a line that says if some are left out. ``node``: the
-        result that changes, whose name is printed.
+        result that changes, whose name is printed. ``session`` and ``checkpoint`` are not used.
         """
         title, most = printable(node.name), self.rows
 

@@ -164,9 +164,9 @@ class IcebergChanges:
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> DataFrame:
         """Return a frame of the table's added and removed rows with the columns that are needed:
-        ``keys``, ``columns`` and ``timestamp``, then the kind, version and time of the change. All
-        columns are read if ``columns`` is None or ``timestamp`` is an expression. Unknown names are
-        left out. So are, with an expression and ``columns``, others of types that Spark lacks.
+        ``keys``, ``columns`` and ``timestamp``, then the kind, version and time of the change.
+        Unknown names are left out. All columns are read if ``columns`` is None. With an expression
+        as ``timestamp``, all columns of types that Spark has are read besides.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or of Iceberg's format
         version 1, which does not number commits. Raises ``PlanError`` for an unknown snapshot, for
@@ -281,8 +281,8 @@ class IcebergBatchReader(DataSourceReader):
         no changes, or the table has no snapshot.
 
         Raises ``ConfigurationError`` for a table that cannot be read, or a column with another
-        type. Raises ``TargetError`` if a snapshot has expired, or the start does not precede the
-        end.
+        type. Raises ``TargetError`` if a snapshot has expired, if the table has lost all, or if the
+        start does not precede the end.
         """
         plan = _ChangePlanner(self.request)
         end: FeedOffset = {"snapshot": self.request.end, "content": False}
@@ -338,8 +338,9 @@ class IcebergStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
-        """Make the query end at the table's present snapshot, whatever comes later. Raises
-        ``ConfigurationError`` if the table cannot be read.
+        """Make the query end at the table's present snapshot, so that it reads no later one. Raises
+        ``ConfigurationError`` if the table cannot be read. Raises ``TargetError`` if the request
+        starts after a snapshot and the table has none.
         """
         self._last = self._planner.latest_offset(self.request.start)
 
@@ -486,7 +487,9 @@ class _ChangePlanner:
         self._is_fresh = False
 
     def _refuse_lost(self, start: FeedOffset) -> None:
-        """Raise ``TargetError`` if ``start`` has a snapshot; the table has none."""
+        """Raise ``TargetError`` if the offset ``start`` has a snapshot. It is for a table without
+        snapshots, which must have lost that one.
+        """
         from dovetail.iceberg.lineage import lost_snapshots_error
 
         if start["snapshot"] is not None:

@@ -281,7 +281,8 @@ def write_topic(
     Spark's Kafka sink; they overrule the arguments and ``SINK_DEFAULTS``.
 
     Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
-    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer.
+    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer, or if its
+    functions or package are missing.
     """
     records = to_records(
         changes,
@@ -314,11 +315,11 @@ def save_to_topic(
     ``value_columns`` in the format ``value``, and ``headers``. Spark's sink is at-least-once: a
     task that fails is written again from its beginning. ``servers``: the brokers, ``host:port``,
     separated by commas. ``options``: further options of Spark's Kafka sink, which overrule the
-    arguments.
+    arguments and ``SINK_DEFAULTS``.
 
     Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
-    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer. Spark's
-    errors of writing pass.
+    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer, or if its
+    functions or package are missing. Spark's errors of writing pass.
     """
     records = to_records(
         changes,
@@ -373,13 +374,14 @@ def to_records(
     follow the three.
 
     Raises ``PlanError`` if a column is missing or does not suit its format. Raises
-    ``ConfigurationError`` if a format's registry does not answer.
+    ``ConfigurationError`` if a format's registry does not answer, or if its functions or package
+    are missing.
     """
     _require_columns(changes, (*key_columns, *value_columns, CHANGE, TIMESTAMP))
 
     def encoded(part: Part, form: WriteFormat, names: Sequence[str]) -> Column:
         """Return the columns ``names`` encoded as one column in the format ``form``. ``part``: key
-        or value.
+        or value. Raises ``PlanError`` for columns that do not suit the format.
         """
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).encode(FormatContext("write_topic", part, topic), columns)
@@ -414,7 +416,9 @@ def _header_column(changes: DataFrame, headers: Headers) -> Column:
     """
 
     def headers_of(values: Mapping[str, Column]) -> Column:
-        """Return an array of headers with these values, nulls included."""
+        """Return an array of headers, structs of ``key`` (text) and ``value`` (bytes), null values
+        included. ``values``: a header's value, text or bytes, by the header's name, in order.
+        """
         return F.array(
             *(
                 F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))

@@ -160,7 +160,7 @@ class RecordFrame:
 
         Raises ``PlanError`` for missing or unsuitable columns, for columns of one name, and for
         what the formats refuse. Raises ``ConfigurationError`` for a registry that does not answer,
-        and for missing Avro functions.
+        and for missing functions or packages of a format.
         """
         self._refuse_types()
         frame = self._with_bytes("value", self.frame)
@@ -287,8 +287,8 @@ class RecordFrame:
         return FormatContext(self.operator, part, self.topic, keys, splits)
 
     def _refuse_names(self, names: dict[Part, list[str]]) -> None:
-        """Raise ``PlanError`` for two columns of one name, whatever the case, also with a column
-        that reading adds. Also for a name in ``self.keys`` that no column has. ``names``: the
+        """Raise ``PlanError`` if two columns have one name, in any case, and for a name in
+        ``self.keys`` that no column has. The columns that reading adds count, too. ``names``: the
         columns' names of key and value.
         """
         column_names = [*(name for of_part in names.values() for name in of_part), *self.metadata]

@@ -9,9 +9,9 @@ share one name, made of the query's id and the task's index.
 3. Begin a transaction, and send the marker of this micro-batch in it, then the records.
 4. Commit. That fails if another producer of this name was initialized meanwhile.
 
-So between the reading of a marker and a commit no other commit can be. Whatever is killed, a
-micro-batch is committed once per task. A process keeps its producer for the next micro-batch. While
-that is not fenced, nobody else has written, and its marker is known.
+So between the reading of a marker and a commit no other commit can be. A micro-batch is committed
+once per task, also if processes are killed. A process keeps its producer for the next micro-batch.
+While that is not fenced, nobody else has written, and its marker is known.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ _Record: TypeAlias = "tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 _PRODUCERS_MAX: Final = 16
 """The most producers that a process keeps between micro-batches."""
 _ABORT_S: Final = 5.0
-"""The seconds to wait for the end of a transaction that is aborted, and while a producer's buffer
-is full.
-"""
+"""The seconds to wait for the end of a transaction that is aborted."""
 _WAIT_S: Final = 0.05
+"""The seconds to wait, again and again, while a producer's buffer is full."""
 _PRODUCERS: dict[tuple[str, tuple[tuple[str, str], ...]], _Producer] = {}
 """The producers of this process that are not in a transaction, by name and settings, the least
 recently used first."""

@@ -67,8 +67,8 @@ class TopicSink:
         started. ``node``: the result that changes. ``checkpoint`` is not used.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
-        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
-        for a registry that does not answer.
+        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, for
+        a registry that does not answer, and for missing functions or packages of a format.
         """
         self._refuse_without_connector(changes.sparkSession, node)
         return write_topic(changes, **self._write_arguments(node))
@@ -79,8 +79,8 @@ class TopicSink:
         not used.
 
         Raises ``PlanError`` for a join of streams with ``unmatched="retract"``, and for columns
-        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, and
-        for a registry that does not answer.
+        that do not suit their formats. Raises ``ConfigurationError`` without Spark's connector, for
+        a registry that does not answer, and for missing functions or packages of a format.
         """
         self._refuse_without_connector(session, node)
         self.refuse_unfit(session, node)
@@ -114,8 +114,8 @@ class TopicSink:
         ``key``, ``value`` and ``headers`` as Spark's sink takes them. The columns
         ``further_columns`` of the changelog follow. ``changes`` has the key and value columns of
         ``node``, ``_change`` (``upsert`` or ``delete``) and ``_timestamp``. Raises ``PlanError``
-        for columns that do not suit their formats, ``ConfigurationError`` for a registry that does
-        not answer.
+        for columns that do not suit their formats. Raises ``ConfigurationError`` for a registry
+        that does not answer and for missing functions or packages of a format.
         """
         return to_records(changes, **self._record_arguments(node), further_columns=further_columns)
 
@@ -123,7 +123,7 @@ class TopicSink:
         """Raise ``PlanError`` if the changelog of ``node`` does not fit the topic. It is that of a
         join of streams with ``unmatched="retract"``, or its columns do not suit their formats. A
         format of a registry may register its schema. Raises ``ConfigurationError`` for a registry
-        that does not answer.
+        that does not answer and for missing functions or packages of a format.
         """
         self._refuse_withdrawals(node)
         self.records(session.createDataFrame([], changelog_schema(node)), node)

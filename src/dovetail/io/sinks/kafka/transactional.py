@@ -88,7 +88,8 @@ class TransactionalSink(TopicSink):
     @property
     def database(self) -> Hashable:
         """The identity of the brokers' cluster, its id. Sinks with the same are committed together.
-        The brokers are asked. Raises ``ConfigurationError`` if they cannot be reached.
+        The brokers are asked. Raises ``ConfigurationError`` if they cannot be reached, and the
+        client's error for settings that it does not know.
         """
         return _Cluster.from_brokers(self).identity
 
@@ -97,9 +98,10 @@ class TransactionalSink(TopicSink):
         started. ``node``: the result that changes. ``checkpoint``: the query's folder, into which
         the count of transactions is written.
 
-        Raises ``PlanError`` for columns or options that do not suit. Raises ``ConfigurationError``
-        for brokers that cannot be reached or lack the topic. Raises ``CheckpointError`` for another
-        count of transactions than the checkpoint's.
+        Raises ``PlanError`` for columns or options that do not suit, and for a join of streams with
+        ``unmatched="retract"``. Raises ``ConfigurationError`` for settings that the client does not
+        know, and for brokers that cannot be reached or lack the topic. Raises ``CheckpointError``
+        for another count of transactions than the checkpoint's.
         """
         return batch_writer(changes, self.batches(changes.sparkSession, node, checkpoint))
 
@@ -108,9 +110,10 @@ class TransactionalSink(TopicSink):
         micro-batch's id; a repeated micro-batch is written once. ``node``: the result that changes.
         ``checkpoint``: the query's folder, into which the count of transactions is written.
 
-        Raises ``PlanError`` for columns or options that do not suit. Raises ``ConfigurationError``
-        for brokers that cannot be reached or lack the topic. Raises ``CheckpointError`` for another
-        count of transactions than the checkpoint's.
+        Raises ``PlanError`` for columns or options that do not suit, and for a join of streams with
+        ``unmatched="retract"``. Raises ``ConfigurationError`` for settings that the client does not
+        know, and for brokers that cannot be reached or lack the topic. Raises ``CheckpointError``
+        for another count of transactions than the checkpoint's.
         """
         write = self.joint(session, [(self, node)], checkpoint)
         return lambda batch, batch_id: write([batch], batch_id)
@@ -251,6 +254,7 @@ class _Cluster:
     def from_brokers(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
         """Return the cluster of ``sink``, as its brokers tell it. If they cannot be reached, raise
         ``ConfigurationError`` or, with ``may_fail``, return a cluster whose topics are not known.
+        Raises the client's error for settings that it does not know.
         """
         client = client_for(sink.title)
         admin = client.admin.AdminClient(sink.connection, logger=SILENT_LOGGER)
@@ -289,11 +293,14 @@ class _Cluster:
 def _record_transactions(
     session: SparkSession, title: str, checkpoint: str, cluster: str, count: int
 ) -> None:
-    """Write ``count``, how many transactions a micro-batch has in a cluster of brokers, into the
-    file ``dovetail_transactions.json`` of a checkpoint. It overwrites the cluster's former count.
-    If a micro-batch has been planned with a count, leave the file; raise ``CheckpointError`` if
-    that count is another. ``title``: the sinks' names in errors. ``cluster``: the cluster's
-    identity. Of one that the file does not name, the count is the last that was written.
+    """Write ``count``, how many transactions a micro-batch has in a cluster of brokers, into a file
+    of the checkpoint, ``dovetail_transactions.json``. It overwrites the cluster's former count.
+
+    If the file exists and a micro-batch has been planned, leave the file. Then raise
+    ``CheckpointError`` if it has another count for the cluster. Any cluster that the file does not
+    name counts as having the count that was written last.
+
+    ``title``: the sinks' names in errors. ``cluster``: the cluster's identity.
     """
     files, path = files_of(session), f"{checkpoint.rstrip('/')}/{FILE_NAME}"
     text = files.text(path)
