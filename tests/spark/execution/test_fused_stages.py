@@ -9,12 +9,14 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from timed_files import timed_file
 
 import dovetail as dt
@@ -124,6 +126,96 @@ def test_results_do_not_depend_on_fusing(spark: SparkSession, tmp_path: Path, em
         assert len(query.recentProgress[-1]["stateOperators"]) == (1 if buckets == 1 else 11)
     assert collected[1] == collected[3]
     assert collected[1].keys() == {"placed", "cities", "prices", "star"}
+
+
+def run_to_end(
+    table: dt.Table, folder: Path, buckets: int
+) -> tuple[dict[Any, list[Any]], list[Any]]:
+    """Run a query to the end of its input. Return the changes by key, and Spark's operators."""
+    kept = Collected()
+    query = table.write_stream(
+        dt.to_foreach_batch(kept.sink("result")),
+        checkpoint=folder / f"{buckets}",
+        trigger=TRIGGER,
+        buckets=buckets,
+    )
+    query.awaitTermination()
+    return kept.changes["result"], query.recentProgress[-1]["stateOperators"]
+
+
+def test_what_spark_computes_between_stages_ends_an_operator(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed(tmp_path, 0)
+    feed(tmp_path, 1)
+    orders = dt.Table.from_changelog(
+        spark.readStream.schema("id long, customer string, amount long, at timestamp, gone boolean")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(tmp_path / "orders")),
+        key="id",
+        timestamp="at",
+        deleted="gone",
+        name="orders",
+    )
+    amounts = orders.group_by("customer").agg(amount=dt.sum("amount"))
+    large = amounts.where(F.col("amount") > 40)
+    tables = {
+        "the view, then a join": (large.join(amounts, select={"both": "left.amount"}), 2),
+        "an expression of the result": (
+            amounts.join(amounts, select={"twice": F.col("left.amount") * 2}),
+            1,
+        ),
+        "an expression before a stage": (
+            amounts.join(amounts, select={"twice": F.col("left.amount") * 2})
+            .group_by("twice")
+            .agg(customers=dt.count()),
+            2,
+        ),
+    }
+    for name, (table, operators) in tables.items():
+        found = {n: run_to_end(table, tmp_path / name, n) for n in (1, 3)}
+        assert found[1][0] == found[3][0], name
+        assert found[1][0], name
+        assert len(found[1][1]) == operators, name
+
+
+def test_time_goes_on_in_fused_stages(spark: SparkSession, tmp_path: Path) -> None:
+    """A closed window reaches the last of four stages, though no record comes."""
+    visits = [{"id": n, "user": "ann", "at": AT + timedelta(milliseconds=n)} for n in range(3)]
+    users = [{"user": "ann", "city": "Oslo", "at": AT - timedelta(seconds=1)}]
+    schemas = {"visits": "id long, user string, at timestamp"}
+    schemas["users"] = "user string, city string, at timestamp"
+    for name, rows in {"visits": visits, "users": users}.items():
+        with timed_file(tmp_path / name / "0.parquet", 1) as path:
+            pq.write_table(pa.Table.from_pylist(rows), path)
+    frames = {
+        name: spark.readStream.schema(schema).parquet(str(tmp_path / name))
+        for name, schema in schemas.items()
+    }
+    located = dt.Stream.from_changelog(frames["visits"], key="id", timestamp="at").join(
+        dt.Table.from_changelog(frames["users"], key="user", timestamp="at"), on="user", how="left"
+    )
+    minutely = located.group_by("city").window(dt.windows.tumbling("1 s")).agg(n=dt.count())
+    total = minutely.to_table(windows="on_close").group_by("city").agg(n=dt.sum("n"))
+    kept = Collected()
+    query = total.write_stream(
+        dt.to_foreach_batch(kept.sink("total")),
+        checkpoint=tmp_path / "checkpoint",
+        trigger={"processingTime": "1 second"},
+        idle="1 s",
+        buckets=1,
+    )
+    try:
+        deadline = monotonic() + 60
+        while not kept.changes["total"] and monotonic() < deadline:
+            assert query.exception() is None
+            sleep(0.1)
+    finally:
+        query.stop()
+    ((city, changes),) = kept.changes["total"].items()
+    assert city == "Oslo"
+    assert [change[1] for change in changes] == [3]
+    assert len(query.recentProgress[-1]["stateOperators"]) == 1
 
 
 class Begun:
