@@ -222,16 +222,18 @@ def multiset_spans(
 
 
 def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
-    """Return the multisets after the last update, and the origin of each element
-    (``TracedAccumulators``): the stored or new value that it comes from. The multisets are two
-    columns of lists, the values and their counts: one row per group, empty for a group without
-    values.
+    """Return the multisets after the last update, and the origins of each element
+    (``TracedAccumulators``): stored or new values, which are indices in ``value_spans.pool``. The
+    multisets are two columns of lists, the distinct values and their counts, at least 1. They have
+    one row per group, with empty lists for a group without values.
 
-    Values of a list are in the order of their type. If it has none, they are in the order of
-    arrival: that since which the value has been in the group without a break. ``value_spans``: the
-    ranges of updates during which a group has a value, as ``multiset_spans`` returns them: all of
-    the batch, by (group, value, time). ``groups``: the count of groups. Raises ``AggregateError``
-    if the lists have too many elements for an Arrow column.
+    The values of a list ascend if ``value_spans.ordered``, as for all types with an order. Else
+    they are in the order of arrival: that since which the value has been in the group without a
+    break.
+
+    ``value_spans``: the ranges of updates during which a group has a value, as ``multiset_spans``
+    returns them: all of the batch, by (group, value, time). ``groups``: the count of groups. Raises
+    ``AggregateError`` if the lists have too many elements for an Arrow column.
     """
     present = value_spans.where(value_spans.last & (value_spans.count > 0))
     if not value_spans.ordered:

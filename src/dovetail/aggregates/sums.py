@@ -414,8 +414,12 @@ class _Float(Aggregate):
 
     @abstractmethod
     def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
-        """Return the results of n finite sums, float64[n]. ``count``: int64[n], the count of values
-        in each sum, at least 1.
+        """Return the results of n finite sums: float64[n]. A subclass decides if a result is the
+        sum itself or the mean.
+
+        ``sums``: n exact sums, without the NaNs and infinities among the values. ``count``:
+        int64[n], at least 1, the count of values by which a mean divides. A group without values
+        has the count 1. Its result is ignored, and so is that of a group with a NaN or an infinity.
         """
 
 

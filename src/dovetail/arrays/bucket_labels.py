@@ -11,16 +11,18 @@ def bucket_labels(buckets: int) -> list[int]:
     """Return the label of each bucket from 0 to ``buckets - 1``, in that order. Under its label a
     bucket is shuffled, and its state is stored.
 
-    A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own index. So
-    bucket b goes to partition ``b % partitions``, as evenly as can be for any count of partitions.
-    A bucket's state is found again even after the session has changed that count.
+    A label is an int32, perhaps negative, whose hash as a Spark INT is the bucket's own index. It
+    does not depend on the count of buckets. So bucket b goes to partition ``b % partitions``, as
+    evenly as can be for any count of partitions. A bucket's state is found again even after the
+    session has changed that count.
     """
     return [spark_preimage(bucket) for bucket in range(buckets)]
 
 
 def bucket_number(label: int, buckets: int) -> int:
-    """Return the index, from 0, of the bucket with the label ``label``. ``buckets``: the count of
-    all buckets. Raises ``KeyError`` for an int that is no label of one of them.
+    """Return the index, from 0, of the bucket with the label ``label``, the int32 under which Spark
+    shuffles it and stores its state. ``buckets``: the count of all buckets. Raises ``KeyError`` for
+    an int that is no label of a bucket below ``buckets``.
     """
     return _bucket_number_by_label(buckets)[label]
 

@@ -87,8 +87,12 @@ def _is_computed(type_: pa.DataType) -> bool:
 
 
 def _computed_keys(values: pa.Array) -> Ints:
-    """Return a sort key of each value: int64[n], that of 0 or false for null. ``values``: integers,
-    booleans, floats or times.
+    """Return a sort key of each value: int64[n]. Keys compare as the values do, and only equal
+    values have equal keys. All NaNs have one key, above all other floats; -0.0 is below 0.0. A null
+    has the key of 0 or false.
+
+    ``values``: n integers, booleans, floats or times, with nulls or without. Integers must fit
+    int64.
     """
     type_ = values.type
     if pa.types.is_temporal(type_):

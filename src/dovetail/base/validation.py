@@ -328,7 +328,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _fits_class(value: Any, kind: Any) -> bool:
     """Return True if a value is of ``kind``: a class, a protocol or a ``TypedDict``. Everything is
-    of ``Any``.
+    of ``Any``. Of a generic class, such as ``PathLike[str]``, the arguments do not count.
 
     A bool is no ``int`` or ``float``, and an int is also a float. A value is of a protocol if it
     has all of its public members. Each mapping is of a ``TypedDict``, whatever its names. For a
@@ -435,9 +435,14 @@ def _alternatives(kind: Any) -> Iterator[Any]:
 
 
 def _describe_kind(kind: Any) -> list[str]:
-    """Return descriptions of the values that the annotation ``kind`` allows, such as ``a text``,
-    one for each alternative of a union or literal, None last. An ``Annotated`` type has the
-    description of its first ``Rule`` alone or, without a rule, the first one of its plain type.
+    """Return descriptions of the values that the annotation ``kind`` allows, such as ``a text``, in
+    order. There is one for each alternative of a union or literal, else a single one. In a union
+    None is last. Equal descriptions are not merged.
+
+    A sequence, tuple or mapping is described with its items, such as ``a list, each item of it a
+    text``. A literal is shown as Python writes it. An ``Annotated`` type has the description of its
+    first ``Rule`` alone or, without a rule, the first one of its plain type. Any other class has
+    its description in ``_NAMES`` or, without one, its name.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:

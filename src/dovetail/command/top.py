@@ -278,9 +278,10 @@ def _make_grid(first: str, names: Sequence[str], rows: Sequence[tuple[str, Seque
 
 
 def _rate_bars(batches: Sequence[Progress]) -> Text:
-    """Return a line of bars, one for the rows per second of each micro-batch in ``batches``, at
-    least one. The highest bar is the largest rate, which stands before them. A duration of 0 counts
-    as a millisecond.
+    """Return one line: the largest rate in rows per second, then a bar for the rate of each
+    micro-batch in ``batches``, in their order. There must be at least one. A rate is the count of
+    rows read, divided by the duration; a duration of 0 counts as a millisecond. The largest rate
+    has the highest bar, and a rate of 0 the lowest. If all are 0, the line gives 1 as the largest.
     """
     rates = [batch.rows / max(batch.total_ms, 1) * 1000 for batch in batches]
     most = max(rates) or 1.0

@@ -133,11 +133,12 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
 
 
 def _log_order(arrival: RowArrival, rows: pa.Table) -> Ints | None:
-    """Return the order of ``rows`` by their positions in logs, as row indices: int64[rows], or None
-    if they lie in it already.
+    """Return the order of ``rows`` by their positions in logs, as row indices: int64[rows]. Rows of
+    one position stay in the order given. The result is None if all rows lie in that order already,
+    as most sources bring them, and for no rows.
 
-    With logs of their own, rows go by ``_log_partition``, then by ``_sequence``; else by
-    ``_sequence``. Most sources bring them so.
+    If the source has logs of its own (``arrival.by_own_logs``), rows go by ``_log_partition``, then
+    by ``_sequence``; else by ``_sequence`` alone. The columns are int64, without nulls.
     """
     position = rows.column(SEQUENCE).to_numpy()
     log = rows.column(LOG_PARTITION).to_numpy() if arrival.by_own_logs else np.zeros_like(position)

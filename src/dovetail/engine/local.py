@@ -585,12 +585,15 @@ class _MicroBatch(Flow[StageOutput, Packed]):
     def _process_buckets(
         self, step: RouteStep, contents: Iterable[tuple[int, Piece]], passing: list[Parcel]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Run the stage of ``step`` on all buckets, one after the other. Yield (bucket, table of
-        changes) in the order of buckets; a bucket may give no table or several.
+        """Run the stage of ``step`` on its buckets, one after the other, as the iterator is read.
+        Yield (bucket, table of changes) in the order of buckets; a bucket may give no table or
+        several. A bucket without input does nothing, unless ``idle=`` or ``align=`` lets it run on
+        its own.
 
         ``contents``: (bucket, piece) pairs, the stage's input, all read first. If the micro-batch
-        has a time ``beat_us``, each bucket first hears it of each input. A bucket's own heartbeat
-        is not yielded but appended to ``passing``, for each input in ``step.beats``.
+        has a time ``beat_us``, all buckets have input: each first hears that time of each input. A
+        heartbeat that a bucket sends is not yielded. Each input in ``step.beats`` gets a parcel of
+        it, appended to ``passing``, which is complete once the iterator has ended.
         """
         pieces: Pieces = []
         stage, idle = step.stage, self._local.idle

@@ -98,11 +98,13 @@ def find_calendar_keys(keys: pa.Array) -> Mask:
 
 def find_out_of_range_keys(by: Sequence[str], keys: pa.Table, stored: pa.Schema) -> Mask:
     """Return a mask of the n rows of ``keys`` with a whole number outside the range of its column
-    in the store, above or below: bool[n]. Columns of other types are never outside.
+    in the store, above or below: bool[n]. The least and the largest number of the range are inside.
+    Columns of other types are never outside.
 
-    ``by``: the columns of ``keys`` in order, by their names in ``stored``. ``stored``: the store's
-    columns. A key of whole numbers must have a column of signed whole numbers there, as
-    ``refuse_other_kinds`` checks.
+    ``keys``: without nulls; whole numbers must fit int64. ``by``: the columns of ``keys`` in order,
+    by their names in ``stored``. ``stored``: the store's columns. A key of whole numbers must have
+    a column of signed whole numbers there, as ``refuse_other_kinds`` checks. Raises ``KeyError``
+    for a name that ``stored`` lacks.
     """
     outside = np.zeros(keys.num_rows, np.bool_)
     for name, column in zip(by, keys.columns, strict=True):

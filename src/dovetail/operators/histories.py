@@ -27,8 +27,8 @@ from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 def with_times_in_order(job: Job) -> Job:
     """Return the job with event times raised in its sources that are ``in_order``, whose histories
-    never go back in time. Each row's time becomes the latest of its key so far. Deletes count, and
-    so do stored rows and stored deletes. Rows keep their order.
+    never go back in time. A row's time becomes the latest time of its key up to that row, in
+    microseconds. Deletes count, and so do stored rows and stored deletes. Rows keep their order.
 
     Stores are only read, and ``job`` is not changed. Other sources, and sources without rows, stay
     as they are.
@@ -41,12 +41,13 @@ def with_times_in_order(job: Job) -> Job:
 
 
 def _batch_in_order(job: Job, source: int) -> Batch:
-    """Return the batch of the source with index ``source`` with event times raised: each row's
-    becomes the latest time of its key so far. Deletes count, and so do stored rows and stored
-    deletes. Rows keep their order. The batch must have a row.
+    """Return the batch of the source with index ``source`` with event times raised. A row's time
+    becomes the latest time of its key up to that row, in microseconds. Deletes count, and so do
+    stored rows and stored deletes. For a key without any, only the batch counts. Rows keep their
+    order and their other columns. The batch must have a row.
 
-    The store of the source's table is only read; in a join by foreign key it is that of the right
-    side. ``job`` is not changed.
+    The store of the source's table is only read. In a join by foreign key the source must be the
+    right side, which has that store. ``job`` is not changed.
     """
     right = isinstance(job.operator.law, ForeignKeyJoinLaw)
     store = job.table_store(source, ForeignKeyJoinLaw.RIGHT if right else None)

@@ -78,15 +78,19 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], OperatorOutcome]]] = {
 
 def run_job(job: Job) -> OperatorOutcome:
     """Run a job's operator on the rows of one bucket, and return its outcome. The class of the
-    job's law decides which function runs; one that is not in ``OPERATORS`` raises ``KeyError``.
+    job's law decides which function runs; a class that is not in ``OPERATORS`` raises ``KeyError``.
 
     Rows of sources whose histories never go back in time (``in_order``) first get the times at
     which they take effect. A batch without rows may still emit rows that have become due, as when
-    they expire or their window closes. New segments are written to ``job.blobs``. Stores that the
-    outcome does not name are gone.
+    they expire or their window closes.
 
-    Raises ``DataError`` for a row that the operator cannot take, perhaps only as
-    ``OperatorOutcome.chunks`` are read.
+    The changes are ``OperatorOutcome.output``, then ``OperatorOutcome.chunks``, which are computed
+    as they are read. ``OperatorOutcome.stores`` names each store that goes on, changed or not;
+    others are gone. New segments are written to ``job.blobs``, and segments that are merged or
+    expired are deleted there.
+
+    Raises ``DataError`` for a row that the operator cannot take, perhaps only as ``chunks`` are
+    read.
     """
     law = job.operator.law
     if any(source.meaning.in_order for source in job.sources):

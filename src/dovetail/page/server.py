@@ -166,11 +166,13 @@ def serve_checkpoint(
     """Serve the page of a query that runs elsewhere or has ended, from its checkpoint, at ``host``
     and ``port`` (0 for any free one). Return the page, whose server runs in a thread of its own.
 
-    ``results``: those of its topology; empty if it is not known. ``record``: a file that
-    ``dt.metrics.record`` wrote of its figures, None for none. ``session``: the session that reads a
-    checkpoint on another file system and evaluates the topology's expressions; without one no
-    reasons are shown. ``token``: the secret of each request, None for a random one where others
-    than this machine reach the page, else none.
+    - ``results``: the results of its topology; empty if it is not known.
+    - ``record``: a file that ``dt.metrics.record`` wrote of its figures; None shows none.
+    - ``session``: the session that reads a checkpoint which is not on a local disk; None for the
+      active one. It also evaluates the topology's expressions, so that the page can show why a
+      result has a row. Without ``session`` or ``results`` it does not.
+    - ``token``: the secret of each request, not empty. None for a random one if others than this
+      machine reach the page, else for no secret.
 
     Raises ``CheckpointError`` if the folder is no checkpoint, and for results of another query.
     Raises ``ConfigurationError`` for a file that is no record, if a package is not installed, or if

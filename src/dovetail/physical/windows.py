@@ -242,8 +242,12 @@ class _FragmentBuilder:
     """The rows of each node that is planned already, by the node's ``id``."""
 
     def inputs_in_use(self) -> tuple[Input, ...]:
-        """Return the inputs of the fragment, in order of first use, each with the columns that
-        operators read so far. All operators must be planned.
+        """Return the inputs of the fragment, in order of first use. All operators must be planned.
+
+        An input of aggregations has, beside its key, only the columns that they read, in order of
+        first use (``Input.used``). The index of a column there gives its internal name
+        (``aggregated_name``). Other inputs have all columns, and None there. A source that is read
+        in both ways, or by several keys, gives several inputs.
         """
         return tuple(
             Input(r.source, r.key, r.foreign, None if r.used is None else tuple(r.used))

@@ -239,7 +239,8 @@ class _NodeNarrower:
 def _narrow_nulls(before: Node, over: Filled) -> Filled:
     """Return a copy of ``over`` that ignores nulls of the remaining columns only, if it ignored
     those of all value columns. Otherwise ``over`` itself. ``over``: a node over an input without
-    the columns that are new since the checkpoint began. ``before``: the node over its former input.
+    the columns that are new since the checkpoint began. ``before``: the same node over the input
+    with them.
     """
     if over.unsent is not None or [*over.nulls] != before.inputs[0].values.names:
         return over
@@ -296,9 +297,10 @@ def _narrow_columns(before: Node, over: Any) -> Node:
     the types that they have over this input. ``over`` is a view, or a windowed table that is read
     as a table or a stream.
 
-    ``before``: the node over its former input. ``over``: the same, with the columns of ``before``,
-    over an input without the columns that its sources gained since the checkpoint began. Raises
-    ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an expression.
+    ``before``: the node over the input with all present columns. ``over``: the same, still with the
+    columns of ``before``. Its input lacks the columns that its sources gained since the checkpoint
+    began. Raises ``PlanError`` if a gone column was a key, renamed, chosen by name, or read by an
+    expression.
     """
     source, was = over.inputs[0], before.inputs[0].row
     keys = len(over.key)
@@ -354,10 +356,10 @@ def _with_struct_fields(over: Any, source: Node) -> Iterator[tuple[StructField, 
 def _narrow_lookup(over: Lookup) -> Lookup:
     """Return a copy of a lookup without the value columns whose column of the stream is gone.
 
-    ``over``: the lookup with the value columns it had before. Its stream already lacks the columns
-    that its sources gained since the checkpoint began. The key and the types of the stream's other
-    columns become those of this stream. Columns of the store stay, and so do columns that have a
-    side's whole row.
+    ``over``: the lookup, still with all its present value columns. Its stream already lacks the
+    columns that its sources gained since the checkpoint began. The key and the types of the
+    stream's other columns become those of this stream. Columns of the store stay, and so do columns
+    that have a side's whole row.
     """
     columns = [
         (StructField(field.name, _lookup_column_type(over, field, ref)), ref)
@@ -377,8 +379,8 @@ def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | 
     already lacks the columns that are new since the checkpoint began. A column of the store keeps
     its type.
 
-    ``field``: the value column as it was. ``ref``: its origin, a pair of ``"left"`` (the stream) or
-    ``"right"`` (the store) and the column there; None for that side's whole row.
+    ``field``: the value column with its present type. ``ref``: its origin, a pair of ``"left"``
+    (the stream) or ``"right"`` (the store) and the column there; None for that side's whole row.
     """
     if ref[0] != SIDES[0]:
         return field.dataType
@@ -387,9 +389,11 @@ def _lookup_column_type(over: Lookup, field: StructField, ref: tuple[str, str | 
 
 def _narrow_join(before: Any, over: Any) -> Node:
     """Return a copy of the join ``over`` without the selected columns that are gone from its sides.
-    ``before``: the join over its former sides. ``over``: the same over sides without the columns
-    that their sources gained since the checkpoint began. The columns that stay have the types that
-    they have over these sides.
+    The columns that stay keep their order, and have the types that they have over these sides.
+
+    ``before``: the join over sides with all present columns. ``over``: the same, still with the
+    selection of ``before``. Its sides lack the columns that their sources gained since the
+    checkpoint began.
 
     Columns may only be gone if the join selects all value columns of both sides under their names,
     as it does without ``select=``. Raises ``PlanError`` otherwise, and for an expression of

@@ -90,8 +90,8 @@ class Node:
 
     @property
     def emits_spurious_tombstones(self) -> bool:
-        """True for a table whose computation may add tombstones of keys that had no row. By default
-        False.
+        """True for a table whose computation may add tombstones of keys that had no row. This base
+        class returns False.
         """
         return False
 
@@ -122,8 +122,8 @@ class Node:
 
     @property
     def stream(self) -> bool:
-        """True for a stream, in which each record stands for itself and replaces none. By default
-        False: a table.
+        """True for a stream, in which each record stands for itself and replaces none. This base
+        class returns False: a table.
         """
         return False
 
@@ -137,21 +137,22 @@ class Node:
     @property
     def withdraws(self) -> bool:
         """True for a stream that may withdraw records it has emitted by later ones (retractions): a
-        join of streams with ``unmatched="retract"``. By default False.
+        join of streams with ``unmatched="retract"``. This base class returns False.
         """
         return False
 
     @property
     def versioned_us(self) -> int | None:
         """The length of the node's history in microseconds behind stream time, for a versioned
-        table. None without a history, which is the default.
+        table. None without a history, as in this base class.
         """
         return None
 
     @property
     def in_order(self) -> bool:
         """True if the node has a history and the changes of a key take effect in the order in which
-        they arrive. By default False.
+        they arrive. A change with an older time than the key's latest version then takes effect at
+        that version's time. This base class returns False.
         """
         return False
 
@@ -167,7 +168,7 @@ class Node:
     @property
     def windows(self) -> Windows | None:
         """The kind and the spans of a windowed table's windows (size, advance, grace period,
-        retention). None without windows, which is the default.
+        retention). None without windows, as in this base class.
         """
         return None
 
@@ -201,15 +202,15 @@ class Node:
 
     @property
     def longest_align_us(self) -> int | None:
-        """The longest ``align=`` among the joins of the node's stage, in microseconds: the time
-        for which inputs wait for each other. None without one, which is the default.
+        """The longest ``align=`` among the joins of the node's stage, in microseconds: the time for
+        which inputs wait for each other. None without one, as in this base class.
         """
         return None
 
     @property
     def selects_expressions(self) -> bool:
         """True if a join of the node's stage selects Spark expressions, whose value may depend on
-        which sides are present. By default False.
+        which sides are present. This base class returns False.
         """
         return False
 

@@ -184,9 +184,12 @@ class RunState(ABC):
 
     def append(self, rows: pa.Table) -> int:
         """Store a batch's ``rows`` as the newest sorted run, of tier 0 (the runs of single
-        batches). Each of its segments has at most ``SEGMENT_BYTES_MAX``. It becomes a blob and is
-        put into the cache, too. The rows have the columns of ``schema`` and are in the store's
-        order.
+        batches). ``runs`` is replaced, which the caller writes to the manifest. Nothing is merged.
+        The rows must have the columns of ``schema`` and be in the store's order, which is not
+        checked.
+
+        A segment has at most ``SEGMENT_BYTES_MAX``, uncompressed, but a row that is larger has a
+        segment of its own. Each segment becomes a blob and is put into the cache, too.
 
         Return the uncompressed bytes of the new segments; 0 for no rows, which make no run.
         """

@@ -291,5 +291,7 @@ def hashable(part: Any) -> Hashable:
 
 
 def title_of(part: object) -> str:
-    """Return the first line of a table's or a stream's ``repr``, without its columns."""
+    """Return the first line of an object's ``repr``. Of a table or stream it is the class, the name
+    and the key columns, such as ``Table[orders; key id]``; the lines with all columns follow it.
+    """
     return repr(part).partition("\n")[0]

@@ -58,7 +58,8 @@ def assert_table_equal(
         The table that it should be, in any of these forms.
     key : str or list of str, optional
         The columns by which rows are told apart. Rows of the same key are then compared
-        column by column. It also names the key of what ``Driver.table`` returns.
+        column by column. It also names the key of what ``Driver.table`` returns. Two
+        mappings are compared by their keys without it, too.
     ordered : bool, default False
         True if the order of the rows counts. Rows are then compared by their positions, not
         by ``key``.
@@ -73,7 +74,8 @@ def assert_table_equal(
     AssertionError
         If the tables differ, or have other columns. The message has ``-`` before rows that
         are missing, ``+`` before rows that should not be there, and ``~`` before rows with
-        other values. An empty list of rows has the columns of the other table.
+        other values. The last are rows that match by key or, if ``ordered``, by position.
+        An empty list of rows has the columns of the other table.
     PlanError
         If a column of ``key`` is not in the tables. Also if ``key`` has too many or too few
         columns for a mapping's keys, or is left out for a mapping beside another form. Also
@@ -86,6 +88,9 @@ def assert_table_equal(
 
     Notes
     -----
+    The order of columns does not count, nor do their types: 1 equals 1.0, but not True. A
+    null equals a null.
+
     With a tolerance, each row is matched with the first one that is near enough.
 
     Examples

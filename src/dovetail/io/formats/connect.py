@@ -284,11 +284,16 @@ class RawValue:
 
     def as_type(self, type_: DataType) -> Column:
         """Return the value in ``type_``; null where the raw value is null or does not fit the type.
+        A raw value that is known to have the type already stays as it is.
 
-        In arrays, maps and structs whose parts have encodings, only the part that does not fit is
-        null. Fields of such a struct without a known encoding are null, too. A value of JSON stays
-        as it was read if JSON has values of the type, such as ``long``. A value of Avro is then
-        cast.
+        Booleans, dates, timestamps, intervals, decimals and texts are decoded. Timestamps and
+        intervals come as numbers in the unit of their encoding, or as texts in ISO 8601. Without a
+        known encoding these numbers give null, and so do decimals of JSON. A value in another type
+        stays as it was read from JSON, or is cast from Avro.
+
+        In arrays, maps and structs whose parts have encodings, each part is converted alone, and
+        only the part that does not fit is null. Fields of such a struct without a known encoding
+        are null, too. Arrays of decoded types other than texts are always converted so.
         """
         if self.encoding.is_of_type(type_):
             return self.column

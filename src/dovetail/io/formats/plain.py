@@ -216,12 +216,16 @@ binary. ``"json"`` takes any number of columns of any type, the fields of an obj
 
 
 def format_of(shorthand: ReadFormat | WriteFormat) -> Format:
-    """Return the format that a shorthand stands for. ``"string"``, ``"bytes"`` and ``"json"`` are
-    formats of these names, a schema is that of JSON objects, and a format is itself.
+    """Return the format that a shorthand stands for. A format stands for itself.
+
+    - ``"string"``, ``"bytes"``: one column of text or of bytes.
+    - ``"json"``: JSON objects, for writing only; its ``decoding`` raises ``PlanError``.
+    - A schema, as a ``StructType`` or a mapping of names to Spark's types: JSON objects with these
+      fields.
 
     Raises ``KeyError`` for another text, which the arguments' check refuses before. Raises
     ``PlanError`` for a schema with types that JSON is not read in, or with names that differ in
-    case alone.
+    case alone, at any depth.
     """
     if isinstance(shorthand, Format):
         return shorthand

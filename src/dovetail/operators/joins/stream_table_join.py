@@ -104,10 +104,13 @@ def run(job: Job, law: StreamTableJoinLaw) -> OperatorOutcome:
 def _find_table_rows(
     job: Job, source: int, store: TableStore, events: Timeline, asked: Ints
 ) -> tuple[Ints, Pool, Mask]:
-    """Find the row of a table for each of the events ``asked``, the indices of stream records in
-    ``events``. ``source``: the index of the table among the sources; ``store``: its store. A
-    versioned table gives the version that stood at the event's time, other tables their last row so
-    far.
+    """Find the row of a table for each of the events ``asked``: int64[asked], ascending indices of
+    stream records in ``events``. ``source``: the index of the table among the sources; ``store``:
+    its store before the batch.
+
+    Only rows that arrived before the event count. A versioned table gives the version that stood at
+    the event's time: the last one at or before it. Other tables give their last row. A deleted row
+    is none. Nulls in keys are compared like values; the caller lets such records match nothing.
 
     Returns three things: the references to the rows, int64[asked], ABSENT for none; the pool that
     they name; and a mask, bool[asked]. The mask marks events that are older than the table's

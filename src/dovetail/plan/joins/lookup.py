@@ -168,23 +168,28 @@ def lookup(
     label: str | None,
 ) -> View:
     """Return a view of the records of the stream ``node`` under their key, each with the rows of
-    the store ``lookup`` that match it.
+    the store ``lookup`` that match it. A record that matches several rows comes once with each. A
+    record with a null in a column of ``on`` matches none.
 
-    ``columns``: the store's columns and types, its key among them: a text as in SQL, a
-    ``StructType``, an Arrow schema or a mapping of names to types. ``on``: stream columns for the
-    store's key, or a mapping of stream to store columns; None pairs both keys. ``how``: ``"left"``
-    keeps records without a row, ``"inner"`` drops them. ``select``: None for all value columns, the
-    record's first. ``errors``: ``"fail"`` stops the query at a record on which an expression of
-    ``select`` fails, ``"dead_letter"`` leaves it out. ``cached``: None for no cache. ``label``: the
-    name in errors and dead letters, None for ``lookup of`` and the stream's. The view itself has
-    the stream's name.
+    - ``columns``: the store's columns and types, its key among them: a text as in SQL, a
+      ``StructType``, an Arrow schema or a mapping of names to types.
+    - ``on``: one stream column for each column of the store's key, in the key's order; or a mapping
+      of stream to store columns. None needs keys of the same names in the same order. All columns
+      of the store's key, or of one of its indexes, must be in ``on``.
+    - ``how``: ``"left"`` keeps records without a row, their store columns null; ``"inner"`` drops
+      them.
+    - ``select``: None for all value columns, the record's first.
+    - ``errors``: ``"fail"`` stops the query at a record on which an expression of ``select`` fails,
+      ``"dead_letter"`` leaves it out. It has no effect on failures of the store.
+    - ``cached``: None for no cache.
+    - ``label``: the name in errors and dead letters, None for ``lookup of`` and the stream's name.
+      The view itself has the stream's name.
 
     If the selection has expressions, a second view computes it from the joined row. Raises
     ``PlanError`` if ``columns`` does not parse, lacks a column of the store's key, or has reserved
     or repeated names. So it does for unknown or repeated columns in ``on`` and ``select``, and for
     types that differ. It refuses expressions that do not resolve, and a stream that withdraws
-    records (``unmatched="retract"``). All columns of an index of the store must be in ``on``. The
-    store is not asked.
+    records (``unmatched="retract"``). The store is not asked.
     """
     name = label or f"lookup of {node.name}"
     source, row = side_as_input(name, node), _store_schema(name, lookup, columns)

@@ -108,8 +108,9 @@ def without_null_updates(node: Node, columns: Sequence[str] | None) -> Filled:
 
 
 def _refuse_versioned(name: str, node: Node) -> None:
-    """Raise ``PlanError`` if ``node`` is a versioned table, whose former rows change with late
-    records. ``name``: the subject of the error.
+    """Raise ``PlanError`` if ``node`` is a versioned table, even one whose changes never go back in
+    time. Late records may change a versioned table's former rows, from which values would be
+    filled. ``name``: the subject of the error, such as ``keep_former of orders``.
     """
     if node.versioned_us is not None:
         raise PlanError(

@@ -24,9 +24,9 @@ def key_columns(caller: str, store: Store, keys: Sequence[Any]) -> list[pa.Array
     in order and with duplicates. ``own_key`` has the key columns that users see, without internal
     ones. Equal values have equal bits (``canonical_key``).
 
-    ``keys``: each a value, or a tuple or mapping of the key's columns. Without keys the arrays are
-    empty. Raises ``PlanError`` for other columns, for a null, and for a value of another type.
-    ``caller``: the user's call, to begin errors.
+    ``keys``: each the value of a single column, a tuple or list of the values of several, or a
+    mapping by name. Without keys the arrays are empty. Raises ``PlanError`` for other columns, for
+    a null, and for a value of another type. ``caller``: the user's call, to begin errors.
     """
     fields = store.own_key
     names = [field.name for field in fields]

@@ -313,9 +313,12 @@ def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
 
 
 def _read_manifest(blobs: MemoryBlobs) -> Manifest:
-    """Return a bucket's manifest, the list of all that it has stored, from the blobs in which it
-    lies. ``blobs`` must have it, else ``AssertionError``. Raises ``StateError`` for a manifest of
-    another version.
+    """Return a bucket's manifest, the list of all that it has stored. ``blobs`` must have the
+    manifest's blob and those of its pages. A page is a part of the manifest, a list of segments, in
+    a blob of its own. Other blobs are not read.
+
+    Raises ``AssertionError`` if one of these blobs is missing, and ``StateError`` for a manifest or
+    a page of another version.
     """
     manifest = manifests.read(blobs)
     assert manifest is not None, "pages without a manifest"

@@ -84,12 +84,13 @@ class Lineage:
         self._reporting.join()
 
     def _report(self) -> None:
-        """Send ``RUNNING`` while the query runs, at most every ``_every`` seconds and only if rows
-        have been read since the last event. Then send ``COMPLETE`` or, if the query has failed,
-        ``FAIL``.
+        """Send ``RUNNING`` while the query runs, if rows have been read since the last event. It is
+        sent at most every ``_every`` seconds, first that long after ``START``. Then send
+        ``COMPLETE``, also for a query that a user has stopped, or ``FAIL`` with the error of one
+        that has failed. These have the rows read since the last event.
 
         If the reporter is stopped while the query runs, nothing more is reported, not even rows
-        read since.
+        read since. An event that cannot be sent is logged and lost.
         """
         reported_s = monotonic()
         while self._query.isActive:

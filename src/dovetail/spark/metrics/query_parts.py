@@ -113,8 +113,9 @@ def parts_of(
 
 
 def _source_count(frame: DataFrame) -> int:
-    """Return the count of Spark's streaming sources below a frame. On Spark Connect, which does not
-    tell it, return 1.
+    """Return the count of Spark's streaming sources that a frame reads; 0 for a static frame. A
+    source that is read twice counts twice. On Spark Connect, which does not tell its sources, the
+    count is always 1.
     """
     return 1 if is_remote(frame.sparkSession) else streaming_leaves(frame)
 

@@ -68,14 +68,19 @@ class CarriedOver:
         return [plan.stages[index] for index in self.stages]
 
     def states(self, operator: str, session: SparkSession, plan: Plan) -> dict[str, DataFrame]:
-        """Return the state that is taken over, by the fingerprint of a stage: a frame of the blobs
-        of its buckets. It has the columns ``bucket`` (the label of a bucket), ``name`` and ``blob``
-        (the name and the bytes of a stored blob). The dict is empty without a checkpoint or stages
-        to take over. A stage that has stored nothing yet is absent.
+        """Return the state that is taken over from the other checkpoint, as it was after the
+        micro-batch ``batch``.
 
-        ``operator``: the call, for errors. ``plan``: the one for which ``find_carried_over`` has
-        returned this ``CarriedOver``. Raises ``CheckpointError`` if the other checkpoint no longer
-        has ``batch``, and ``ConfigurationError`` if Spark cannot read it.
+        The dict has, by the fingerprint of a stage, which is the same in both checkpoints, a frame
+        of the blobs of its buckets. A row is a stored blob; rows are in no order. The columns are
+        ``bucket`` (the label of the bucket, an int), ``name`` (text) and ``blob`` (bytes). The dict
+        is empty without another checkpoint or without stages to take over. A stage that has stored
+        nothing yet is absent.
+
+        ``operator``: the user's call, to begin errors. ``plan``: the one for which
+        ``find_carried_over`` has returned this ``CarriedOver``. Raises ``CheckpointError`` if the
+        other checkpoint no longer has the micro-batch, and ``ConfigurationError`` if Spark cannot
+        read it.
         """
         if self.checkpoint is None or not self.stages:
             return {}

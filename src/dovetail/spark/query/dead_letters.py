@@ -62,9 +62,9 @@ def dead_letters(node: Node) -> DataFrame:
 
 
 def _letters_in_column(frame: DataFrame, column: str = UNREAD) -> DataFrame:
-    """Return the dead letters in ``column``, which has structs, one row each. The columns are
-    ``_operator``, ``_problem``, ``_timestamp`` and ``row``. Rows with null in that column are left
-    out.
+    """Return the dead letters that ``frame`` has in its struct column ``column``, one row each, in
+    no order. Rows with null in that column are left out. The columns are the texts ``_operator``
+    and ``_problem``, the timestamp ``_timestamp``, which may be null, and the text ``row``.
     """
     letter = F.col(column)
     return frame.where(letter.isNotNull()).select(

@@ -231,8 +231,9 @@ def refuse_idle(operator: str, partitions: int, buckets: int) -> None:
 def writer_of(
     outcomes: Sequence[Outcome], plan: Plan, streaming: Streaming, folder: str
 ) -> DataStreamWriter:
-    """Return the writer of a plan's results to their sinks in ``outcomes``; without any it writes
-    nothing. The writer has the checkpoint ``folder``, and no trigger and no name yet.
+    """Return the writer of a plan's results to their sinks in ``outcomes``. Without any it runs all
+    stages and writes nothing. The writer has the checkpoint ``folder``, and no trigger and no name
+    yet.
 
     ``streaming``: the stages as Spark runs them, which are built here. Sinks raise their errors:
     ``PlanError`` if a result does not suit the target, ``TargetError`` if the target cannot take

@@ -76,7 +76,9 @@ class SinkSettings:
 
     @property
     def wait_s(self) -> float:
-        """The seconds to wait before the second attempt; each further wait is twice as long."""
+        """The seconds to wait before the second attempt: always 0.1. ``call_with_retries`` doubles
+        the wait before each further attempt, up to 5 s.
+        """
         return _WAIT_S
 
     def run_with_retries(self, action: Callable[[], T]) -> T:
@@ -89,12 +91,17 @@ class SinkSettings:
     def replaces(
         self, cursor: Cursor, target: TargetTable, query: str | None, *, begun: bool
     ) -> bool:
-        """Return True if the rows of ``target`` are to be deleted before the query writes; False
-        for a table that the query owns or adopts. Nothing is changed.
+        """Return True if the rows of ``target`` are to be deleted before the query writes. So it is
+        with ``existing="replace"``, for a table that the query does not own. False for a table that
+        the query owns, for any table with ``existing="adopt"``, and for an empty one with
+        ``existing="fail"``. Nothing is changed.
 
         ``query``: its id, None before its first start. ``begun``: True if a micro-batch of it is
-        complete. The table ``dovetail_queries`` must exist. Raises ``TargetError`` if the table is
-        not this query's and cannot become it, or has rows that the query may not take over.
+        complete. ``target`` and the table ``dovetail_queries``, which names the owners, must exist.
+
+        Raises ``TargetError`` for a table that the query does not own in two cases. With
+        ``existing="fail"``, the table has rows. With ``"fail"`` or ``"replace"``, the query has
+        begun.
         """
         owners = target.last_batches(cursor)
         owner = query if query in owners else next(iter(owners), None)
