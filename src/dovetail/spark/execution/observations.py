@@ -144,7 +144,8 @@ class Observations:
         """
         name = self.unique_name(metric_name(step.stage.fragment.title, "stage"))
         self.reports[step.number] = name
-        return rows.observe(name, F.expr(f"collect_list({report}) as buckets"))
+        # A null within a list is the text null to get_json_object.
+        return rows.observe(name, F.expr(f"collect_list(nullif({report}, 'null')) as buckets"))
 
 
 def unused_rows(observed: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[int, str | None]]:
