@@ -7,7 +7,7 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -46,6 +46,19 @@ class FirstStages(Streaming):
         begun = {reading.reader for reading in step.readings if reading.stage in self.carried}
         return packed.where(~F.col("reader").isin(begun)) if begun else packed
 
+    def fused_inputs(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame | None:
+        """Return all ``inputs``, rows of ``PACKED``, if the step's stage is fused: the operator of
+        the stage that it sends to runs it. Else return None. The stage's rows in ``results``
+        follow, packed for those that read the stage, if there are any.
+        """
+        packed = super().fused_inputs(step, inputs)
+        if packed is None or step.stage not in self.results:
+            return packed
+        if step.is_read:
+            rows = self._carried_result(step.stage)
+            return packed.union(self.pack_rows(replace(step, passes=False), rows))
+        return packed.union(self._pack_carried_result(step))
+
     def run_to_changelog(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Return the changelog of the stage at ``step``, a frame of changes, from its packed
         ``inputs``. The stage's rows in ``results`` follow, if there are any; columns that they lack
@@ -64,9 +77,15 @@ class FirstStages(Streaming):
         packed = super().run_to_result(step, inputs)
         if step.stage not in self.results:
             return packed
+        return packed.union(self._pack_carried_result(step))
+
+    def _pack_carried_result(self, step: RouteStep) -> DataFrame:
+        """Return packed rows (``PACKED``) of the rows in ``results`` of the step's stage, for its
+        result. ``results`` must have the stage.
+        """
         names = output_of(step.stage).columns.names
         rows = self._carried_result(step.stage).select(*map(quoted, names))
-        return packed.union(self._pack_result(step, rows, passes=False))
+        return self._pack_result(step, rows, passes=False)
 
     def _carried_result(self, stage: Stage) -> DataFrame:
         """Return the rows of a carried stage's result as changes before all others, each caused by
