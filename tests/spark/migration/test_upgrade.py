@@ -243,7 +243,7 @@ def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", slow_after(1, ["clear", "read", "write", "_going_on"]))
+@pytest.mark.parametrize("step", slow_after(1, ["clear", "read_sources", "write_files", "_rewrite_offsets"]))
 def test_a_call_that_is_killed_is_repeated(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -253,7 +253,7 @@ def test_a_call_that_is_killed_is_repeated(
         owner, name = CheckpointFile, "write"
         calls = iter([False, True])
     else:
-        owner, name = (first_batch if step == "_going_on" else row_files), step  # type: ignore[assignment]
+        owner, name = (first_batch if step == "_rewrite_offsets" else row_files), step  # type: ignore[assignment]
         calls = iter([True])
     real: Callable[..., Any] = getattr(owner, name)
 
@@ -267,7 +267,7 @@ def test_a_call_that_is_killed_is_repeated(
         with pytest.raises(KilledError):
             shop.run(outer, "new", initial=shop.folder / "old", emit_initial=True)
     emitted = shop.run(outer, "new", initial=shop.folder / "old", emit_initial=True)
-    if step in ("write", "read"):
+    if step in ("write_files", "read_sources"):
         assert [row[0] for row in emitted] == [1, 2, 3, 4, 5]
     shop.write("orders", {"id": 9, "customer": "b", "amount": 100})
     assert shop.run(outer, "new") == [(9, None, 100, "Rome", "upsert")]
