@@ -243,7 +243,9 @@ def test_positions_go_on_in_a_stage_that_stores_nothing(shop: Shop) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", slow_after(1, ["clear", "read_sources", "write_files", "_rewrite_offsets"]))
+@pytest.mark.parametrize(
+    "step", slow_after(1, ["clear", "read_sources", "write_files", "_rewrite_offsets"])
+)
 def test_a_call_that_is_killed_is_repeated(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
