@@ -153,8 +153,8 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
     """Return the double nearest to each of the n sums ``limbs`` divided by its ``divisor``:
-    float64[n], the even one on a tie, infinite beyond the largest double. ``divisor``: int64[n],
-    from 1 to 2**47.
+    float64[n], the even one on a tie, infinite beyond the largest double. A sum of 0 gives 0.0, a
+    negative quotient too small for a double -0.0. ``divisor``: int64[n], from 1 to 2**47.
     """
     magnitude, negative = _absolute_values(limbs)
     small = int(divisor.max(initial=1)) <= _LOW
