@@ -94,8 +94,8 @@ class SnapshotTarget:
         return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
-        """Create the target with these rows in one commit. Return the commit without its ``way`` and
-        ``reason``.
+        """Create the target with these rows in one commit. Return the commit without its ``way``
+        and ``reason``.
 
         ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
         that the commit covers. ``step``: recorded with the commit. Spark raises an error if the
