@@ -55,8 +55,8 @@ def changed_files(
     """Yield the data files whose rows may differ between two snapshots, in order of their paths:
     files that were added or removed, or that have other delete files. Equal snapshots yield none.
 
-    ``before``, ``after``: all live files of each snapshot by their paths, of one table. The
-    descriptions in ``after`` are used, since data files never change.
+    ``before``, ``after``: all live files of each snapshot by their paths, of one table. Data files
+    never change, so a file in both snapshots is described as in ``after``.
     """
     for path in sorted({*before, *after}):
         was, is_ = before.get(path), after.get(path)
@@ -195,8 +195,8 @@ class RowReader:
 
 
 def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
-    """Find the rows that equal one of ``values`` in all columns; a null equals a null: bool[n], for
-    n rows.
+    """Find the rows that equal one of ``values`` in all columns: bool[n], for n rows. A null equals
+    a null. Floats are equal by their bits, so -0.0 does not equal 0.0.
 
     ``rows``, ``values``: at least one column, as many in both, paired by position; ``ValueError``
     otherwise. Values are cast to the rows' types; Arrow's error passes if they do not fit.
