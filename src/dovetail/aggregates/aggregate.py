@@ -202,7 +202,8 @@ class Aggregate(ABC):
     @abstractmethod
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator, one row each, of the type ``result``. ``state``:
-        the columns of the accumulators; null in all columns stands for no rows.
+        the columns of the accumulators; null in all columns stands for no rows. No rows give 0 as a
+        count, an empty list as a collection, else null; a user's aggregate decides itself.
 
         Raises ``AggregateOverflowError`` if a result does not fit its type.
         """

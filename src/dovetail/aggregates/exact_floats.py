@@ -76,7 +76,8 @@ class Limbs:
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
     """Yield each group's sum after each update, its ``stored`` sum included, as ``Limbs``: a block
-    of at most 32768 updates at a time, in order. Without updates yield nothing.
+    of at most 32768 updates at a time, in order. Limbs are not normalised: they may have any sign
+    and size. Without updates yield nothing.
 
     ``updates``: n rows, by group, then time. ``stored``: the two columns of the sums before
     (``STORED``), one row per group, null for 0. ``summands``: float64[n], finite, already negative

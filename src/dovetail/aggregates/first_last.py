@@ -83,11 +83,11 @@ class End(Accumulating):
         cover the position: two columns, value and flag. Without a covering row the value is null
         and the flag false.
 
-        Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
-        ``values``: one column, one value per row. ``order``: int64, the sort key of each row. The
-        covering row of the lowest key counts or, if ``last``, that of the highest. Of equal keys
-        the row of the lowest index counts or, if ``last``, of the highest. If ``ignore_nulls``,
-        rows with a null do not count. Takes O(n log n).
+        Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``,
+        or none. ``values``: one column, one value per row. ``order``: int64, the sort key of each
+        row. The covering row of the lowest key counts or, if ``last``, that of the highest. Of
+        equal keys the row of the lowest index counts or, if ``last``, of the highest. If
+        ``ignore_nulls``, rows with a null do not count. Takes O(n log n).
         """
         eligible = not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)

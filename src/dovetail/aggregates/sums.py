@@ -323,7 +323,7 @@ class _Float(Aggregate):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update as doubles: one row per update, null while the group
-        has no value.
+        has no value. NaN and infinities among the group's values count as in ``results``.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for a new group. ``values``:
