@@ -392,8 +392,8 @@ def _may_fuse(
     in the line that it sends to. Both must have state and one bucket, so that nothing is exchanged
     between them. The workers must be able to make all rows that leave ``origin`` without Spark.
 
-    ``readings``: the inputs that read ``origin``. The result is False if one of them by key has a
-    view or a foreign key with expressions, or if the selection of ``origin`` has expressions.
+    ``readings``: the inputs that read ``origin``. The result is False if one that reads by key has
+    a view, or a foreign key with expressions. So it is if the selection of ``origin`` has them.
     ``fused``: by each stage before that is fused, the next one. A stage that puts the results of a
     join by foreign key in order has no state. It is run with the join's stage.
     """
