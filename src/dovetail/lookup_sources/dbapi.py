@@ -117,7 +117,9 @@ class DbapiReader:
         return Found(table.filter(pa.array(asked)), key[asked], unfit)
 
     def close(self) -> None:
-        """Close the connection, if there is one. Errors of the driver are ignored."""
+        """Close the connection, if there is one. A later lookup connects again. Errors of the
+        driver are ignored.
+        """
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):

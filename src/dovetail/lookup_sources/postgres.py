@@ -87,7 +87,7 @@ class PostgresReader:
         )
 
     def close(self) -> None:
-        """Close the connection to the server, if there is one."""
+        """Close the connection to the server, if there is one. A later lookup connects again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -84,7 +84,7 @@ class SqliteReader:
         return Found(table, key, _find_nan_keys(keys))
 
     def close(self) -> None:
-        """Close the SQLite file, if it is open."""
+        """Close the SQLite file, if it is open. A later lookup opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

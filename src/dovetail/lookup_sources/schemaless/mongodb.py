@@ -113,7 +113,7 @@ class MongodbReader:
         return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)
 
     def close(self) -> None:
-        """Close the client's connections, if there are any."""
+        """Close the client's connections, if there are any. A later lookup connects again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

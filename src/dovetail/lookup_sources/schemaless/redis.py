@@ -102,7 +102,7 @@ class RedisReader:
         return Found(rows.filter(pa.array(has_key)), key[has_key], ~fit)
 
     def close(self) -> None:
-        """Close the client's connection, if there is one."""
+        """Close the client's connection, if there is one. A later lookup connects again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
