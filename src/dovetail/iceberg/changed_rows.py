@@ -129,9 +129,9 @@ class RowReader:
         Rows come batch by batch in the file's order, in each batch the removed ones first; none is
         empty. They have the columns of ``schema``. Delete files are always read. The data file is
         not read if both sides have the same rows by their positions, and no delete by values. So a
-        file that is new, or gone, is read, unless no row of it is live. Raises ``DataError`` for a
-        delete file in another format than Parquet and Puffin, and for deletes by a field within a
-        struct.
+        file that is new, or gone, is read, unless no row of it is live. Files are read as the
+        result is. Raises ``DataError`` then for a delete file in another format than Parquet and
+        Puffin, and for deletes by a field within a struct.
         """
         was, is_ = (self._live_rows(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]

@@ -63,7 +63,8 @@ def rows_of_keys(table: Table, keys: pa.Table, *, all_rows: bool = True) -> Iter
     ``keys``: a row for each key, in at least one column of the table, with their names and types. A
     null equals a null, a NaN a NaN, and -0.0 equals 0.0. Without keys or snapshots, nothing is read
     or yielded. ``all_rows``: False if only rows with a key count; deleted rows of other keys may
-    then be among the live ones. Raises ``DataError`` for delete files that cannot be read.
+    then be among the live ones. Files are read as the result is. Raises ``DataError`` then for
+    delete files that cannot be read.
     """
     if not keys.num_rows:
         return
