@@ -74,8 +74,9 @@ def _all() -> None:
 def main() -> None:
     """Run the command that this process was called with, and exit with its status.
 
-    An error of dovetail or Spark is printed as one line on standard error, and the status is 1.
-    Other errors pass with their traceback. The command ``state`` runs without pandas.
+    An error of dovetail or Spark is printed as one line on standard error, and the status is 1. A
+    wrong call has the status 2. Other errors pass with their traceback. The command ``state`` runs
+    without pandas.
     """
     if COMMANDS.get("".join(sys.argv[1:2])) == "state":
         _do_without_pandas()
@@ -119,8 +120,8 @@ class _NoPandas(MetaPathFinder):
 
 
 def _known_message(error: Exception) -> str | None:
-    """Return the message of an error of dovetail, or class and first line of an error of Spark;
-    None for other errors.
+    """Return the message of an error of dovetail, perhaps of two lines, or class and first line of
+    an error of Spark; None for other errors.
     """
     if isinstance(error, DovetailError):
         return str(error)

@@ -213,8 +213,8 @@ class DovetailWarning(UserWarning):
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error in one line: its class and the first line of its message. It is the class
-    alone if there is no message.
+    """Return an error in one line: its class and the first line of its message that is not blank.
+    It is the class alone if there is none.
 
     >>> line_of(ZeroDivisionError("division by zero"))
     'ZeroDivisionError: division by zero'

@@ -194,13 +194,16 @@ class Aggregate(ABC):
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Merge n pairs of accumulators: row i of the result is the accumulator of the rows behind
         row i of ``left``, then those behind row i of ``right``. ``left``, ``right``: the columns of
-        n accumulators each. Null in all columns stands for no rows.
+        n accumulators each. Null in all columns stands for no rows. Two such rows give an
+        accumulator of no rows, which need not be null. Raises ``AggregateError`` if a list is too
+        long for an Arrow column, or if a function of the user fails.
         """
 
     @abstractmethod
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator, one row each, of the type ``result``. ``state``:
-        the columns of the accumulators; null in all columns stands for no rows.
+        the columns of the accumulators; null in all columns stands for no rows. No rows give 0 as a
+        count, an empty list as a collection, else null; a user's aggregate decides itself.
 
         Raises ``AggregateOverflowError`` if a result does not fit its type.
         """
@@ -213,7 +216,8 @@ class Aggregate(ABC):
         ``updates``: rows that are added to groups or retracted from them, by group, then time.
         Asserts that none is retracted unless the aggregate ``retracts``. ``initial``: the columns
         of the stored accumulators, one row per group, null in all for a new group. ``values``: the
-        aggregate's input columns, one row per update.
+        aggregate's input columns, one row per update. A result that does not fit its type is no
+        error here, only in ``results`` and ``scan``.
         """
         assert self.retracts or not updates.retracted.any(), "a row cannot be retracted"
         computed = self.after(updates, initial, values)
@@ -234,7 +238,7 @@ class Aggregate(ABC):
         elements (``TracedAccumulators``). An origin says which value an element comes from. Origins
         from 0 to k - 1 are the k elements of the stored lists, group by group. From k on, less k,
         they are indices into the batch's values that are not null. This default is for accumulators
-        without lists: it returns ``fold`` without origins.
+        without lists: it returns ``fold`` with empty arrays of origins.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for a new one. ``values``:

@@ -67,10 +67,11 @@ class CollectList(Listing):
         arrival, an empty list without values.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
-        value removes its first equal in the list; asserts that there is one. Of floats, all NaNs
-        are equal, and 0.0 and -0.0 are not. ``initial``: one column, the stored list of each group,
-        null for none. ``values``: one column, one row per update; nulls are left out. Raises
-        ``AggregateError`` if the lists of all updates have too many elements for an Arrow column.
+        value removes its first equal in the list; asserts that there is one. In a column of floats
+        all NaNs are equal, and 0.0 and -0.0 are not; nested floats are compared by their bits.
+        ``initial``: one column, the stored list of each group, null for none. ``values``: one
+        column, one row per update; nulls are left out. Raises ``AggregateError`` if the lists of
+        all updates have too many elements for an Arrow column.
         """
         listed = self.listed(values)
         entries = _held_elements(updates, initial[0], listed)
@@ -90,10 +91,10 @@ class CollectList(Listing):
     ) -> TracedAccumulators:
         """Return each group's list after its last update, a column with one row per group, with the
         origin of each element (``TracedAccumulators``): the stored element or value of the batch
-        that it comes from. A group without updates keeps its list.
+        that it comes from. A group without updates keeps its list; null becomes an empty list.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
-        value removes its first equal in the list; asserts that there is one. ``initial``: one
+        value removes its first equal, as in ``scan``; asserts that there is one. ``initial``: one
         column, the stored list of each group, null for none. ``values``: one column, one row per
         update; nulls are left out. Raises ``AggregateError`` if the lists have too many elements
         for an Arrow column.
@@ -104,8 +105,8 @@ class CollectList(Listing):
         return TracedAccumulators([lists_of(size, entries.pool.take(pa.array(row)))], row, row)
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
-        """Return one column of lists: row by row, the list of ``left``, then that of ``right``,
-        null counting as empty. Both are one column of as many lists.
+        """Return one column of lists, never null: row by row, the list of ``left``, then that of
+        ``right``, null counting as empty. Both are one column of as many lists.
 
         The values are those of one accumulator over the rows of both sides. With retracted rows
         their order may differ: one accumulator removes the first equal value, even one of the left.
@@ -146,7 +147,8 @@ class LastRow(CollectList):
         not been retracted.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. A retracted
-        row removes its first equal; asserts that there is one. ``initial``: one column, the list of
+        row removes the group's first row with equal values, where null equals null and floats are
+        compared by their bits. Asserts that there is one. ``initial``: one column, the list of
         stored rows (structs) of each group, null for none. ``values``: the columns of the rows, one
         row per update. Raises ``AggregateError`` if the lists of all updates have too many elements
         for an Arrow column.
@@ -204,6 +206,7 @@ def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) ->
     stays. ``updates``: rows added to groups or retracted from them, by group, then time.
     ``stored``: a column with the list of each group, null for none. ``values``: one per update. A
     retracted value ends the first element of its group that equals it. Asserts that there is one.
+    Floats are compared by their bits, but all NaNs of a column of floats are equal.
     """
     old_group, old = list_elements(stored)
     update = np.flatnonzero(not_null_mask(values))
@@ -226,7 +229,8 @@ def _held_elements(updates: GroupUpdates, stored: pa.Array, values: pa.Array) ->
 
 def _pair_going_with_come(group_value: Ints, gone: Mask) -> tuple[Ints, Ints]:
     """Pair the k-th retracted row of each group and value with the k-th added row of it: (added,
-    retracted), indices into the rows, int64[retracted rows] each.
+    retracted), indices into the rows, int64[retracted rows] each. Rows count in the order given.
+    Pairs lie by ``group_value``, then by row.
 
     ``group_value``: int64[rows], an id of the row's group and value. ``gone``: bool[rows], the row
     is retracted. Asserts that each value has at least as many added rows as retracted ones.
@@ -261,7 +265,7 @@ class CollectSet(Listing):
 
     @property
     def state(self) -> tuple[pa.DataType, ...]:
-        """The types of the list of values and, if rows may leave, of the list of counts."""
+        """The types of the list of values and, if ``retractable``, of the list of counts."""
         return (list_of(self.values), *[list_of(pa.int64())] * self.retractable)
 
     @property
@@ -281,7 +285,7 @@ class CollectSet(Listing):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted, since counts of values are stored."""
+        """True if rows can be retracted: if ``retractable``, since counts are stored then."""
         return self.retractable
 
     @property
@@ -294,7 +298,9 @@ class CollectSet(Listing):
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the distinct values in the group after each update as a list, one row per update;
         empty without values. A list is in the order of its values. If their type has none, it is in
-        the order of arrival: that since which the value has been in the group without a break.
+        the order of arrival: that since which the value has been in the group without a break. In a
+        column of floats all NaNs are one value, the last; -0.0 and 0.0 are two. Nested floats are
+        compared by their bits.
 
         ``updates``: rows added to groups or, only if ``retractable``, retracted from them. A
         retracted value must have been added before; this is not checked. ``initial``: the stored
@@ -319,7 +325,7 @@ class CollectSet(Listing):
         """Return each group's lists after its last update, one row per group, distinct values and,
         if ``retractable``, their counts. They come with the origin of each element
         (``TracedAccumulators``): the stored element or value of the batch that it comes from. A
-        group without updates keeps its lists.
+        group without updates keeps its lists; null becomes an empty list.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the stored lists of each group, null for none. ``values``: one column, one row per update;
@@ -332,9 +338,9 @@ class CollectSet(Listing):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return the lists of the distinct values of ``left`` and ``right`` together, row by row
-        and, if ``retractable``, the lists of their added counts. Null counts as empty. Values
-        ascend; if the type has no order, those of ``left`` come first. Raises ``AggregateError`` if
-        the lists have too many elements for an Arrow column.
+        and, if ``retractable``, the lists of their added counts. Null counts as empty, and no
+        returned list is null. Values ascend; if the type has no order, those of ``left`` come
+        first. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
         none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))

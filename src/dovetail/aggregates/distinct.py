@@ -71,7 +71,7 @@ class CountDistinct(Listing):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted, since counts are stored."""
+        """True if rows can be retracted: if ``retractable``, since counts are stored then."""
         return self.retractable
 
     @property
@@ -89,7 +89,7 @@ class CountDistinct(Listing):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the count of distinct values in the group after each update: int64, one row per
-        update.
+        update, 0 without values. At any depth all NaNs are one value, and so are 0.0 and -0.0.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators (lists, then the count), one row per group, null for
@@ -104,7 +104,8 @@ class CountDistinct(Listing):
         """Return the accumulators after each group's last update, one row per group, with the
         origin of each value (``TracedAccumulators``): the stored or new value that it comes from.
         They are the list of distinct values, that of their counts if ``retractable``, and the count
-        of distinct values. A group without updates keeps its accumulator.
+        of distinct values. A group without updates keeps its accumulator; null becomes empty lists
+        and the count 0.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for none. ``values``: one
@@ -165,8 +166,9 @@ def _running_distinct_counts(updates: GroupUpdates, initial: Columns, value_span
     changes only with an update that brings a new value or takes the last of one.
 
     ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``: the
-    columns of the stored accumulators, one row per group: the list of values first, the count last.
-    ``value_spans``: the ranges of updates during which a group has a value, all of the batch.
+    columns of the stored accumulators, one row per group: the list of values first, the count last;
+    null for none. ``value_spans``: the ranges of updates during which a group has a value, all of
+    the batch.
     """
     change = np.zeros(len(updates), np.int64)
     in_batch = value_spans.row >= len(initial[0].flatten())

@@ -155,8 +155,8 @@ def _split_longs(longs: Ints) -> Limbs:
 
 
 def _decimal_words(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the two 64-bit words of each unscaled decimal, the lower first: int64[n, 2], arbitrary
-    for null.
+    """Return the two 64-bit words of each unscaled decimal, the lower first: int64[n, 2], not to be
+    changed, arbitrary for null. ``values``: decimals of any width, with at most 38 digits.
     """
     if not pa.types.is_decimal128(values.type):
         values = values.cast(pa.decimal128(values.type.precision, values.type.scale))

@@ -76,7 +76,8 @@ class Limbs:
 
 def sums_after_each(updates: GroupUpdates, stored: Columns, summands: Floats) -> Iterator[Limbs]:
     """Yield each group's sum after each update, its ``stored`` sum included, as ``Limbs``: a block
-    of at most 32768 updates at a time, in order. Without updates yield nothing.
+    of at most 32768 updates at a time, in order. Limbs are not normalised: they may have any sign
+    and size. Without updates yield nothing.
 
     ``updates``: n rows, by group, then time. ``stored``: the two columns of the sums before
     (``STORED``), one row per group, null for 0. ``summands``: float64[n], finite, already negative
@@ -153,8 +154,8 @@ def to_nearest(limbs: Limbs) -> Floats:
 
 def to_quotients(limbs: Limbs, divisor: Ints) -> Floats:
     """Return the double nearest to each of the n sums ``limbs`` divided by its ``divisor``:
-    float64[n], the even one on a tie, infinite beyond the largest double. ``divisor``: int64[n],
-    from 1 to 2**47.
+    float64[n], the even one on a tie, infinite beyond the largest double. A sum of 0 gives 0.0, a
+    negative quotient too small for a double -0.0. ``divisor``: int64[n], from 1 to 2**47.
     """
     magnitude, negative = _absolute_values(limbs)
     small = int(divisor.max(initial=1)) <= _LOW

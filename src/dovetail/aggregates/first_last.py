@@ -36,7 +36,7 @@ class End(Accumulating):
     @property
     def state(self) -> tuple[pa.DataType, ...]:
         """The types of the accumulator's columns: the value, and a flag (bool) that there is a
-        value.
+        row that counts. Its value may be null, unless ``ignore_nulls``.
         """
         return (self.values, pa.bool_())
 
@@ -50,7 +50,7 @@ class End(Accumulating):
     ) -> list[pa.Array]:
         """Return two columns, one row per update: the first value (or, if ``last``, the last) of
         the group up to that update, and a flag that there is one. If ``ignore_nulls``, nulls do not
-        count.
+        count; else a null counts as a value, with a true flag.
 
         ``updates``: rows added to groups, by group, then time; none may be retracted. ``initial``:
         two columns, the stored value and flag of each group, null for none. ``values``: one column,
@@ -63,8 +63,8 @@ class End(Accumulating):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return two columns, value and flag: row by row those of ``left`` or, if ``last``, of
-        ``right``. If only one side has a value, return that one; if none has, null with a false
-        flag.
+        ``right``. If only one side's flag is true, return that side, even if its value is null. If
+        neither is, return null with a false flag.
         """
         row = np.arange(len(left[0]))
         updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
@@ -83,10 +83,11 @@ class End(Accumulating):
         cover the position: two columns, value and flag. Without a covering row the value is null
         and the flag false.
 
-        Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
-        ``values``: one column, one value per row. ``order``: int64, the sort key of each row. The
-        covering row of the lowest key counts or, if ``last``, that of the highest; equal keys go by
-        row. If ``ignore_nulls``, rows with a null do not count. Takes O(n log n).
+        Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``,
+        or none. ``values``: one column, one value per row. ``order``: int64, the sort key of each
+        row. The covering row of the lowest key counts or, if ``last``, that of the highest. Of
+        equal keys the row of the lowest index counts or, if ``last``, of the highest. If
+        ``ignore_nulls``, rows with a null do not count. Takes O(n log n).
         """
         eligible = not_null_mask(values[0]) if self.ignore_nulls else np.ones(len(order), np.bool_)
         row = np.flatnonzero(eligible)
@@ -105,8 +106,9 @@ class End(Accumulating):
         first (if ``last``, the last) ``eligible`` update so far. Without either it is null with a
         false flag. For the first value the stored one wins, for the last one an update.
 
-        ``initial``: two columns, the stored value and flag of each group. ``values``: one value per
-        update. ``eligible``: bool[updates], the updates that count.
+        ``initial``: two columns, the stored value and flag of each group; with a false or null flag
+        there is no stored value. ``values``: one value per update. ``eligible``: bool[updates], the
+        updates that count.
         """
         stored = _flag_mask(initial[1])
         present = any_so_far(updates, eligible, stored)

@@ -113,8 +113,9 @@ class ApproxCountDistinct(Aggregate):
 
 
 def _registers_and_ranks(values: pa.Array) -> tuple[Ints, Ints, Ints]:
-    """Return three arrays, int64[m] each, for the m values that are not null: the index of the
-    value, its register (0 to 511) and its rank (1 to 53).
+    """Return three arrays, int64[m] each, for the m values that are not null, in their order: the
+    index of the value, its register (0 to 511) and its rank (1 to 53). Equal values have equal
+    ones; at any depth all NaNs are equal, and so are 0.0 and -0.0.
     """
     update = np.flatnonzero(not_null_mask(values))
     values = canonical_key(values.take(pa.array(update)))
@@ -208,9 +209,9 @@ _ALPHA = _REGISTERS**2 / (2 * math.log(2))
 
 
 def _estimate_counts(weights: Ints, empty: Ints) -> pa.Array:
-    """Return the estimated counts of n sketches as an int64 array. ``weights``: int64[n], the sum
-    of ``_WEIGHT`` over the registers. ``empty``: int64[n], the count of registers without a value;
-    512 estimates 0.
+    """Return the estimated counts of n sketches, rounded to whole numbers, as an int64 array.
+    ``weights``: int64[n], the sum of ``_WEIGHT`` over the registers. ``empty``: int64[n], the count
+    of registers without a value; 512 estimates 0.
 
     Ranks beyond the largest are too rare to need a correction.
     """

@@ -68,7 +68,8 @@ class Extreme(Accumulating):
 
     def merged(self, left: Columns, right: Columns) -> list[pa.Array]:
         """Return one column, the more extreme value of ``left`` and ``right``, row by row: null if
-        both are null, the other one if one is. Both have one column of as many rows.
+        both are null, the other one if one is. NaN is above all other values, and -0.0 below 0.0.
+        Both have one column of as many rows.
         """
         row = np.arange(len(left[0]))
         return self.accumulated(
@@ -155,7 +156,8 @@ class ChangingExtreme(Listing):
     ) -> TracedAccumulators:
         """Return each group's lists of distinct values, ascending, and of their counts after its
         last update, with the origin of each element (``TracedAccumulators``): the stored element or
-        value of the batch that it comes from. Lists of a group without updates stay.
+        value of the batch that it comes from. Lists of a group without updates stay; null becomes
+        an empty list.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the stored two columns of lists, one row per group, null for none. ``values``: one column,

@@ -62,7 +62,7 @@ class Listing(Aggregate):
     @property
     def reach(self) -> int:
         """The count of values that a result needs at the end of the lists that ``reads`` names: 1
-        by default.
+        by default. It counts only if ``reads`` is ``"first"`` or ``"last"``.
         """
         return 1
 
@@ -76,13 +76,14 @@ class Listing(Aggregate):
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for none. ``values``: the
-        input columns, one row per update. A group without updates keeps its list. Raises
-        ``AggregateError`` if the lists have too many elements for an Arrow column.
+        input columns, one row per update. A group without updates keeps its list; null becomes an
+        empty list. Raises ``AggregateError`` if the lists have too many elements for an Arrow
+        column.
         """
 
     def after(self, updates: GroupUpdates, initial: Columns, values: Columns) -> list[pa.Array]:
         """Return the columns of the accumulators after each group's last update, one row per group.
-        A group without updates keeps its list.
+        A group without updates keeps its list; null becomes an empty list.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for none. ``values``: the
@@ -179,6 +180,8 @@ def multiset_spans(
 ) -> Spans:
     """Return the spans of the values of ``stored`` multisets and of a batch, by (group, value,
     time). A span is a range of updates during which a group has a value a certain count of times.
+    Each stored value begins a span, and so does each update that is not null. So a span may be
+    empty, and its count may be 0.
 
     ``updates``: n rows of the batch, added to groups or retracted from them. If a value is
     retracted more often than added, its count is below 0; this is not checked. ``stored``:
@@ -189,7 +192,8 @@ def multiset_spans(
     ``numbering(pool, group)``: returns an int64 id per value, from 0, the same for equal values of
     a group and ascending in their order. Values of a group with the same id are one value. ``pool``
     has the stored values, multiset by multiset, then those of the batch that are not null;
-    ``group`` has the group of each. None: ``value_numbers`` of all values.
+    ``group`` has the group of each. All NaNs in a ``pool`` of floats have the same bits. None:
+    ``value_numbers`` of all values.
     """
     members = [list_elements(lists[0]) for lists in stored]
     update = np.flatnonzero(not_null_mask(values))
@@ -246,7 +250,9 @@ def stored_lists(value_spans: Spans, groups: int) -> TracedAccumulators:
 
 def value_numbers(values: pa.Array) -> Ints:
     """Return an id per value, equal for equal values, from 0 without gaps: int64[n]. Ids ascend
-    with the values if their type has an order, else they have no order. ``values``: without nulls.
+    with the values if their type has an order, else they have no order. In a column of floats all
+    NaNs are equal, and -0.0 is below 0.0; nested floats are compared by their bits. ``values``:
+    without nulls.
     """
     if len(values) == 0:
         return np.zeros(0, dtype=np.int64)

@@ -53,9 +53,9 @@ class PartLayout:
         list, not on the whole list: bool[groups].
 
         Their updates are fewer than their parts, and the parts stay at least ``PART_MAX / _SPARSE``
-        (64) values long on average. ``updates``: int64[groups], the count of rows that come or go
-        in each group. ``taken``: int64[groups], the count of those that go. A group without parts
-        is false.
+        (64) values long on average. This average counts the values that go, but not those that
+        come. ``updates``: int64[groups], the count of rows that come or go in each group.
+        ``taken``: int64[groups], the count of those that go. A group without parts is false.
         """
         rows = np.append(0, np.cumsum(self.size))
         total = rows[self.start[1:]] - rows[self.start[:-1]]

@@ -120,9 +120,9 @@ def first_over(first: Ints, end: Ints, places: int, n: int) -> tuple[Ints, Ints]
     pair of arrays (position, index of the range), by position, then index. A position that fewer
     ranges cover has fewer elements.
 
-    Range i goes from ``first[i]`` to the exclusive ``end[i]``, within 0 to ``places``. ``n``: at
-    least 1. The positions are the leaves of a binary tree; each range stands at its topmost nodes:
-    O(n log n) for each of the ``n``.
+    Range i goes from ``first[i]`` to the exclusive ``end[i]``, within 0 to ``places``; an empty one
+    covers no position. ``n``: at least 1. The positions are the leaves of a binary tree; each range
+    stands at its topmost nodes: O(n log n) for each of the ``n``.
 
     >>> place, which = first_over(np.array([0, 2, 0]), np.array([4, 3, 4]), 4, 2)
     >>> place.tolist(), which.tolist()
@@ -154,10 +154,10 @@ def fold_over(
     """Return the columns of the accumulators of the positions 0 to ``places - 1``, one row each. An
     accumulator is over the rows whose range covers the position; it is null if none does.
 
-    Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``.
-    ``values``: the input columns of the aggregate ``kernel``, one row per range. Asserts that
-    ``kernel.commutes``, because rows are taken in any order. Raises ``AggregateError`` if the
-    kernel fails.
+    Row i covers the positions from ``first[i]`` to before ``end[i]``, within 0 to ``places``; an
+    empty range covers none. ``values``: the input columns of the aggregate ``kernel``, one row per
+    range. Asserts that ``kernel.commutes``, because rows are taken in any order. Raises
+    ``AggregateError`` if the kernel fails.
 
     The positions are the leaves of a tree. A row is added to the topmost nodes within its range, at
     most two a level. Each node hands its accumulator down, a level at a time: O(n log n).

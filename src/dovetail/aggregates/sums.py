@@ -283,9 +283,10 @@ class ExactMean(_Exact):
 
     def _results_of_sums(self, count: Ints, limbs: list[Ints]) -> tuple[pa.Array, Mask]:
         """Return n means, null for a count of 0, and a mask, bool[n], of those that fit their type;
-        every double fits. Decimals that do not fit are arbitrary. ``count``: int64[n], the count of
-        values in each sum. ``limbs``: the limbs of the n exact sums, 32 bits each, the lowest
-        first, normal, int64[n] each.
+        every double fits. A double is the nearest one; a decimal is rounded half away from zero.
+        Decimals that do not fit are arbitrary. ``count``: int64[n], the count of values in each
+        sum. ``limbs``: the limbs of the n exact sums, 32 bits each, the lowest first, normal,
+        int64[n] each.
         """
         divisor = np.where(count == 0, 1, count)
         if pa.types.is_decimal(self.values):
@@ -322,7 +323,7 @@ class _Float(Aggregate):
 
     def scan(self, updates: GroupUpdates, initial: Columns, values: Columns) -> pa.Array:
         """Return the result after each update as doubles: one row per update, null while the group
-        has no value.
+        has no value. NaN and infinities among the group's values count as in ``results``.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         the columns of the stored accumulators, one row per group, null for a new group. ``values``:
@@ -431,7 +432,7 @@ class FloatSum(_Float):
 
     def _results_of_sums(self, sums: Limbs, count: Ints) -> Floats:
         """Return the double nearest to each of the n exact ``sums``, infinite beyond the largest:
-        float64[n]. ``count`` is not used.
+        float64[n]. A sum of 0 gives 0.0, never -0.0. ``count`` is not used.
         """
         return to_nearest(sums)
 

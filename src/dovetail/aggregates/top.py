@@ -92,13 +92,14 @@ class Top(Listing):
 
     @property
     def retracts(self) -> bool:
-        """True if rows can be retracted, since all rows are kept in the accumulator."""
+        """True if rows can be retracted: if ``retractable``, since all rows are kept then."""
         return self.retractable
 
     def listed(self, values: Columns) -> pa.Array:
         """Return each row as a struct (``listing``) of the ordering value and the shown columns,
         null if the ordering value is null. ``values``: the ordering column, then the shown columns.
-        NaNs become one NaN, and -0.0 in the ordering column becomes 0.0.
+        NaNs become one NaN, except in lists. In the ordering column -0.0 becomes 0.0; in a shown
+        column it stays, and makes another row than 0.0.
         """
         by, *shown = values
         row = shown[0] if self.single else pa.StructArray.from_arrays(shown, fields=list(self.row))
@@ -112,7 +113,8 @@ class Top(Listing):
         """Return the rank of each row among the rows of all arrays, from 0, in the order of the
         result: int64[n] for an array of n rows. Equal rows have one rank. The order is by ``by``,
         falling if ``descending``, then ascending by the shown columns, field by field, null first.
-        ``values``: arrays of rows as ``listed`` returns them, none null, at least one array.
+        NaN is above all other floats, and a shown -0.0 below 0.0. ``values``: arrays of rows as
+        ``listed`` returns them, none null, at least one array.
         """
         cuts = np.cumsum([len(array) for array in values])[:-1]
         rows = pa.concat_arrays(list(values))
@@ -122,7 +124,8 @@ class Top(Listing):
         """Return the first ``n`` rows of the group after each update as a list of shown columns,
         one list per update. It has fewer rows if the group has, and may be empty. The order is by
         the ordering column, falling if ``descending``. Ties go by the shown columns, ascending
-        field by field, null first. A row that is there twice comes twice.
+        field by field, null first. NaN is above all other floats. A row that is there twice comes
+        twice.
 
         ``updates``: rows added to groups or retracted from them, by group, then time. ``initial``:
         two columns of lists, the stored rows of each group and their counts, null for none.
@@ -274,9 +277,9 @@ class Top(Listing):
 
 def _row_keys(values: pa.Array) -> Iterator[Ints]:
     """Yield sort keys of n values, the most significant first: int64[n] each. Values compare as
-    their keys do, one key after the other: null first, structs field by field. ``values``: of an
-    ordered type (``arrays.ordering``), or structs of these at any depth. A column or field with
-    nulls gives one key more than one without.
+    their keys do, one key after the other: null first, structs field by field. NaN is above all
+    other floats, and -0.0 below 0.0. ``values``: of an ordered type (``arrays.ordering``), or
+    structs of these at any depth. A column or field with nulls gives one key more than one without.
     """
     has = not_null_mask(values)
     if not has.all():

@@ -143,8 +143,8 @@ class UserDefined(Aggregate):
 
     def results(self, state: Columns) -> pa.Array:
         """Return the result of each accumulator in ``state``, one row each. An accumulator whose
-        flag is false or null gives the result of no rows. Raises ``AggregateError`` if a function
-        of the user fails.
+        flag is false or null gives the result of no rows, that of ``init``. Raises
+        ``AggregateError`` if a function of the user fails.
         """
         begun = _begun_mask(state)
         columns = list(state[1:])
@@ -194,7 +194,8 @@ class UserDefined(Aggregate):
         """Return the user's columns of the accumulator of a group's ``included`` rows up to each of
         them, without stored ones: one row per included update.
 
-        ``updates``, ``values``: all updates and their input columns. ``included``: bool[updates].
+        ``updates``, ``values``: all updates and their input columns. ``included``: bool[updates],
+        the updates that add a row, or those that retract one; either kind is merged in this way.
         If ``every`` is false, only the row of each group's last included update is right, and the
         others are partial. The order of merging is the same in both cases. Raises
         ``AggregateError`` if a function of the user fails.

@@ -54,10 +54,10 @@ class Preview:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, each as a dict by the columns' names.
+        """The rows in the order of ``arrow``, each as a dict by the columns' names.
 
         The dicts have the columns of ``arrow``: key, values, ``_timestamp`` and, of changes,
-        ``_change``. The time is an aware datetime.
+        ``_change``. The time is an aware datetime in UTC, and a null is None.
 
         See Also
         --------
@@ -81,7 +81,8 @@ class Preview:
         -------
         pandas.DataFrame
             The rows, with the columns of ``arrow``: key, values, ``_timestamp`` and, of changes,
-            ``_change``. Times are datetimes.
+            ``_change``. Times are in UTC. Types are those of ``pyarrow.Table.to_pandas``, so
+            whole numbers with a null among them become floats.
 
         See Also
         --------
@@ -117,8 +118,9 @@ class Preview:
 def preview_of(
     node: Node, *, limit: int, changes: bool, input_rows: int, timeout_s: float
 ) -> Preview:
-    """Run ``node`` over its first rows, and return them as a ``Preview``. A windowed table shows
-    the current rows of its windows.
+    """Run ``node`` over its first rows, and return them as a ``Preview``. A windowed table is shown
+    as the table of its windows. Current rows are in the order of the key, changes and records in
+    their own.
 
     ``limit``: the most rows to show. ``changes``: True for changes, False for current rows; a
     stream has its records either way. ``input_rows``: the most rows to read of a streaming input.
@@ -126,8 +128,8 @@ def preview_of(
     ``ConfigurationError`` if an input or the result takes too long or cannot be read, and
     ``PlanError`` if an input cannot be run.
 
-    The preview has the columns of the changelog without ``_position``. It has no ``_change`` for a
-    stream all of whose records have a value.
+    The preview has the columns of the changelog without ``_position``. Current rows have no
+    ``_change``. Nor has a stream all of whose shown records have a value, unless ``changes``.
     """
     rowed = node if node.windows is None else windows_as_table(node, "on_change")
     first = first_rows(
@@ -146,7 +148,7 @@ def _note_on_rows(shown: int, noun: str, origin: str, *, more: bool) -> str:
 
     ``shown``: the count of rows shown. ``noun``: the word for rows, in the plural with an s.
     ``origin``: the words after the noun, such as `` of orders``, or an empty text. ``more``: True
-    if there are more rows.
+    if there are more rows; only then the note has ``the first``. One row is in the singular.
     """
     if not shown:
         return f"no {noun}{origin}"
@@ -193,8 +195,9 @@ def preview(frame: AFrame, n: Positive = 20) -> Preview:
     Returns
     -------
     Preview
-        The changes by ``_position``, without that column. So the changes of a key are in their
-        order. They print as a table in text, and notebooks show them as a table.
+        The changes with the smallest ``_position``, in its order, without that column. So the
+        changes of a key are in their order. They are read at this call, print as a table in
+        text, and notebooks show them as a table.
 
     Raises
     ------

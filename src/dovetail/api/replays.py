@@ -23,7 +23,8 @@ def replay(mended: DataFrame, *, into: ATopology) -> Replayed:
         own columns, ``_operator``, ``row`` and ``_timestamp`` are needed. These, and
         ``_problem`` and ``_position`` if they are there, must be unchanged, because they
         say which dead letter a row is. Rows in which all of them are equal are one dead
-        letter. Dead letters may be left out.
+        letter. So give the same of these columns in each call: without ``_position``, say,
+        a row is another dead letter and sent again. Dead letters may be left out.
     into : Table or Stream
         A topology with one source that is read ``with_replays``, or that source.
 

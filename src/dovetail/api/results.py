@@ -101,8 +101,9 @@ def run(
     Parameters
     ----------
     results : mapping
-        The sink of each result, or a list of sinks. A result is a ``Table``, a ``Stream``
-        or ``dt.dead_letters``, which stands for rows that are left out as unusable.
+        The sink of each result, or a list of its sinks, by the result. A result is a
+        ``Table``, a ``Stream`` or ``dt.dead_letters``, which stands for rows that are left
+        out as unusable.
     checkpoint : str or path
         The folder for the query's state. Started again with it, the query goes on where it
         stopped, and loses and doubles nothing.
@@ -233,7 +234,7 @@ def upgrade(
     Returns
     -------
     DataFrame
-        A row for each stage, with the columns ``stage`` (its number in ``explain``),
+        A row for each stage, by number, with the columns ``stage`` (its number in ``explain``),
         ``computes`` and ``begins``: ``carried over`` or ``with the rows of ...``. With
         ``dry_run`` there are two more. ``rows`` is the number of stored rows to read or to
         take over, and ``seconds`` roughly the time of that.

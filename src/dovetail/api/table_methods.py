@@ -57,7 +57,8 @@ class TableRows(TableSources):
         Table
             The rows under the new key. The columns of the former key that are not in the
             new one are values. A row with a null in the new key is left out, and counted
-            in the metric ``<name>.null_group``.
+            in the metric ``<name>.null_group``. The time of a change is the largest one of
+            the records that changed its key's row. The result has no history.
 
         Raises
         ------
@@ -264,8 +265,9 @@ class TableRows(TableSources):
         Returns
         -------
         Table
-            The same rows. It emits no row that is as it was, and no tombstone (a change
-            that deletes a row) for a key without a row. It has no history.
+            The same rows. It emits no row that is as it was, whatever its time, and no
+            tombstone for a key without a row: a change that deletes a row. Floats are
+            compared by their bits, so 0.0 and -0.0 differ. It has no history.
 
         Raises
         ------
@@ -324,8 +326,8 @@ class TableRows(TableSources):
 
         Notes
         -----
-        A change that comes later than the span has expired at once. It is counted in the
-        metric ``<name>.late``.
+        A change that comes later than the span has expired at once, and deletes its key's
+        row if there is one. It is counted in the metric ``<name>.late``.
 
         Source: spec/view/expire.
 

@@ -73,7 +73,7 @@ class TableSources(Topology):
         table : str, optional
             The name of the table in a catalog.
         key : str or sequence of str
-            The columns that tell the table's rows apart. If two rows have one key, one of
+            The columns that tell the table's rows apart. If two rows have one key, any one of
             them counts. A row with a null in the key is dropped and counted in the metric
             ``<name>.dropped``.
         version : int, optional
@@ -202,7 +202,7 @@ class TableSources(Topology):
             The catalog: its name in pyiceberg's configuration, or its properties. The
             property ``name`` is the catalog's own name, by default ``default``.
         key : str or sequence of str
-            The columns that tell the table's rows apart. If two rows have one key, one of
+            The columns that tell the table's rows apart. If two rows have one key, any one of
             them counts. A row with a null in the key is dropped and counted in the metric
             ``<name>.dropped``.
         snapshot : int, optional
@@ -327,8 +327,8 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
             The name of the table in a catalog.
         key : str or sequence of str
             The columns that tell the table's rows apart. If a commit brings two rows of one
-            key, one of them counts. A row with a null in the key is dropped and counted in
-            the metric ``<name>.dropped``.
+            key, any one of them counts. A row with a null in the key is dropped and counted
+            in the metric ``<name>.dropped``.
         version : int
             The first version whose changes are read, itself included. The content before it is
             not read. If the connector no longer has it, its error comes at this call, as a

@@ -193,7 +193,8 @@ class Table(TableRows):
             lookups, if both tables have lookup sources and no limitation of lookups is
             broken.
         name : str, optional
-            The name of the join in errors and ``explain``.
+            The name of the join in errors and ``explain``. By default it is such as ``left
+            join of orders and payments``.
 
         Returns
         -------
@@ -327,7 +328,8 @@ class Table(TableRows):
             The name of a further key column. It has the name of the table that a row is
             from, so rows of two tables never share a key.
         name : str, optional
-            The name of the union in errors and ``explain``.
+            The name of the union in errors and ``explain``. By default it is ``union of`` and
+            the names of the tables.
 
         Returns
         -------
@@ -434,8 +436,9 @@ class Table(TableRows):
 
         Notes
         -----
-        A record that leaves the row as it was is no change. The table's last rows are
-        kept in state.
+        A record that leaves the row as it was is no change, whatever its time; 0.0 and -0.0
+        differ. A delete of a key without a row is none either. The table's last rows are kept
+        in state.
 
         Source: spec/view/changes.
 
@@ -558,7 +561,7 @@ class GroupedTable(HintedGroups):
         group. A group without rows is deleted by a tombstone: a change with the key and
         no values. A row with a null among the columns is in no group, and is counted in
         the metric ``<table>.null_group``. The timestamp of a result is the largest one of
-        the records that changed the group.
+        the records that changed the group since it last had no rows.
 
         Source: Kafka Streams join design, "KTable Aggregate"; spec/aggregate.
 
@@ -729,7 +732,8 @@ class Stream(StoreLookups):
             record meets. A timestamp column, or a Spark expression over the record. Any other
             time finds no window.
         name : str, optional
-            The name of the join in errors and ``explain``.
+            The name of the join in errors and ``explain``. By default it is such as ``left
+            join of clicks and users``.
 
         Returns
         -------
@@ -1302,6 +1306,10 @@ class WindowedStream(HintedGroups):
         the metric ``<stream>.late``. A record with a null among the columns, or without a
         value, is dropped and counted in ``<stream>.dropped``.
 
+        The timestamp of a result is the largest one of the window's records so far. A record
+        may make a session longer, or join several: their rows are deleted by tombstones, each
+        under its former timestamp, before the longer session's row comes.
+
         Source: Kafka Streams join design, "Windowed Aggregate"; spec/windowed.
 
         Examples
@@ -1431,7 +1439,8 @@ class WindowedTable(WindowedSide):
             may be a Spark expression over the joined row, such as
             ``F.col("left.x") + F.col("right.y")``. A mapping gives new names.
         name : str, optional
-            The name of the join in errors and ``explain``.
+            The name of the join in errors and ``explain``. By default it is such as ``left
+            join of views and clicks``.
 
         Returns
         -------
@@ -1455,8 +1464,8 @@ class WindowedTable(WindowedSide):
         Notes
         -----
         Records of both sides give results, so a late record corrects them. A record of a
-        table gives a result for each window of its key that is retained. If ``select``
-        computes, the result cannot be joined further, and is read with
+        table gives a result for each window of its key that is retained, under its own time.
+        If ``select`` computes, the result cannot be joined further, and is read with
         ``windows="on_change"`` only.
 
         Source: Kafka Streams join design, "WTable-KTable", "WTable-WTable"; spec/windowed.
@@ -1518,7 +1527,9 @@ class WindowedTable(WindowedSide):
         Returns
         -------
         Table
-            The rows under the key, ``window_start`` and ``window_end``.
+            The rows under the key, ``window_start`` and ``window_end``. With ``"on_close"``, a
+            row has the time of the last change of its window, and a window whose row is
+            deleted by then has none.
 
         Raises
         ------
@@ -1573,7 +1584,9 @@ class WindowedTable(WindowedSide):
         Returns
         -------
         Stream
-            A record for each change. A deleted row is a record without a value.
+            A record for each change. A deleted row is a record without a value. With
+            ``"on_close"``, a record has the time of the last change of its window, and a
+            window whose row is deleted by then has none.
 
         Raises
         ------

@@ -814,6 +814,9 @@ class Topology(Planned):
         ------
         PlanError
             If this is not what a reader has returned, or if it is read with ``shared_log``.
+            Also for a table of ``from_static``, and for a source that has a folder already.
+        ConfigurationError
+            If the folder cannot be created.
 
         See Also
         --------
@@ -864,9 +867,9 @@ class Topology(Planned):
         -------
         Table or Stream
             The rows that meet the condition. A table's row that ceases to meet it is
-            deleted by a tombstone: a change with the key and no values. A row that never
-            met it emits nothing. A stream's other records are left out, and so are
-            records without a value.
+            deleted by a tombstone: a change with the key and no values, under the time of
+            the record. A row that never met it emits nothing. A stream's other records are
+            left out, and so are records without a value.
 
         Raises
         ------
@@ -1072,8 +1075,8 @@ class Topology(Planned):
         Parameters
         ----------
         *columns : str
-            The columns to leave out; none leaves out nothing. Columns of the key cannot be
-            dropped.
+            The columns to leave out; none leaves out nothing. One may be named twice.
+            Columns of the key cannot be dropped.
 
         Returns
         -------
@@ -1109,7 +1112,7 @@ class Topology(Planned):
         Parameters
         ----------
         names : mapping of str to str
-            The new names by the old ones: ``{"old": "new"}``.
+            The new names by the old ones: ``{"old": "new"}``. Two columns may swap names.
 
         Returns
         -------

@@ -67,8 +67,8 @@ def canonical_key(key: pa.Array) -> pa.Array:
     """Return the key column with equal bits for equal values: one NaN for all, and 0.0 for -0.0.
     Spark normalises its keys in the same way. Nulls stay.
 
-    Floats in structs and lists count, at any depth, but not those in maps and large lists. Arrays
-    of other types are returned as they are.
+    Floats in structs and lists are made canonical, too, at any depth. Those in maps, large lists
+    and lists of a fixed size stay. Arrays of other types are returned as they are.
     """
     if pa.types.is_struct(key.type):
         parts = [canonical_key(part) for part in key.flatten()]

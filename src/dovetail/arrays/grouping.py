@@ -29,10 +29,11 @@ def by_key(
     columns, m rows each, in that order. Rows of one key keep the order given.
 
     ``rows``: int64[m], indices into ``hash_`` and ``keys``. ``hash_``: int64, the hash of each
-    row's key. ``keys``: at least one column. Equal keys must have equal hashes, but equal hashes
-    are only a hint: keys are compared. Keys whose hashes collide are kept apart, in the order in
-    which they are first seen. Rows with a null in the key may have different hashes, and are
-    different keys then. With equal hashes, two nulls are equal.
+    row's key. ``keys``: at least one column, with equal bits for equal values
+    (``canonical_key``). Equal keys must have equal hashes, but equal hashes are only a hint: keys
+    are compared. Keys whose hashes collide are kept apart, in the order in which they are first
+    seen. Rows with a null in the key may have different hashes, and are different keys then. With
+    equal hashes, two nulls are equal.
 
     | row | key | hash | by hash   | by key (result) | first of its key |
     |-----|-----|------|-----------|-----------------|------------------|
@@ -69,8 +70,8 @@ def any_null(keys: Sequence[pa.Array], rows: int) -> Mask:
 
 
 def rank_of_keys(keys: Sequence[pa.Array], hash_: Ints) -> Ints:
-    """Return a rank per row, from 0 without gaps: int64[n]. Equal keys have one rank. Ranks ascend
-    with the keys, column by column, nulls last.
+    """Return a rank per row, from 0 without gaps: int64[n]. Equal keys have one rank, and two nulls
+    are equal. Ranks ascend with the keys, column by column, NaN after other floats, nulls last.
 
     ``keys``: at least one column of n rows, with equal bits for equal values (``canonical_key``).
     ``hash_``: int64[n], equal for equal keys. If a key column is nested, ranks are those of the

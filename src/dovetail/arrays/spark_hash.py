@@ -33,7 +33,8 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def spark_hash(keys: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Compute Spark's ``xxhash64`` of each row's key: int64[n].
+    """Compute Spark's ``xxhash64`` of each row's key, column after column, from Spark's seed 42:
+    int64[n].
 
     ``keys``: at least one column, n rows each, with one NaN and without -0.0
     (``equality.canonical_key``). Timestamps and durations are in microseconds, times of day in
@@ -89,8 +90,8 @@ def _hash_valid(column: pa.Array, seeds: _Words) -> _Words:
 
 def _java_numbers(column: pa.Array) -> npt.NDArray[np.generic]:
     """Return the numbers that Spark hashes for a column of fixed width without nulls: an int of
-    Java for types up to 32 bits, a long for others, a float or a double. Raises ``ValueError`` for
-    a map.
+    Java for booleans (0 or 1) and types up to 32 bits, a long for others, a float or a double.
+    Decimals are not among these types. Raises ``ValueError`` for a map.
     """
     type_ = column.type
     if pa.types.is_floating(type_):
@@ -104,7 +105,7 @@ def _java_numbers(column: pa.Array) -> npt.NDArray[np.generic]:
 
 
 def _numpy_of(column: pa.Array) -> npt.NDArray[np.generic]:
-    """Return the numbers of a column without nulls as numpy's array, without a copy."""
+    """Return the integers or floats of a column without nulls as numpy's array, without a copy."""
     numbers: npt.NDArray[np.generic] = column.to_numpy()
     return numbers
 
@@ -164,7 +165,9 @@ def _hash_big_integers(unscaled: _Words, seeds: _Words) -> _Words:
 
 
 def _runs_of_equal(ascending: _Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield the first index, the end (exclusive) and the value of each run of equal values."""
+    """Yield the first index, the end (exclusive) and the value of each run of equal values, in
+    order; nothing without values. ``ascending``: none negative.
+    """
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
     for start, stop in pairwise([*starts.tolist(), len(ascending)]):
         yield start, stop, int(ascending[start])

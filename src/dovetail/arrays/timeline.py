@@ -180,9 +180,9 @@ def timeline(sources: Sequence[SourceRows], order: Ints | None = None) -> Timeli
 
     ``order``: that order, as distinct indices into the concatenation of all sources' rows; None for
     ``arrival_order``. Rows that it leaves out are no events. Groups go by the hash of their key,
-    which ``sources`` have; keys with equal hashes are kept apart. A null in a key equals a null
-    with the same hash. Sources need key columns of the same types; another count of them raises
-    ``ValueError``.
+    which ``sources`` have. Keys with equal hashes are kept apart, in the order in which they are
+    first seen. A null in a key equals a null with the same hash; floats are compared by their bits.
+    Sources need key columns of the same types; another count of them raises ``ValueError``.
     """
     if order is None:
         order = arrival_order(sources)

@@ -180,6 +180,9 @@ def value_name(leaf: int, index: int) -> str:
 def is_reserved(name: str) -> bool:
     """Return True if ``name`` is a name of dovetail's own columns, numbered ones included, so that
     a user's column may not have it. Case does not count.
+
+    Names of windows (``window_start``, ``window_end``) and of dead letters (``_operator``,
+    ``_problem``, ``row``) are not reserved.
     """
     return name.lower() in _OWN or _NUMBERED.fullmatch(name.lower()) is not None
 

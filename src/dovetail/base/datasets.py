@@ -23,6 +23,9 @@ def folder(path: str) -> Dataset:
     path without a scheme, or with ``file:``, has the namespace ``file``. A relative path starts at
     the working directory of this process.
 
+    Any other URI has scheme and host as its namespace. Its name has no slashes at its ends; the
+    root is ``/``.
+
     >>> folder("s3a://lake/orders/")
     Dataset(namespace='s3a://lake', name='orders')
     >>> folder("/data/orders")

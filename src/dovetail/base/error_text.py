@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def first_line(error: object) -> str:
-    r"""Return the first line of an error's message, or the name of its type if there is none.
+    r"""Return the first line of an error's message that is not blank, or the name of its type if
+    there is none.
 
     >>> first_line(ValueError("no such file\n  at java.io"))
     'no such file'

@@ -208,7 +208,8 @@ class Hinted:
 
     def _instead(self, name: str) -> str:
         """Return the remedy, a sentence for an error, for an unknown attribute ``name``: the use of
-        a column of that name, else a known hint, else the nearest public attribute.
+        a column of that name, else a known hint, else the nearest public attribute. If none is
+        near, it lists all public attributes.
         """
         if name in self._columns():
             return self._of_column(name)
@@ -289,7 +290,10 @@ class HintedWindows(Hinted):
     def _instead(self, name: str) -> str:
         """Return the remedy, a sentence for an error, for an unknown attribute ``name``. If it is a
         call of tables and no column, or begins with ``write``, the remedy says that ``to_table()``
-        comes first.
+        comes first. Otherwise it is that of ``Hinted``.
+
+        Calls of tables are the names in ``OF_TABLES``, ``where``, ``select``, ``group_by``,
+        ``changelog`` and ``schema``.
         """
         is_of_tables = name in self._hints or name in (
             "where",
@@ -307,10 +311,12 @@ def topic_module_remedy(
     name: str, names: Iterable[str], topics: Iterable[ModuleType]
 ) -> str | None:
     """Return a remedy such as ``Write dt.windows.tumbling`` for the mistaken name ``name``. Return
-    None unless the nearest known name is that of a call in one of ``topics``.
+    None unless the nearest known name is that of a call in one of ``topics``, at a similarity of
+    0.6 at least (``difflib``).
 
     ``names``: the known names of the package itself. ``topics``: its modules of public calls by
-    topic, such as ``dovetail.windows``, whose ``__all__`` counts.
+    topic, such as ``dovetail.windows``, whose ``__all__`` counts. Of two modules with one call, the
+    last counts.
     """
     calls = {
         call: f"dt.{topic.__name__.rpartition('.')[2]}.{call}"
@@ -324,7 +330,7 @@ def topic_module_remedy(
 def nearest(name: str, known_names: Iterable[str]) -> str:
     """Return a remedy, a sentence for an error, that names the one of ``known_names`` nearest to
     ``name``. A known name that differs only in case and underscores is the nearest. If none is
-    near, the remedy lists all of them, sorted.
+    near, at a similarity of 0.6 at least (``difflib``), the remedy lists all of them, sorted.
     """
     names = sorted(known_names)
     close = difflib.get_close_matches(name, names, n=1)

@@ -13,7 +13,8 @@ def import_package(operator: str, extra: str, *modules: str) -> Any:
 
     ``operator``: the subject of the error, which needs the package. ``extra``: the extra of
     dovetail that installs it. ``modules``: full names, at least one, the package itself first.
-    Raises ``ConfigurationError`` if a module cannot be imported.
+    Raises ``ConfigurationError`` for any ``ImportError``, also for that of a module which they
+    import. Other errors pass.
 
     >>> import_package("orders", "none", "json", "json.decoder").loads("[1]")
     [1]

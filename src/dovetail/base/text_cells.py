@@ -31,8 +31,8 @@ _DAY_US = 86_400_000_000
 
 def aligned(*tables: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return the lines of each of ``tables``: its cells padded and joined by `` | ``. Columns have
-    the same widths in all tables. A table is a list of rows, each a list of cells. Spaces at the
-    end of a line are left out.
+    the same widths, in characters, in all tables. A table is a list of rows, each a list of cells;
+    it may be empty. Spaces at the end of a line are left out.
 
     Raises ``ValueError`` if a row of any table has another count of cells.
 
@@ -51,7 +51,8 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
 
     ``rows``: a table with any columns and those of a changelog, all of which may be missing.
     ``_timestamp`` comes first, as ``time``, and ``_change`` last, as ``change``; ``_position`` is
-    left out. Cells longer than ``CELL_MAX`` (100 characters) are cut.
+    left out. Other columns, and rows, keep their order. Cells longer than ``CELL_MAX`` (100
+    characters) are cut.
     """
     names = [name for name in rows.column_names if name not in (TIMESTAMP, CHANGED, POSITION)]
     header, columns = [*map(printable, names)], [*map(rows.column, names)]
@@ -65,16 +66,17 @@ def cells_of(rows: pa.Table) -> list[list[str]]:
 def changes_text(rows: pa.Table) -> str:
     """Return rows as a table in text: a header, then a line a row, with bars between cells.
     ``_timestamp`` is the first column, ``time``, and ``_change`` the last, ``change``;
-    ``_position`` is left out. Each of these may be missing. A null is an empty cell, and a cell of
-    more than 100 characters is cut. Without rows there is the header alone.
+    ``_position`` is left out. Each of these may be missing. Other columns, and rows, keep their
+    order. A null is an empty cell, and a cell of more than 100 characters is cut. Without rows
+    there is the header alone. No line break is at the end.
     """
     return "\n".join(aligned(cells_of(rows))[0])
 
 
 def _column_texts(column: pa.ChunkedArray) -> list[str]:
     """Return the text of each value of a column, cut to ``CELL_MAX`` (100 characters) with ``…``. A
-    null is an empty text. Timestamps in microseconds are in ISO 8601, or their count of
-    microseconds (``instant``).
+    null is an empty text. A timestamp is in ISO 8601, or its count of microseconds (``instant``);
+    the column's unit must be microseconds.
     """
     type_ = column.type
     if pa.types.is_timestamp(type_):
@@ -88,8 +90,9 @@ def _column_texts(column: pa.ChunkedArray) -> list[str]:
 
 def columns_text(title: str, columns: Iterable[tuple[str, str]]) -> str:
     """Return the ``repr`` of something with columns: a line with a title, then names and types in
-    two indented lines at most. Longer ones end in ``…``. ``columns``: (name, type) each. Characters
-    that cannot be printed are escaped.
+    two indented lines at most, of 90 characters each. Longer ones end in ``…``. Without columns
+    there is the title alone. ``columns``: (name, type) each. Characters that cannot be printed are
+    escaped.
 
     >>> print(columns_text("Table[orders; key id]", [("id", "bigint"), ("amount", "bigint")]))
     Table[orders; key id]
@@ -114,8 +117,9 @@ def html_columns(title: str, columns: Iterable[tuple[str, str]], keys: int) -> s
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table with ``titles`` as its head and a line for each of ``rows``. Cells are
-    plain texts, which are escaped here.
+    """Return an HTML table with ``titles`` as its first row and a row for each of ``rows``. Cells
+    are plain texts, which are escaped here; a line break becomes ``<br>``. The count of cells may
+    differ from row to row.
     """
     lines = [_html_row("th", titles), *(_html_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])
@@ -168,9 +172,9 @@ def microseconds_of(moment: datetime | int) -> int:
 
 
 def cell_text(value: Any, type_: pa.DataType) -> str:
-    """Return a value as the text of a table's cell; empty for null. Texts, times and bytes stand
-    without quotes, unless a text could be misread, such as one with a bar. Everything else is JSON,
-    a list or mapping too.
+    """Return a value as the text of a table's cell; empty for null. Decimals, dates, times and
+    bytes stand without quotes. So do texts (``pa.string()``), unless one could be misread, such as
+    one with a bar (``_is_plain``). Everything else is JSON, a list or mapping too; NaN is ``NaN``.
 
     ``value``: as pyarrow's ``to_pylist`` returns it for ``type_``.
     """
@@ -206,8 +210,8 @@ def _json_data(value: Any, type_: pa.DataType) -> Any:
 
 
 def _scalar_json_data(value: Any, type_: pa.DataType) -> bool | int | float | str | None:
-    """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay. A
-    decimal is a text in plain digits.
+    """Return a value that is not nested as JSON data. Null, booleans, numbers and texts stay, and
+    so do NaN and infinities. A decimal is a text in plain digits.
 
     A timestamp is a text in ISO 8601, with ``Z`` if ``type_`` has a time zone, or its microseconds
     (``instant``). A duration is in microseconds, and bytes are ``0x…``. Everything else is its

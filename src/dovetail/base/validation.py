@@ -80,9 +80,10 @@ def validated(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that users call: it raises ``PlanError``, before its body runs, for an
     argument that breaks its annotation.
 
-    The error is a ``CallError`` if an argument is missing, unknown or one too many. Defaults, and
-    arguments without an annotation, are not checked. Fields of shared options (``**options:
-    Unpack[Options]``) become arguments in the signature and the docstring.
+    The error is a ``CallError`` if an argument is missing, unknown or one too many. It names the
+    function or, for ``__init__``, the class. Defaults, and arguments without an annotation, are not
+    checked. Fields of shared options (``**options: Unpack[Options]``) become arguments in the
+    signature and the docstring.
 
     >>> @validated
     ... def pick(how: Literal["inner", "left"], *, buckets: Positive | None = None) -> None: ...
@@ -143,10 +144,10 @@ def _shared_options(function: Callable[..., Any]) -> Any:
 
 def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signature:
     """Return a copy of ``signature`` with a keyword-only argument for each field of ``shared`` in
-    place of ``**options``. It has the field's default and the text of its annotation. Without
-    ``shared``, return ``signature`` itself.
+    place of ``**options``. It has the field's default, None if it has none, and the text of its
+    annotation. Without ``shared``, return ``signature`` itself.
 
-    ``shared``: the ``TypedDict`` class of the options, or None.
+    ``shared``: the ``TypedDict`` class of the options, or None. Its fields come last, in its order.
     """
     if shared is None:
         return signature
@@ -166,8 +167,8 @@ def _with_options(signature: inspect.Signature, shared: Any) -> inspect.Signatur
 
 def _parameters_section(shared: Any) -> str:
     """Return the body of the section ``Parameters`` in the docstring of ``shared``, a ``TypedDict``
-    of options. The title is left out, and a line break is at the end. Without such a section the
-    text is a line break alone.
+    of options. The title and the docstring's indentation are left out, and a line break is at the
+    end. Without such a section the text is a line break alone.
     """
     text = inspect.cleandoc(shared.__doc__ or "").partition("Parameters\n----------\n")[2]
     return re.split(r"\n\n?(?=\w[\w ]*\n-+\n)", text)[0] + "\n"
@@ -235,7 +236,8 @@ def _call_error(
 
 def _call_text(operator: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     """Return the text of a call with the arguments that have no default, such as ``join(other,
-    how=...)``. ``operator``: the name of the function. ``parameters``: by name, without ``self``.
+    how=...)``, in their order. ``*columns`` and ``**named`` count among them. ``operator``: the
+    name of the function. ``parameters``: by name, without ``self``.
     """
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
@@ -251,15 +253,16 @@ def _call_text(operator: str, parameters: Mapping[str, inspect.Parameter]) -> st
 
 def validated_fields(class_: C) -> C:
     """Decorate a dataclass, and return it. Its ``__init__`` is changed in place, so that
-    ``validated`` checks the fields that it is given.
+    ``validated`` checks the fields that it is given. Errors name the class; defaults are not
+    checked.
     """
     class_.__init__ = validated(class_.__init__)  # type: ignore[misc]
     return class_
 
 
 def accepts_argument_count(count: int, function: Callable[..., Any]) -> bool:
-    """Return True if a function can be called with ``count`` positional arguments, or if its
-    signature is unknown. The function is not called.
+    """Return True if a function can be called with ``count`` positional arguments and no others, or
+    if its signature is unknown. The function is not called.
     """
     try:
         inspect.signature(function).bind(*range(count))
@@ -373,9 +376,9 @@ def _fits_literal(value: Any, kind: Any) -> bool:
 
 
 def _fits_list(value: Any, kind: Any) -> bool:
-    """Return True if a value is a list or tuple, not a text or bytes, whose items all fit; an empty
-    one does. ``kind``: a ``Sequence`` or a tuple type, whose first argument is the type of all
-    items.
+    """Return True if a value is a sequence, not a text or bytes, whose items all fit; an empty one
+    does. ``kind``: a ``Sequence`` or a tuple type, whose first argument is the type of all items.
+    A tuple type takes only tuples, of any length.
     """
     listed = isinstance(value, get_origin(kind)) and not isinstance(value, (str, bytes, bytearray))
     return listed and all(_fits(item, get_args(kind)[0]) for item in value)
@@ -403,11 +406,11 @@ _FITS: dict[Any, Callable[[Any, Any], bool]] = {
 
 
 def _item_problems(value: Any, kind: Any) -> Iterator[str]:
-    """Yield a phrase for each item of a list that does not fit, such as ``has 3``. For a mapping it
-    is ``has 3 for a name`` or ``has 3 for 'amount'``.
+    """Yield a phrase for each item of a list that does not fit, such as ``has 3``, in its order.
+    For a mapping it is ``has 3 for a name`` or, if the name fits, ``has 3 for 'amount'``.
 
-    ``kind``: the annotation; each list or mapping type in a union is tried. Yield nothing for
-    another value, or if all fit.
+    ``kind``: the annotation; each ``Sequence`` or ``Mapping`` type in a union is tried in turn.
+    Yield nothing for a value that is no list, tuple or mapping, or if all items fit.
     """
     for option in _alternatives(kind):
         if get_origin(option) is Sequence and isinstance(value, (list, tuple)):
@@ -440,9 +443,10 @@ def _describe_kind(kind: Any) -> list[str]:
     None is last. Equal descriptions are not merged.
 
     A sequence, tuple or mapping is described with its items, such as ``a list, each item of it a
-    text``. A literal is shown as Python writes it. An ``Annotated`` type has the description of its
-    first ``Rule`` alone or, without a rule, the first one of its plain type. Any other class has
-    its description in ``_NAMES`` or, without one, its name.
+    text``. The names of a mapping are described only if their type is ``Annotated``. A literal is
+    shown as Python writes it. An ``Annotated`` type has the description of its first ``Rule`` alone
+    or, without a rule, the first one of its plain type. Any other class has its description in
+    ``_NAMES`` or, without one, its name.
     """
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:

@@ -30,7 +30,8 @@ def rewind(
 
     The checkpoint is changed in place, without a question: the files of later micro-batches are
     deleted. The time at which the micro-batch was committed is printed, with --json in an object of
-    checkpoint, batch and committed.
+    checkpoint, batch and committed. A query that runs in another process is not noticed. A
+    micro-batch that is no longer stored is refused.
     """
     with session() as spark:
         committed = going_back.rewind(spark, checkpoint, batch=batch)
@@ -61,7 +62,8 @@ def upgrade(
     """Make of a checkpoint that of another topology, which goes on where the first one stands.
 
     The old checkpoint stays as it is. At a terminal, without --yes or --json, the steps are printed
-    first. The command then asks whether to go on; a no ends it with exit code 1.
+    first. The command then asks whether to go on; a no ends it with exit code 1. Otherwise it goes
+    on without a question, and prints the steps afterwards.
     """
     with session() as spark:
         results = [load_topology(name, Topology) for name in topology]
@@ -118,7 +120,8 @@ def repartition(
     """Deal the state of a query that stands still to another number of partitions.
 
     The checkpoint is changed in place, without a question: Spark writes its whole state anew. The
-    new number is printed, with --json in an object of checkpoint and partitions.
+    new number is printed, with --json in an object of checkpoint and partitions. A query that runs
+    in another process is not noticed. More partitions than buckets are refused.
     """
     with session() as spark:
         dealing.repartition(spark, checkpoint, partitions=partitions)

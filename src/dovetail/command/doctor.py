@@ -21,10 +21,10 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check a session as this machine makes it, or a checkpoint, and print the findings. With a
-    problem the exit code is 1, else 0.
+    problem in any of them the exit code is 1, else 0.
 
-    A finding says what was checked, what is lacking, what that costs, and the remedy. --json prints
-    a list of them.
+    A finding says what was checked, what is lacking, what that costs, and the remedy. If nothing is
+    lacking, it says ok there, with --json null. --json prints a list of them.
     """
     if checkpoint is not None:
         refuse_other_folder("doctor", checkpoint)

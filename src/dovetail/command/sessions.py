@@ -91,8 +91,8 @@ def refuse_deleted_files(caller: str, checkpoint: str) -> Iterator[None]:
 
 def local_stores(caller: str, checkpoint: str, batch: int | None) -> CheckpointStores | None:
     """Return the stores of a checkpoint on a local disk after the micro-batch ``batch``, None for
-    the last one. Return None if Spark is needed to read them, or if a file cannot be read.
-    ``caller``: the command, for errors.
+    the last one. Return None if Spark is needed to read them: for no local folder, without the
+    package rocksdict, or if a file cannot be read. ``caller``: the command, for errors.
 
     Raises ``CheckpointError`` for a folder that is no checkpoint or lacks the micro-batch. Reading
     rows of the stores may raise ``UnreadableFile`` later.

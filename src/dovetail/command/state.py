@@ -38,9 +38,9 @@ def inspect(checkpoint: Checkpoint, *, batch: Batch = None, as_json: AsJson = Fa
     """List the stores of a checkpoint, and the offsets up to which its sources are read.
 
     A row has the stage, operator, store, table, what it holds, rows, bytes, segments, buckets and
-    stream time of a store. With --json one object has batch, offsets and stores. The query may run
-    meanwhile, and nothing is changed. Spark is started only if the checkpoint cannot be read from a
-    local disk.
+    stream time of a store. Rows that newer ones replace count, too. With --json one object has
+    batch, offsets and stores. The query may run meanwhile, and nothing is changed. Spark is started
+    only if the checkpoint cannot be read from a local disk.
     """
     with open_stores("inspect", checkpoint, batch) as stored:
         rows = list(list_stores(stored))
@@ -134,8 +134,8 @@ def _read_local_rows(
     """Return (names of columns, rows) of ``table``, the name of a table or a store, from files on a
     local disk. Rows are lists of values in the order of the names, in no order of keys, read as
     they are asked for. ``key``: texts of keys (``keys_of_text``), None for all rows. A key without
-    a row gives none, and one given twice gives its rows once. ``columns``: the names wanted, None
-    for all.
+    a row gives none, and one given twice gives its rows once. ``columns``: the names wanted, each
+    once in their order; None or an empty list for all.
 
     Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
     Reading the rows raises ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for

@@ -51,7 +51,7 @@ class QueryView:
     def as_json(self) -> dict[str, Any]:
         """Return the view as a dict for ``print_json``: ``name``, ``batch``, ``committed``,
         ``stores``, and ``progress``, always None. The caller puts the last recorded micro-batch
-        there.
+        there. ``batch`` and ``committed`` are None, and ``stores`` is empty, if they are not known.
         """
         return {
             "name": self.name,
@@ -100,9 +100,9 @@ def top(
 def _query_views(checkpoint: str | None, record: str | None) -> Iterator[QueryView]:
     """Yield a view with the newest figures at each step, without end. A step does not wait: the
     pace is the caller's. The stores come from ``checkpoint``, a folder, and the micro-batches from
-    ``record``, a file of ``dt.metrics.record``. One of both may be None. A view has at most the
-    last 60 micro-batches, the oldest first. If a file of the checkpoint was deleted meanwhile, that
-    view has no stores.
+    ``record``, a file of ``dt.metrics.record``. One of both may be None. A view has the name of the
+    folder, or else of the file. It has at most the last 60 micro-batches, the oldest first. If a
+    file of the checkpoint was deleted meanwhile, that view has no stores and no last micro-batch.
 
     The first step raises ``ConfigurationError`` if both are None, or if the checkpoint is not on a
     local disk. It also does if rocksdict is not installed, or if ``record`` is no file of figures.
@@ -189,9 +189,9 @@ def _headline(view: QueryView, now: datetime) -> Text:
 
 
 def _inputs_grid(progress: Progress) -> Grid:
-    """Return the inputs of a micro-batch as a grid with a line for each: its name, rows, rows per
-    second, and each count by which Spark says that it is behind. Without inputs the grid has its
-    head only.
+    """Return the inputs of a micro-batch as a grid with a line for each: its name, or Spark's
+    description if it has none, rows, rows per second, and each count by which Spark says that it is
+    behind. Without inputs the grid has its head only.
     """
     return _make_grid(
         "input",
@@ -212,8 +212,9 @@ def _inputs_grid(progress: Progress) -> Grid:
 
 def _stages_grid(progress: Progress) -> Grid:
     """Return the stages of a micro-batch as a grid with a line for each: its index from 1 and
-    title, rows and changes per second, three times in ms, and the size of its state in MB. Without
-    stages the grid has its head only.
+    title, rows and changes per second, three times in ms, and the size of its state in MB (10**6
+    bytes). The times are those of all operators, of the state store and of the slowest bucket.
+    Without stages the grid has its head only.
     """
     names = ["rows/s", "changes/s", "work ms", "state ms", "slowest ms", "state MB"]
     return _make_grid(
@@ -237,11 +238,12 @@ def _stages_grid(progress: Progress) -> Grid:
 
 
 def _stores_grid(stores: Sequence[Mapping[str, Any]]) -> Grid:
-    """Return the stores of a checkpoint as a grid, one line each: stage and store, table, rows, MB,
-    segments and stream time. Without stores the grid has its head only.
+    """Return the stores of a checkpoint as a grid, one line each: stage and store, table, rows, MB
+    (10**6 bytes), segments and stream time to the second. Without stores the grid has its head
+    only.
 
     ``stores``: mappings with ``stage``, ``store``, ``table``, ``rows``, ``bytes``, ``segments`` and
-    ``stream_time``.
+    ``stream_time``. A table or a time that is None gives an empty cell.
     """
     return _make_grid(
         "store",

@@ -45,8 +45,8 @@ def explain(
 ) -> None:
     """Print a topology, its stages, their shuffles and their state.
 
-    Its module is imported, and no query runs. --json prints an object of nodes, edges and stages,
-    also if --format is given.
+    Its module is imported in a Spark session, and no query runs. --json prints an object of nodes,
+    edges and stages, also if --format is given.
     """
     with session():
         planned = load_topology(topology, Planned)

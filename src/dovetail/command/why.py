@@ -25,7 +25,8 @@ def why(
 ) -> None:
     """Print the rows of inputs that make a row of a result, or why there is no such row.
 
-    The state after the last committed micro-batch counts, and the query may run meanwhile.
+    The state after the last committed micro-batch counts, and the query may run meanwhile. The exit
+    code is 0 in both cases. In a key, the text null is null.
     """
     texts = dict(part.partition("=")[::2] for part in key)
     with session() as spark:

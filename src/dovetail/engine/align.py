@@ -80,8 +80,10 @@ def align_inputs(
 
     Of each source, rows are let through up to the smallest time, inclusive, that it and the other
     sources have reached. That time never goes back. A source with logs of its own has reached the
-    time of its slowest log. A source or log that has brought nothing for ``align_us`` is not waited
-    for. If no other source is waited for, only the source's own time counts.
+    time of its slowest log. A source or log that has brought nothing for ``align_us`` or longer is
+    not waited for. A log counts from its first row on, so no source with logs of its own is waited
+    for before. Any other source is waited for from the bucket's first batch on. If no other source
+    is waited for, only the source's own time counts.
     """
     assert fragment.align_us is not None
     span_us = max(fragment.align_us, 1)

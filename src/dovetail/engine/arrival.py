@@ -63,7 +63,9 @@ def arrange_rows(
     that a condition leaves out, None for none. They stay in the result.
 
     Rows with positions in logs are sorted by log and position. Those of another stage are returned
-    as they are, since they bring all columns of ``source.wire_schema``.
+    as they are, since they bring all columns of ``source.wire_schema``. ``runs`` is None unless the
+    source is read by file, has logs of its own, or orders left-out rows (``orders_left_out``).
+    ``stairs`` is None unless another source asks.
     """
     arrival = source.arrival
     if not arrival.clocked:
@@ -102,7 +104,8 @@ def arrange_rows(
 
 def _brought_facts(arrival: RowArrival, rows: pa.Table, counted: Mask | None) -> ArrivalFacts:
     """Return the facts on rows of another stage: their largest stream time (``high_us``) and, if
-    another source asks, its steps (``stairs``). There are no log runs (``runs`` is None).
+    another source asks and the rows carry ``_stream_time``, its steps (``stairs``). There are no
+    log runs (``runs`` is None).
 
     Stream time is the column ``_stream_time`` if the rows carry one, else their event time.
     ``arrival``: the columns on order that the rows bring. ``counted``: bool[rows], the rows that
@@ -123,8 +126,9 @@ def stairs_of(changes: pa.Table) -> pa.Table | None:
     """Return the steps of stream time over the changes of a stage as a table of ``STAIRS``
     (position, stream time), ascending, or None.
 
-    ``changes``: a stage's output table. The result is None unless it has both ``_sequence``, the
-    position in a log that all inputs share, and ``_stream_time``.
+    ``changes``: a stage's output table, its rows in any order; without rows there are no steps. The
+    result is None unless it has both ``_sequence``, the position in a log that all inputs share,
+    and ``_stream_time``.
     """
     if not {SEQUENCE, STREAM_TIME} <= {*changes.schema.names}:
         return None

@@ -70,7 +70,7 @@ class Flow(ABC, Generic[R, P]):
     def fused_inputs(self, step: RouteStep, inputs: list[P]) -> P | None:
         """Return the packed rows of all ``inputs`` unchanged if the stage of ``step`` is to run
         together with the one that it sends to. That one then gets them. Return None if the stage
-        runs by itself, as in most flows.
+        runs by itself. The flow decides; by default every stage does.
         """
         return None
 

@@ -94,6 +94,9 @@ def process_batch(
     - ``bucket``: the index of the bucket, for errors only.
     - ``idle``: the rules by which time goes on when nothing comes; None for none.
 
+    Without pieces the operators run all the same. With ``idle`` and without ``align=``, they then
+    run only if stream time goes on; else no state changes, and the outcome has no changes.
+
     Raises ``CheckpointError`` for state of another topology, ``StateError`` for another format,
     ``DataError`` for a row that an operator cannot take. Any other exception becomes a
     ``BatchError``. All name their place, also those raised while changes are taken.

@@ -127,8 +127,9 @@ def pause_at(idle: IdleRules, heard_us: Times, now_us: int) -> Pause:
     in microseconds. A pause exactly as long as the span of ``idle`` lets time go on.
 
     While stream time goes on, the stage looks again whenever the pause is longer by a tenth. So a
-    long silence costs little. Before, it looks at least every ``LOOK_US``: the query may meanwhile
-    run with another ``idle=``, and nothing else would show it.
+    long silence costs little. Before, and if it never goes on, the stage looks at least every
+    ``LOOK_US`` (10 s). The query may meanwhile run with another ``idle=``, and nothing else would
+    show it.
     """
     last_us = max(_silence_starts_us(idle, heard_us, now_us))
     quiet_us, (_, span_us) = now_us - last_us, idle.run_span_at(now_us)
@@ -144,7 +145,8 @@ def idle_stream_times(idle: IdleRules, manifest: Manifest, now_us: int) -> Times
 
     That is the largest timestamp read plus the wall-clock time since the input last brought
     something. It counts from the start of the query's run if that is later. For an input in
-    ``idle.hears``, the wall-clock time is not added, since its heartbeats say the time.
+    ``idle.hears``, the wall-clock time is not added, since its heartbeats say the time. The caller
+    must know that time goes on (``pause_at``); the span of ``idle`` is not looked at here.
     ``manifest``: the bucket's, with the times that were read and heard.
     """
     since_us = _silence_starts_us(idle, manifest.heard_us, now_us)

@@ -112,8 +112,9 @@ class Expressions(Conditions, Protocol):
 
         ``changes``: a table of ``stage.fragment.output_schema``. The result has the columns of the
         stage's node first. Then come, in any order, ``_event_time`` (microseconds), ``_deleted``,
-        ``_position`` and the columns ``Fragment.feeds``, which tell the causing record. A selection
-        that fails on a change raises Spark's error.
+        ``_position`` and the columns ``Fragment.feeds``, which tell the causing record.
+        ``_position`` is unchanged; it orders the changes of a bucket. A selection that fails on a
+        change raises Spark's error.
         """
 
     def apply_view(self, view: View, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Table]:
@@ -248,8 +249,8 @@ class LocalRun:
 
         ``changes``: a table of ``stage.fragment.output_schema``. The result has the node's columns,
         then in any order ``_event_time`` (microseconds), ``_deleted``, ``_position`` and the
-        columns ``Fragment.feeds``, which tell the causing record. A selection that fails on a
-        change raises Spark's error.
+        columns ``Fragment.feeds``, which tell the causing record. ``_position`` is unchanged; it
+        orders the changes of a bucket. A selection that fails on a change raises Spark's error.
         """
         if stage.fragment.last.visible:
             assert self._expressions is not None
@@ -334,9 +335,9 @@ class LocalRun:
         of results; dead letters come last. A result without rows is left out; one with rows may
         come several times.
 
-        ``batch``: the micro-batch's id. ``now_us``: its wall-clock time in microseconds.
-        ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
-        none.
+        ``batch``: the micro-batch's id, which only goes into the positions of joins by foreign key.
+        ``now_us``: its wall-clock time in microseconds. ``beat_us``: an event time in microseconds
+        up to which all inputs count as read, without effect if they are further on; None for none.
 
         Accepted rows are consumed and the state of the buckets advances. Raises ``DataError`` for a
         row that an operator or an expectation refuses, and ``BatchError`` for other errors of an
@@ -353,9 +354,9 @@ class LocalRun:
         """Run a micro-batch on all accepted rows, and yield the rows of its results as they are
         computed; dead letters come last. A result may come in several tables, some of them empty.
 
-        ``batch``: the micro-batch's id. ``now_us``: its wall-clock time in microseconds.
-        ``beat_us``: an event time in microseconds up to which all inputs count as read; None for
-        none.
+        ``batch``: the micro-batch's id, which only goes into the positions of joins by foreign key.
+        ``now_us``: its wall-clock time in microseconds. ``beat_us``: an event time in microseconds
+        up to which all inputs count as read, without effect if they are further on; None for none.
 
         State has advanced once the iterator is exhausted. Dead letters are yielded only if they are
         a result of the plan (``Plan.dead_letters``).

@@ -54,9 +54,10 @@ def drop_rows_without_effect(
     Also return the stores on the logs of keys, by the stores' names. Rows left out are added to
     ``counts``.
 
-    A row has no effect if a newer row of its key, from another log, came before it. Rows of a key
-    go by age, then log, then position. A row's age is the largest time in its log of the key so
-    far. The metric is ``<input>.replaced``.
+    A row has no effect if a newer row of its key, from another log, came before it. Of two rows of
+    a key the newer one has the larger age or, of equal ages, the larger log. A row's age is the
+    largest time in its log of the key so far. Replayed rows, those of ``REPLAY_LOG``, always have
+    an effect. The metric is ``<input>.replaced``.
 
     Only sources with ``RowArrival.logs`` are looked at. A source gets a store if its micro-batches
     may end before all logs are read equally far (``RowArrival.limited``). Then a later batch may
@@ -175,7 +176,7 @@ def _apply_key_logs(share: Share, source_index: int, key_logs: _KeyLogs | None) 
 
     A row's age is a time in microseconds: the largest time in its log of the key so far. A row has
     no effect if a row of its key that is later by age, log and position arrived before it. Replayed
-    rows all have an effect, and ``key_logs`` does not know them.
+    rows, those of ``REPLAY_LOG``, all have an effect, and ``key_logs`` does not know them.
     """
     source, rows = share.sources[source_index], share.batches[source_index].rows
     mended = rows.column(LOG_PARTITION).to_numpy() == REPLAY_LOG

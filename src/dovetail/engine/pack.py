@@ -203,7 +203,8 @@ class Packer(Packing):
 
         ``batch``: rows that ``drop_failed_keys`` returned. Unusable are rows with a null in the key
         (unless ``null_keys``) and a stream's rows without a value (unless ``valueless``). So are
-        rows with values and a null in a ``primary`` column.
+        rows with values and a null in a ``primary`` column. A row is without a value if
+        ``_deleted`` is true.
         """
         usable = self._usable_mask(batch)
         if usable is None or usable.true_count == len(usable):
@@ -226,8 +227,8 @@ class Packer(Packing):
 
         Unusable are rows with a null in the key (unless ``null_keys``) and a stream's rows without
         a value (unless ``valueless``). So are rows with values and a null in a ``primary`` column.
-        A table's row with a null in ``_deleted`` counts as one without values. A stream must have
-        no such null.
+        Rows are without a value if ``_deleted`` is true. A table's row with a null in ``_deleted``
+        counts as one of these, too. A stream must have no such null.
         """
         usable = []
         needs_value = self.source.meaning.stream and not self.source.meaning.valueless

@@ -60,7 +60,8 @@ def horizon_us(store: Store, manifest: Manifest) -> int:
 
     The time is the store's span behind stream time: the largest of the sources ``store.clocks`` for
     records and queues, the smallest for other kinds. It is ``NO_TIME`` if the store keeps rows for
-    good, or before the first record. ``manifest``: the bucket's, with its stream times.
+    good, or before the first record: for other kinds as long as one of the sources has had none.
+    ``manifest``: the bucket's, with its stream times.
     """
     if store.span_us is None or not store.clocks:
         return NO_TIME
@@ -81,7 +82,8 @@ def read_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of ``store`` as tables of ``schema_of(store)``; nothing for a store without
     segments. They are the last row of each key that is not deleted, its versions, the kept records,
-    or the waiting rows, by the store's kind. A version may be a delete (``_change``).
+    or the waiting rows, by the store's kind. A version may be a delete (``_change``). Rows come by
+    the hash of their key, versions and records then by time, and waiting rows by ``_due``.
 
     - ``runs``: the store's sorted runs in the manifest.
     - ``companions``: the runs of the other stores that are needed to read this one, by name
@@ -90,7 +92,8 @@ def read_rows(
       none.
     - ``blobs``, ``cache``: the source of segments, and those already open.
 
-    Raises ``StateError`` for a segment of another format.
+    Raises ``StateError`` for a segment of another format, and ``AggregateError`` if a result does
+    not fit its type.
     """
     segment = next(runs.segments, None)
     if segment is None:
@@ -116,13 +119,15 @@ def look_up_rows(
     asked: AskedKeys,
 ) -> pa.Table:
     """Return the rows of the keys in ``asked`` as a table of ``schema_of(store)``. A key without
-    any gives none. Rows lie by hash, not in the order asked. The store must not be a queue.
+    any gives none. Rows lie by hash, not in the order asked; those of ``records`` come run by run,
+    the oldest first, each by hash, then time. The store must not be a queue. Null equals null in
+    keys, and floats are compared by their bits.
 
     ``runs``: the store's sorted runs in the manifest. ``companions``: those of the stores with
     parts of its long lists, by name (``Store.companion_stores``). ``horizon_us``: the time in
     microseconds before which rows are of no use, ``NO_TIME`` for none. ``blobs``, ``cache``: the
     source of segments, and those already open. Raises ``StateError`` for a segment of another
-    format.
+    format, and ``AggregateError`` if a result does not fit its type.
 
     | store | rows of a key |
     |---|---|

@@ -55,8 +55,8 @@ def changed_files(
     """Yield the data files whose rows may differ between two snapshots, in order of their paths:
     files that were added or removed, or that have other delete files. Equal snapshots yield none.
 
-    ``before``, ``after``: all live files of each snapshot by their paths, of one table. The
-    descriptions in ``after`` are used, since data files never change.
+    ``before``, ``after``: all live files of each snapshot by their paths, of one table. Data files
+    never change, so a file in both snapshots is described as in ``after``.
     """
     for path in sorted({*before, *after}):
         was, is_ = before.get(path), after.get(path)
@@ -129,9 +129,9 @@ class RowReader:
         Rows come batch by batch in the file's order, in each batch the removed ones first; none is
         empty. They have the columns of ``schema``. Delete files are always read. The data file is
         not read if both sides have the same rows by their positions, and no delete by values. So a
-        file that is new, or gone, is read, unless no row of it is live. Raises ``DataError`` for a
-        delete file in another format than Parquet and Puffin, and for deletes by a field within a
-        struct.
+        file that is new, or gone, is read, unless no row of it is live. Files are read as the
+        result is. Raises ``DataError`` then for a delete file in another format than Parquet and
+        Puffin, and for deletes by a field within a struct.
         """
         was, is_ = (self._live_rows(change.file, side) for side in (change.before, change.after))
         deleted_values = [*was.deleted_values, *is_.deleted_values]
@@ -195,8 +195,8 @@ class RowReader:
 
 
 def find_equal_rows(rows: Sequence[pa.Array], values: Sequence[pa.Array | pa.ChunkedArray]) -> Mask:
-    """Find the rows that equal one of ``values`` in all columns; a null equals a null: bool[n], for
-    n rows.
+    """Find the rows that equal one of ``values`` in all columns: bool[n], for n rows. A null equals
+    a null. Floats are equal by their bits, so -0.0 does not equal 0.0.
 
     ``rows``, ``values``: at least one column, as many in both, paired by position; ``ValueError``
     otherwise. Values are cast to the rows' types; Arrow's error passes if they do not fit.

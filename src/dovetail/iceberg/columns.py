@@ -131,7 +131,8 @@ def columns_of(metadata: TableMetadata, ids: Iterable[int]) -> Schema:
 
 def refuse_other_types(operator: str, wanted: Schema, present: Schema) -> None:
     """Raise ``ConfigurationError`` if a column has another type than when the query was built.
-    Columns are compared by their field ids.
+    Columns are compared by their field ids. A wider type is another one, too, and so is a struct
+    with a field added, removed or renamed.
 
     ``operator``: the subject of the error. ``wanted``: the columns as the query was built.
     ``present``: those of the table now. A column that the table has dropped is no problem: it is

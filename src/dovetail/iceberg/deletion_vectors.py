@@ -26,8 +26,8 @@ def data_files_of(io: FileIO, path: str) -> frozenset[str]:
 
 def deleted_positions(io: FileIO, path: str, data_file: str) -> Ints:
     """Return the positions, from 0, of the rows of ``data_file`` that the Puffin file at ``path``
-    says are deleted: int64[m], ascending. Empty if it has no deletion vector of that file; it must
-    have at most one. The Puffin file is read whole.
+    says are deleted: int64[m], ascending. Empty if it has no deletion vector of that file. It must
+    have at most one, which is not checked. The Puffin file is read whole.
 
     ``data_file``: the path of the data file, as the Puffin file writes it.
     """

@@ -36,9 +36,11 @@ def snapshots_after(
 
     ``operator``: the subject of errors. ``metadata``: the table's, with its snapshots. ``start``,
     ``end``: ids of snapshots; ``start`` None for all from the table's first one. ``remedy``: the
-    advice of errors, None for that to a streaming query. Raises ``TargetError`` if the metadata
-    lacks ``start``, ``end`` or a snapshot between them, or, without ``start``, any one before
-    ``end``. So it does if ``start`` does not precede ``end``.
+    advice of errors, None for that to read the table into a new checkpoint.
+
+    Raises ``TargetError`` if the metadata lacks ``start``, even if ``end`` is the same. So it does
+    without ``end`` or a snapshot between them, or, without ``start``, any one before ``end``. Also
+    if ``start`` does not precede ``end``.
     """
     if start is not None and metadata.snapshot_by_id(start) is None:
         raise _expired_error(operator, start, remedy)
@@ -61,8 +63,8 @@ def snapshots_after(
 
 
 def changes_rows(snapshot: Snapshot) -> bool:
-    """Return True if a snapshot may change rows. A snapshot that only replaces files, as compaction
-    does, has the rows of its parent. A snapshot without a summary counts as changing rows.
+    """Return True if a snapshot may change rows. False only if its operation is ``replace``, as of
+    compaction: it has the rows of its parent. A snapshot without a summary counts as changing rows.
     """
     return snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE
 
@@ -70,7 +72,7 @@ def changes_rows(snapshot: Snapshot) -> bool:
 def lost_snapshots_error(operator: str, done: str, remedy: str | None = None) -> TargetError:
     """Return, not raise, the error for a table without snapshots that had one. ``operator``: its
     subject. ``done``: what was done with a snapshot, such as ``snapshot 7 has been read``.
-    ``remedy``: the advice, None for that to a streaming query.
+    ``remedy``: the advice, None for that to read the table into a new checkpoint.
     """
     return TargetError(
         operator,
@@ -81,7 +83,8 @@ def lost_snapshots_error(operator: str, done: str, remedy: str | None = None) ->
 
 def _expired_error(operator: str, id_: int, remedy: str | None) -> TargetError:
     """Return, not raise, the error for an expired snapshot. ``operator``: its subject. ``id_``: the
-    snapshot's id. ``remedy``: the advice, None for that to a streaming query.
+    snapshot's id. ``remedy``: the advice. None stands for that to read the table into a new
+    checkpoint, and to let snapshots live longer.
     """
     return TargetError(
         operator,

@@ -61,10 +61,10 @@ def rows_of_keys(table: Table, keys: pa.Table, *, all_rows: bool = True) -> Iter
     all its live rows, in all columns, and a mask of those with a key.
 
     ``keys``: a row for each key, in at least one column of the table, with their names and types. A
-    null equals a null, and -0.0 equals 0.0. Without keys, and for a table without snapshots,
-    nothing is read or yielded. ``all_rows``: False if only rows with a key count; deleted rows of
-    other keys may then be among the live ones. Raises ``DataError`` for delete files that cannot be
-    read.
+    null equals a null, a NaN a NaN, and -0.0 equals 0.0. Without keys or snapshots, nothing is read
+    or yielded. ``all_rows``: False if only rows with a key count; deleted rows of other keys may
+    then be among the live ones. Files are read as the result is. Raises ``DataError`` then for
+    delete files that cannot be read.
     """
     if not keys.num_rows:
         return
@@ -103,9 +103,9 @@ def commit(
     anything to do there is no commit, and no snapshot if only properties change.
 
     ``rows``: in the table's columns. ``removed``: whole data files of the current snapshot.
-    ``summary``: names and texts for the new snapshot's summary. ``properties``: by name; those that
-    the table has already are not set. ``always``: True to make a snapshot even without rows and
-    files.
+    ``summary``: names and texts for the new snapshot's summary. ``properties``: texts by name; one
+    that the table has with the same text is not set. ``always``: True to make a snapshot even
+    without rows and files.
 
     ``table`` must be as it was when ``removed`` was chosen; the metadata of this handle is changed.
     Raises one of ``CONFLICTS`` if the catalog has a later state; nothing has changed then. Other

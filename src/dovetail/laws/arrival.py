@@ -213,9 +213,9 @@ def record_clocks(runs: LogRuns, run: Ints, clock_us: Ints, log: Ints, position:
     int64[n], the record's log and its position there.
 
     Input partitions may interleave one log. Then only runs count that end before the record. Such a
-    clock may be too low, never too high, and it is the same in all buckets. With ``runs.low_us``,
-    records that a condition leaves out keep clocks between those of the other rows around them
-    (``left_out_bounds``).
+    clock may be too low, even ``NO_TIME``, but never too high. It is the same in all buckets. With
+    ``runs.low_us``, records that a condition leaves out keep clocks between those of the other rows
+    around them (``left_out_bounds``).
     """
     before = runs.latest_in_earlier_runs()
     log_clock_us = np.maximum(clock_us, before[run])

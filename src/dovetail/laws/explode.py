@@ -37,16 +37,17 @@ class Elements:
 
     def element_ids(self, row: Ints) -> Ints:
         """Return an id per element, equal for equal elements of one row and different for all
-        others: int64[n]. ``row``: int64[m], the row to which each of the m changes belongs.
+        others: int64[n]. Elements are equal if their ``number`` is. ``row``: int64[m], the row to
+        which each of the m changes belongs.
         """
         element_id: Ints = row[self.change] * (self.number.max(initial=0) + 1) + self.number
         return element_id
 
     @property
     def repeated(self) -> Mask:
-        """The mask of the elements that equal an earlier element of the same array: bool[n]. The
-        first of equal elements is not among them. Old and new array of a change are separate
-        arrays.
+        """The mask of the elements that equal an earlier element of the same array, by their
+        ``number``: bool[n]. The first of equal elements is not among them. Old and new array of a
+        change are separate arrays.
         """
         order = np.lexsort((self.place, self.number, self.is_new, self.change))
         same = [np.diff(part[order]) == 0 for part in (self.change, self.is_new, self.number)]

@@ -30,7 +30,8 @@ def find_value_origins(events: Timeline, stored: Mask, unsent: Mask) -> ValueOri
 
     ``stored``: bool[groups], the key has a stored row. ``unsent``: bool[n], the events that leave
     the column out; for a tombstone it does not count. A value is ``missing`` if it is unsent and
-    the key has no row before.
+    the key has no row before. If the next row leaves the column out, too, its reference is ABSENT,
+    but it is not ``missing``.
 
     | event         | column | value comes from            |
     |---------------|--------|-----------------------------|

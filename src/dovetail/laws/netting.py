@@ -34,7 +34,8 @@ def find_net_changes(
 
     ``keys``: the key columns, n rows each. ``commit``: int64[n], the id of each change's commit.
     ``removes``: bool[n], the change removes its row; else it brings one. ``row``: at least one
-    column, n rows each, by which rows are compared; null equals null.
+    column, n rows each, by which rows are compared. In keys and rows null equals null, and floats
+    are compared by their bits.
 
     A removal stays if its commit brings no row of the key. The change that brings a row is dropped
     only if its commit removes just one row of the key and brings no other. Both rows must be equal.

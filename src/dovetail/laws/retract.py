@@ -32,12 +32,13 @@ class RetractMessages:
 def retract_messages(
     old: Mask, new: Mask, old_null: Mask, new_null: Mask, same: Mask
 ) -> RetractMessages:
-    """Return the messages that m changes of rows send to their groups: the old row leaves, the new
-    row enters. Both happen even within one group; the leaving is then silent.
+    """Return the messages that m changes of rows send to their groups, as flags, bool[m] each. With
+    ``leaves`` the old row leaves its group, with ``enters`` the new row enters one. Both happen
+    even within one group. Then the change is ``silent``: only the entering row emits a result.
 
     ``old``, ``new``: bool[m], there is a row before, after. ``old_null``, ``new_null``: bool[m],
     that row is in no group, because of a null in the grouping columns; it sends nothing. ``same``:
-    bool[m], both rows are in one group.
+    bool[m], both rows are in one group; it counts only if both send a message.
     """
     leaves, enters = old & ~old_null, new & ~new_null
     return RetractMessages(leaves, enters, leaves & enters & same)

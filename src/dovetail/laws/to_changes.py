@@ -43,8 +43,9 @@ def before_and_after_rows(old: Mask, new: Mask, same: Mask) -> BeforeAndAfterRow
     then the row after, if any; it emits none if both rows are equal.
 
     ``old``, ``new``: bool[m], there is a row before, after. ``same``: bool[m], both rows have equal
-    values; it counts only if both are there. Kinds are ``DELETE`` or ``BEFORE`` for the former row,
-    ``INSERT`` or ``AFTER`` for the present one.
+    values; it counts only if both are there. The kind of the row before is ``BEFORE`` if there is a
+    row after, else ``DELETE``. That of the row after is ``AFTER`` if there was a row before, else
+    ``INSERT``. The kind of a row that is not emitted means nothing.
     """
     changed = ~(old & new & same)
     return BeforeAndAfterRows(

@@ -156,9 +156,10 @@ def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     state of these k keys before: counts of rows, and the last transaction. It is not changed.
 
     A delete is left out if the key has more than one row before it, which only events of one
-    transaction can cause. An event repeats another if neither its order nor its place is beyond
-    those that its transaction has brought for the key. It is left out, too. So is a record without
-    a value (``BARE``) right after a delete that was left out.
+    transaction can cause. For an event of another transaction, or of none, the key has at most one
+    row. An event repeats another if neither its order nor its place is beyond those that its
+    transaction has brought for the key; one without a transaction never does. It is left out, too.
+    So is a record without a value (``BARE``) right after a delete that was left out.
 
     The outcome is that of ``settle_stepwise``, with less work for keys of many events.
     """
@@ -188,9 +189,10 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     state of these k keys before; it is not changed.
 
     A delete is left out if the key has more than one row before it, which only events of one
-    transaction can cause. An event repeats another if neither its order nor its place is beyond
-    those that its transaction has brought for the key. It is left out, too. So is a record without
-    a value (``BARE``) right after a delete that was left out.
+    transaction can cause. For an event of another transaction, or of none, the key has at most one
+    row. An event repeats another if neither its order nor its place is beyond those that its
+    transaction has brought for the key; one without a transaction never does. It is left out, too.
+    So is a record without a value (``BARE``) right after a delete that was left out.
     """
     count = len(steps.kind)
     length = np.diff(np.append(start, count))
@@ -216,8 +218,9 @@ def settle_stepwise(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
 # | CHANGES | none | 1 | 1 | |
 def _settle_one_event_per_key(steps: Steps, tally: Tally) -> EventOutcomes:
     """Return the outcome of k events, the first of each of k keys: those that are ``left_out``,
-    those that are ``repeated``, and the state of the keys afterwards. ``steps``: these events.
-    ``tally``: the state of the k keys before, in the order of their events; it is not changed.
+    those that are ``repeated``, and the state of the keys afterwards, by the rules of
+    ``settle_stepwise``. ``steps``: these events. ``tally``: the state of the k keys before, in the
+    order of their events; it is not changed.
     """
     kind = steps.kind
     same = (steps.transaction != ABSENT) & (steps.transaction == tally.transaction)

@@ -38,7 +38,9 @@ def rows_as_table(
     ``typeless``: True if the store only has numbers, texts and bytes. Such a store has times, dates
     and decimals as texts, times also as whole seconds since 1970, and booleans as 0 and 1. A text
     of a time must have a zone if the declared type has one, and none otherwise. ``counted``: True
-    if the store has types but may have booleans as 0 and 1; ``typeless`` includes this. Raises
+    if the store has types but may have booleans as 0 and 1; ``typeless`` includes this.
+
+    Floats and decimals are rounded to a declared float type; nothing else is rounded. Raises
     ``DataError`` if a value does not fit its column, or if a key column has nulls.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
@@ -60,8 +62,9 @@ def texts_as_table(
     Binary columns take the bytes themselves.
 
     Other values are texts in UTF-8. A boolean is ``true``, ``false``, ``1`` or ``0`` in any case. A
-    time is in ISO 8601, with a zone if its type has one, else without. Raises ``DataError`` if a
-    value is not the text of a value of its column's type, and for nested types.
+    time is in ISO 8601, with a zone if its type has one, else without. Only floats are rounded.
+    Raises ``DataError`` if a value is not the text of a value of its column's type, and for nested
+    types.
     """
     if not columns:
         columns = [()] * len(schema)
@@ -121,9 +124,9 @@ def refuse_mixed_constants(title: str, filters: Filters) -> None:
 
 
 def _have_common_type(constants: Sequence[Any]) -> bool:
-    """Return True if Arrow has one type for all of some constants, None left aside: whole numbers
-    and floats have one, numbers and texts do not. Whole numbers beyond int64 give False. Without
-    constants, return True.
+    """Return True if Arrow has one type for all of some constants, None left aside. Whole numbers
+    and floats have one. Numbers, texts and booleans have none with each other. Whole numbers beyond
+    int64 give False. Without constants, return True.
     """
     try:
         pa.array(constants)
@@ -253,7 +256,8 @@ def _with_one_number_type(values: list[Any], *, texts: bool) -> list[Any]:
     """Return the values with whole numbers as decimals if there is a decimal, because Arrow takes
     only one of both; else ``values`` itself. Booleans, None and other values stay as they are.
 
-    ``texts``: True if texts may be decimals. If there is one, all numbers become texts.
+    ``texts``: True if texts may be decimals. If a value is a text then, all whole numbers and
+    decimals become texts instead; floats stay.
     """
     if texts and any(isinstance(value, str) for value in values):
         is_number = [isinstance(v, (int, Decimal)) and not isinstance(v, bool) for v in values]
@@ -271,7 +275,7 @@ def convert_parts(
     fills: bool = False,
 ) -> Any:
     """Return a Python value with its parts, at any depth of lists and structs (dicts), converted. A
-    part that is no list or struct becomes ``convert(part, its type)``.
+    part that is no list or struct, such as a whole map, becomes ``convert(part, its type)``.
 
     ``declared``: the type of the value. Fields of a struct that its type lacks stay as they are.
     ``fills``: True to give a struct each field of its type that it lacks, as ``convert`` makes it
@@ -375,7 +379,8 @@ def _is_castable(stored: pa.DataType, declared: pa.DataType, *, narrows: bool) -
 
 def _types_of_parts(type_: pa.DataType) -> dict[str, pa.DataType]:
     """Return the types of the parts of a struct, map or list by their names. A struct has the names
-    of its fields, a map ``key`` and ``item``, a list ``element``.
+    of its fields, a map ``key`` and ``item``, a list ``element``. A plain type raises
+    ``AttributeError``.
     """
     if pa.types.is_struct(type_):
         return {field.name: field.type for field in type_}

@@ -85,9 +85,9 @@ class DbapiReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key in ``keys``. Each query asks for at most ``keys_max`` values: a key of two columns
-        counts twice.
+        """Return all rows whose columns ``by`` equal one of ``keys``, in any order. Also return the
+        position of each row's key in ``keys``. Each query asks for at most ``keys_max`` values: a
+        key of two columns counts twice.
 
         ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
         checks that the table has the columns. The rows have the columns of the schema that the
@@ -117,7 +117,9 @@ class DbapiReader:
         return Found(table.filter(pa.array(asked)), key[asked], unfit)
 
     def close(self) -> None:
-        """Close the connection, if there is one. Errors of the driver are ignored."""
+        """Close the connection, if there is one. A later lookup connects again. Errors of the
+        driver are ignored.
+        """
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
@@ -333,8 +335,8 @@ def dbapi(
         The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
     where : mapping, optional
         Columns with their constants: a text, a number, a boolean, None for null, or a list
-        of these. Only rows with these constants belong to the table. By default all rows
-        do.
+        of these. A row belongs to the table if each of these columns has one of its
+        constants. By default all rows do.
     quote : {'"', "`", "["}, default '"'
         The character before a name in the database's SQL. MySQL and MariaDB have the
         backtick, and SQL Server takes the bracket.
@@ -363,9 +365,9 @@ def dbapi(
         If the driver cannot be imported, or is no driver by PEP 249. A query fails with it
         if the database does not answer after all attempts.
     DataError
-        In a query, for a row that does not fit the declared types or a null in the key. A
-        missing column is this error or ``ConfigurationError``, by the class of the driver's
-        error.
+        In a query, for a row that does not fit the declared types, a null in the key, or
+        two rows with one key. A missing column is this error or ``ConfigurationError``, by
+        the class of the driver's error.
 
     See Also
     --------

@@ -58,8 +58,8 @@ class DeltaFilesReader:
         self._table: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows of the latest version whose columns ``by`` equal one of ``keys``. The
-        scan skips files and row groups without keys.
+        """Return all rows of the latest version whose columns ``by`` equal one of ``keys``, in any
+        order. The scan skips files and row groups without keys.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
         columns cannot have: whole numbers outside the column's range. ``keys``: one column for each
@@ -215,8 +215,8 @@ def delta_files(
         The layout of the files serves as the index.
     where : mapping, optional
         Columns with their constants: a text, a number, a boolean, None for null, or a list
-        of these. Only rows with these constants belong to the table. By default all rows
-        do.
+        of these. A row belongs to the table if each of these columns has one of its
+        constants. By default all rows do.
     retries : int, default 5
         The number of further attempts after a failure. The wait before the first one is 0.1
         s. Waits double, up to 5 s.
@@ -235,9 +235,9 @@ def delta_files(
         If deltalake is missing. A query fails with it if the table cannot be read after all
         attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, or a
-        column that is missing. Also for constants in ``where`` of another type than their
-        column.
+        In a query, for a row that does not fit the declared types, a null in the key, two
+        rows with one key, or a column that is missing. Also for constants in ``where`` of
+        another type than their column.
 
     See Also
     --------

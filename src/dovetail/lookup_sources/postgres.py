@@ -70,8 +70,8 @@ class PostgresReader:
         self._connection: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows whose columns ``by`` equal one of ``keys``, by one query that sends the
-        keys as arrays.
+        """Return all rows whose columns ``by`` equal one of ``keys``, in any order. One query sends
+        the keys as arrays.
 
         Also return the position of each row's key among ``keys``, and a mask of the keys that the
         columns cannot have. Such keys are not sent. ``keys``: one column for each of ``by``,
@@ -87,7 +87,7 @@ class PostgresReader:
         )
 
     def close(self) -> None:
-        """Close the connection to the server, if there is one."""
+        """Close the connection to the server, if there is one. A later lookup connects again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -302,8 +302,8 @@ def postgres(
         The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
     where : mapping, optional
         Columns with their constants: a text, a number, a boolean, None for null, or a list
-        of these. Only rows with these constants belong to the table. By default all rows
-        do.
+        of these. A row belongs to the table if each of these columns has one of its
+        constants. By default all rows do.
     timeout_s : float, default 10.0
         The limit in seconds for connecting (at least 2 s) and for each query. The server
         then stops the query. A second later the connection is cut.
@@ -325,8 +325,8 @@ def postgres(
         If psycopg is missing. A query fails with it if the server does not answer after all
         attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, or a
-        column that is missing.
+        In a query, for a row that does not fit the declared types, a null in the key, two
+        rows with one key, or a column that is missing.
 
     See Also
     --------

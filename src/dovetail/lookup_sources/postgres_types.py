@@ -156,7 +156,8 @@ def _comparable_types(declared: pa.DataType) -> Sequence[str]:
 def select_expression(column: StoreColumn, declared: pa.DataType) -> str:
     """Return the SQL that reads a column as the Arrow type ``declared``, a format with ``{}`` for
     the column. Kinds of text declared as strings and single floats declared as doubles are cast.
-    Infinite times and dates become the values that stand for them. Else the SQL is ``{}`` alone.
+    Infinite times and dates become finite ones of the years 9999 and 1 (``base.infinity``). Else
+    the SQL is ``{}`` alone.
     """
     if column.type in _INFINITE_TIMES:
         return _replacement("{0}", INFINITE_TEXTS, _INFINITE_TIMES[column.type])

@@ -74,8 +74,9 @@ class ChainReader:
         self._held = {name: (side, column) for name, side, column in source.columns}
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, with the
-        position of each row's key. The sides are read one after the other, not at one moment.
+        """Return all rows of the joined result whose columns ``by`` equal one of ``keys``, in any
+        order, with the position of each row's key. The sides are read one after the other, not at
+        one moment.
 
         ``by``: columns of the result. ``keys``: these columns, under their names, distinct rows
         without nulls. Without keys each side is asked for no key, so it must be reachable. A key is

@@ -222,7 +222,8 @@ class LookupSource(Protocol):
     def key(self) -> tuple[str, ...]:
         """The columns of the primary key, in order.
 
-        Each row of the store has a key without nulls, and no two rows have the same one.
+        Each row of the store has a key without nulls, and no two rows have the same one. A
+        lookup that finds other rows fails the micro-batch.
 
         See Also
         --------
@@ -306,9 +307,9 @@ class LookupSource(Protocol):
         ``keys`` has one column for each of ``by``, and distinct rows without nulls. It has no
         rows when a query starts and only asks whether the store can be read.
 
-        ``rows`` returns three parts: the rows found, the position of each row's key in
-        ``keys``, and one boolean per key. The boolean is true if the store's columns cannot
-        have the key.
+        ``rows`` returns three parts: the rows found in any order, the position of each row's
+        key in ``keys``, and one boolean per key. The boolean is true if the store's columns
+        cannot have the key.
 
         All rows of a call are those that the store has at one moment. Keys match to the
         letter. A store that compares more loosely, for instance without case, must not

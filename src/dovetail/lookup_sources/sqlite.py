@@ -58,9 +58,9 @@ class SqliteReader:
         self._file: tuple[int, int] | None = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key in ``keys``, in one transaction. Also mark the keys with a NaN as unfit, since
-        SQLite cannot store one.
+        """Return all rows whose columns ``by`` equal one of ``keys``, in any order. Also return the
+        position of each row's key in ``keys``. All is read in one transaction. Keys with a NaN are
+        marked as unfit, since SQLite cannot store one.
 
         ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
         checks that the file has the table with its columns. A query has at most 30,000 values of
@@ -84,7 +84,7 @@ class SqliteReader:
         return Found(table, key, _find_nan_keys(keys))
 
     def close(self) -> None:
-        """Close the SQLite file, if it is open."""
+        """Close the SQLite file, if it is open. A later lookup opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -237,8 +237,8 @@ def sqlite(
         The other columns by which it finds rows, such as ``[dt.lookups.index("customer")]``.
     where : mapping, optional
         Columns with their constants: a text, a number, a boolean, None for null, or a list
-        of these. Only rows with these constants belong to the table. By default all rows
-        do.
+        of these. A row belongs to the table if each of these columns has one of its
+        constants. By default all rows do.
     timeout_s : float, default 10.0
         The limit in seconds for each query of each attempt, and for the wait for a writer's
         lock.
@@ -259,8 +259,8 @@ def sqlite(
     ConfigurationError
         In a query, if the file cannot be read after all attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, or a
-        column that is missing.
+        In a query, for a row that does not fit the declared types, a null in the key, two
+        rows with one key, or a column that is missing.
 
     See Also
     --------

@@ -30,10 +30,11 @@ def run(job: Job, law: DeduplicateLaw) -> OperatorOutcome:
     """Emit the records that are not late and repeat no emitted one, in the order of arrival. A
     record repeats another of its key if their times are at most ``law.within_us`` apart.
 
-    A record more than ``law.within_us`` behind stream time is late. One with a null in its key
-    repeats none and is never late; it is emitted and not stored. Keys and times of other emitted
-    records are stored. Late and repeated records are counted. Without rows in the batch, emit and
-    store nothing. Return the changes as ``output``, with the store and the counts.
+    A record more than ``law.within_us`` behind stream time, its own time included, is late. One
+    with a null in its key repeats none and is never late; it is emitted and not stored. Keys and
+    times of other emitted records are stored. A record that is not emitted is counted as ``late``
+    or, if it is not late, as ``repeated``. Without rows in the batch, emit and store nothing.
+    Return the changes as ``output``, with the store and the counts.
     """
     (name,) = job.operator.names
     store = _open_store(job, name, law)

@@ -56,9 +56,9 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
     row.
 
     Rows and a queue of their keys are stored. Rows that had expired when they arrived are counted
-    as late. Such a row is not emitted, but if its key has a row, that is removed by a tombstone.
-    Without rows in the batch, rows expire all the same as stream time goes on. Return the changes
-    as ``output``, with both stores and the counts.
+    as ``late``. Such a row is not emitted, but if its key has a row, that is removed by a
+    tombstone. Without rows in the batch, rows expire all the same as stream time goes on. The end
+    of the input expires none. Return the changes as ``output``, with both stores and the counts.
     """
     (name,) = job.operator.names
     read_us = _read_us(job)

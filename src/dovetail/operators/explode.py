@@ -28,8 +28,9 @@ def run(job: Job, law: ExplodeLaw) -> OperatorOutcome:
     one before the batch.
 
     Each key's last row is stored. Unless ``law.position``, null elements and elements that an array
-    repeats are left out; those of new arrays are counted. Without rows in the batch, emit nothing
-    and leave the store as it is. Return the changes as ``output``, with the store and the counts.
+    repeats are left out. Those of new arrays are counted as ``null_element`` and ``repeated``. All
+    NaNs are one element then, and so are 0.0 and -0.0. Without rows in the batch, emit nothing and
+    leave the store as it is. Return the changes as ``output``, with the store and the counts.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -35,10 +35,11 @@ def run(job: Job, law: FillLaw) -> OperatorOutcome:
     ``emit="batch"``, emit each key's last row, if it differs from the stored one.
 
     Each key's last completed row is stored. A tombstone for a key without a row is emitted unless
-    the source may have spurious ones (``loose``). Values that stay missing are counted as
-    ``unsent`` if a column lists the unsent names. Without rows in the batch, emit and store
-    nothing. Return the changes as ``output``, with the store and the counts. Raises ``DataError``
-    for a missing value if ``law.fails``.
+    the source may have spurious ones (``loose``). With ``emit="batch"`` it never is, if the key has
+    no stored row. A value that stays missing is null, and counted as ``unsent`` if a column lists
+    the unsent names. Without rows in the batch, emit and store nothing. Return the changes as
+    ``output``, with the store and the counts. Raises ``DataError`` for a missing value if
+    ``law.fails``.
     """
     store, columns = job.table_store(0), job.sources[0].shape.value_columns
     if not job.any_rows:
@@ -87,10 +88,10 @@ def _fill_columns(
     """Return the value columns of all ``events``, completed from former rows, and the count of
     values that stay missing.
 
-    Each column has an element per event, null for a tombstone. The column with index
-    ``law.column``, which lists the unsent names, becomes all null; if that is negative, nulls are
-    unsent. ``pool``: the stored rows of all groups, then the batch's. ``stored``: bool[groups], the
-    group has a stored row.
+    Each column has an element per event, null for a tombstone and for a missing value. The column
+    with index ``law.column``, which lists the unsent names, becomes all null; if that is negative,
+    nulls are unsent. ``pool``: the stored rows of all groups, then the batch's. ``stored``:
+    bool[groups], the group has a stored row.
 
     Raises ``DataError`` for a missing value if ``law.fails``.
     """

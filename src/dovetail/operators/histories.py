@@ -27,8 +27,9 @@ from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
 
 def with_times_in_order(job: Job) -> Job:
     """Return the job with event times raised in its sources that are ``in_order``, whose histories
-    never go back in time. A row's time becomes the latest time of its key up to that row, in
-    microseconds. Deletes count, and so do stored rows and stored deletes. Rows keep their order.
+    never go back in time. A row's time becomes the latest time of its key up to that row, its own
+    included, in microseconds. Deletes count, and so do stored rows and stored deletes. Rows keep
+    their order.
 
     Stores are only read, and ``job`` is not changed. Other sources, and sources without rows, stay
     as they are.

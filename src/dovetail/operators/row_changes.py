@@ -54,7 +54,8 @@ class RowChanges:
         stored.
 
         ``store``: the rows before the batch, from which the old row of each key is read. A
-        tombstone for a key without a row is a change, too, ABSENT before and after.
+        tombstone for a key without a row is a change, too, ABSENT before and after. So is a row
+        equal to the one before it.
         """
         events = timeline([job.source_rows(0)])
         located = locate_last_rows(store, events)

@@ -43,7 +43,8 @@ def locate_last_rows(store: TableStore, events: Timeline) -> Located:
     """Return where the last stored row of the key of each group of ``events`` lies (``Located``):
     one element per group, not present without a stored row or for a stored tombstone.
 
-    ``store``: the table's rows, which are read. ``events``: the batch's records by key (group) and
+    ``store``: the table's rows, which are read. In a store of versions the last row is the version
+    of the latest time, not the last to arrive. ``events``: the batch's records by key (group) and
     arrival; rows of the batch do not count.
     """
     return locate_last_rows_of_keys(store, events.hash, events.keys)
@@ -54,7 +55,8 @@ def locate_last_rows_of_keys(store: TableStore, hash_: Ints, keys: Sequence[pa.A
     not present without a stored row or for a stored tombstone.
 
     ``hash_``: int64[n], the hashes of the keys, non-decreasing. ``keys``: the key columns, n
-    distinct keys.
+    distinct keys; null equals null, and floats are compared by their bits. In a store of versions
+    the last row is the version of the latest time, not the last to arrive.
     """
     if isinstance(store, TableState):
         return store.locate(hash_, keys)
@@ -136,9 +138,9 @@ def find_accepted_events(job: Job, events: Timeline, source: int) -> Mask:
     """Return a mask of the events of the source with index ``source`` that its table takes:
     bool[events]. ``events``: the batch's records of all sources, by key and arrival.
 
-    Only a versioned table refuses any: records older than its history retention. A source that is
-    ``in_order``, whose times never go back, refuses none. A record exactly as old as the retention
-    is taken.
+    Only a versioned table refuses any: records further behind its stream time, their own time
+    included, than its history retention. A source that is ``in_order``, whose times never go back,
+    refuses none. A record exactly as old as the retention is taken.
     """
     retention_us = job.sources[source].meaning.versioned_us
     if retention_us is None or job.sources[source].meaning.in_order:

@@ -139,7 +139,8 @@ async def _events(figures: Figures, request: Request, stopping: Event) -> AsyncI
     the query's state, then new figures and changes of the state, looked for once a second.
 
     A micro-batch is an event ``batch``, a state an event ``state``, each with JSON as data. Figures
-    are read in a thread. The events end when ``stopping`` is set or the browser has gone.
+    are read in a thread; an error of theirs ends the events. They also end when ``stopping`` is set
+    or the browser has gone.
     """
     last_number, state = 0, ""
     while not stopping.is_set() and not await request.is_disconnected():

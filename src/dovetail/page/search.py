@@ -128,7 +128,7 @@ class RowReasons:
 
 def exact_for_browsers(data: Any) -> Any:
     """Return JSON data, at any depth, with text in place of numbers that a browser does not have:
-    whole numbers beyond 2**53, NaN and infinities.
+    whole numbers above 2**53 or below -2**53, NaN and infinities. Names stay as they are.
     """
     if isinstance(data, dict):
         return {name: exact_for_browsers(part) for name, part in data.items()}

@@ -73,7 +73,9 @@ class Page:
         self._serving.start()
 
     def stop(self) -> None:
-        """Stop serving the page. The query goes on.
+        """Stop serving the page, and wait until it has ended.
+
+        The query goes on. A second call does nothing.
 
         See Also
         --------
@@ -96,7 +98,8 @@ def serve(
 ) -> Page:
     """Serve a live page of a query: its topology, its figures, and what it leaves out.
 
-    The page needs nothing but a browser. It shows the last 500 micro-batches.
+    The page needs nothing but a browser. It shows the last 500 micro-batches. It stays when the
+    query has ended, until ``stop()`` is called or the process ends.
 
     Parameters
     ----------

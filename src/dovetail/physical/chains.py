@@ -27,7 +27,8 @@ from dovetail.plan.transforms.aggregation import Aggregation
 def subscription_source(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     """Return the layout of the output of ``SubscribeLaw``, as an input by foreign key. The foreign
     key is its key. The primary key and the value columns are its values, in this order. Then come
-    ``_place`` (the primary key's hash), ``_epoch`` (the count of the change) and ``_instruction``.
+    ``_place`` (the primary key's hash), ``_epoch`` (the count of the change) and ``_instruction``:
+    bits that tell the join if it must answer (``laws.joins.foreign_key_join``).
 
     ``left``: the layout that ``SubscribeLaw`` reads, which has a foreign key. ``carries``: the
     names of the arrival columns that the rows bring.
@@ -38,8 +39,9 @@ def subscription_source(left: SourceSpec, carries: tuple[str, ...]) -> SourceSpe
 
 def retraction_source(read: SourceSpec, carries: tuple[str, ...]) -> SourceSpec:
     """Return the layout of the output of ``RetractLaw``, as an input by group. The group is its
-    key, the columns to be aggregated are its values. The column ``_instruction`` follows. A
-    tombstone is a row that leaves its group.
+    key, the columns to be aggregated are its values. A tombstone is a row that leaves its group.
+    The column ``_instruction`` follows: 1 for a row that leaves a group which its new row enters,
+    since the latter alone emits, else 0.
 
     ``read``: the layout that ``RetractLaw`` reads, whose foreign key is the group. ``carries``: the
     names of the arrival columns that the rows bring.

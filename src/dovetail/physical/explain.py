@@ -19,7 +19,8 @@ def explain(
 
     For each stage: what is shuffled and by which key, what is stored under which name, and what is
     looked up. With several results, a stage that computes one also names it. With ``reasons``, why
-    rows are shuffled and stored. Then come the limitations that were checked for each delta join.
+    rows are shuffled and stored. Then come, in any case, the limitations that were checked for each
+    delta join, even for one that was not chosen.
 
     ``sinks``: for each result the titles of its targets, which make the last lines. Without targets
     these are left out. Without nodes and targets the text is empty. Raises ``PlanError`` for nodes

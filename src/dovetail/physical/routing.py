@@ -389,12 +389,13 @@ def _may_fuse(
     origin: Stage, target: Stage, readings: Sequence[InputEdge], fused: Mapping[Stage, Stage]
 ) -> bool:
     """Return True if one operator of Spark's can run ``origin`` and then ``target``, the next stage
-    in the line that it sends to. Nothing is to be exchanged between them, since there is one
-    bucket, and the workers can make all rows that leave ``origin``.
+    in the line that it sends to. Both must have state and one bucket, so that nothing is exchanged
+    between them. The workers must be able to make all rows that leave ``origin`` without Spark.
 
-    ``readings``: the inputs that read ``origin``. None has a view or an expression. ``fused``: by
-    each stage before that is fused, the next one. A stage that puts the results of a join by
-    foreign key in order has no state. It is run with the join's stage.
+    ``readings``: the inputs that read ``origin``. The result is False if one that reads by key has
+    a view, or a foreign key with expressions. So it is if the selection of ``origin`` has them.
+    ``fused``: by each stage before that is fused, the next one. A stage that puts the results of a
+    join by foreign key in order has no state. It is run with the join's stage.
     """
     ordering = isinstance(origin.fragment.last.law, InOrderLaw)
     joins = origin.ports[0].origin if ordering else origin

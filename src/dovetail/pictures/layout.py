@@ -203,8 +203,9 @@ def _arrange_boxes(
     between them. Parts of the graph that no line connects come beside each other.
 
     The result has the ``size`` of all boxes together, ``boxes`` by their keys, and ``lines``: the
-    points within each line by its pair of keys, without its ends. All are in pixels from the upper
-    left corner.
+    points within each line by its pair of keys, without its ends. There are two of them for each
+    layer that the line passes. All are in pixels from the upper left corner. Boxes of a layer keep
+    the order of ``sizes`` where that causes no crossing.
 
     ``library``: grandalf's classes (``grandalf_classes``). ``sizes``: width and height of each box
     by a key of its own. ``lines``: pairs of keys in ``sizes``, from the upper box to the lower one;
@@ -248,8 +249,8 @@ def _arrange_boxes(
 
 
 def _separate_boxes(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
-    """Move boxes to the right that are closer than the gap to their left neighbour, or overlap it,
-    layer by layer. grandalf's own places of boxes of different widths may overlap.
+    """Move boxes to the right that are closer than 20 pixels to their left neighbour, or overlap
+    it, layer by layer. grandalf's own places of boxes of different widths may overlap.
 
     Return half of each layer's height by the y of its middle, in pixels. ``layers``: grandalf's
     vertices, at least one in each layer. Their views (``w``, ``h`` and ``xy``, the centre) are

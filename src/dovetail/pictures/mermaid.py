@@ -47,8 +47,8 @@ def _node_lines(nodes: Iterable[GraphNode], indent: str) -> Iterator[str]:
 
 def _quoted_text(lines: Iterable[str]) -> str:
     """Return lines as one text in double quotes, with codes for all signs that mean something in
-    mermaid. Lines are joined by ``<br/>``, white space in a row becomes one space, and unprintable
-    characters are replaced.
+    mermaid. Lines are joined by ``<br/>``, white space in a row becomes one space, and other
+    unprintable characters become JSON's escapes.
     """
     coded = (re.sub(r'[#"`<>&\\]', lambda sign: f"#{ord(sign[0])};", line) for line in lines)
     return f'"{"<br/>".join(printable(" ".join(line.split())) for line in coded)}"'

@@ -115,7 +115,8 @@ def _text_lines(node: GraphNode) -> list[Line]:
 
 def _wrap_text(text: str) -> list[str]:
     """Return a text in lines that fit into a box: at most three of 40 characters. A longer text
-    ends with ``…``. Unprintable characters are replaced, and an empty text has no lines.
+    ends with ``…``. Unprintable characters become JSON's escapes, and an empty text has no lines.
+    Words of more than 40 characters are broken.
     """
     return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
@@ -227,7 +228,8 @@ def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
     ``places``: the layout of the graph.
 
     The box lies on the edge, at the first point tried where it overlaps no node, no stage's title
-    and no earlier box. If there is none, it lies in the middle of the edge's longest part.
+    and no earlier box. The points are those of ``_points_along``. If none is free, it lies in the
+    middle of the edge's tallest part.
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:

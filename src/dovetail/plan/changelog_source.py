@@ -77,9 +77,10 @@ def source_of(
 
     Without ``"timestamp="`` the source has no event time, and Spark cannot run it; this is not
     checked here. Without ``"deleted="`` no row is a tombstone. Without ``"sequence="`` files are
-    read in their order, and other rows as Spark reads them.
+    read in their order, and other rows as Spark reads them. With it alone, all rows are one log.
 
-    ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share.
+    ``shared_log``: True if ``sequence=`` is a position in one log that all inputs share. It is
+    refused without ``"sequence="``, as is ``"log_partition="``, and both are refused together.
     ``versioned``: the length of a table's history, None for none; refused for a stream. ``name``:
     None for one made of the key. ``stream``: True for a stream, False for a table. ``static``: True
     if all rows are present when a query begins and never change. ``with_unread``: the rows of

@@ -319,10 +319,10 @@ def with_columns(
     ``"dead_letter"`` leaves the row out as if it had never come, so a table's former row stays.
     ``call``: the user's call, for errors.
 
-    Raises ``PlanError`` if a key column would be replaced, for unknown, reserved and repeated
-    names, and for an expression that does not resolve. Also for an expression without a Spark
-    session, a join of histories (``late="history"``), and a stream that withdraws records
-    (``unmatched="retract"``).
+    Raises ``PlanError`` if a key column would be replaced, for unknown and reserved names, and for
+    an expression that does not resolve. So it does for a name that differs from another column's
+    only in case. Also for an expression without a Spark session, a join of histories
+    (``late="history"``), and a stream that withdraws records (``unmatched="retract"``).
     """
     name = f"{call} of {node.name}"
     source = view_input(name, node)
@@ -359,7 +359,8 @@ def drop_columns(node: Node, names: Sequence[str]) -> View:
 
 def rename_columns(node: Node, names: Mapping[str, str]) -> View:
     """Return a view of all columns of ``node``, key columns included, in their order, with new
-    names. ``names``: the new names by the old ones. Columns that are not in it keep their names.
+    names. ``names``: the new names by the old ones. Columns that are not in it keep their names,
+    and two may swap theirs.
 
     Raises ``PlanError`` for an unknown old name, and for new names that are empty, reserved or
     repeated. So it does for a join of histories (``late="history"``), and for a stream that
@@ -391,8 +392,10 @@ def rows_under_key(
     the new key is in the view; the stage that reads the view drops it, or matches it with nothing.
 
     ``columns``: existing columns of the new key. ``named``: further key columns behind these, each
-    with a column's name or an expression. ``errors``: ``"fail"`` stops the query at a row on which
-    an expression fails, ``"dead_letter"`` leaves the row out as if it had never come.
+    with a column's name or an expression. A column that the key takes by name, even renamed, is no
+    value; another column's name cannot be that of a key column. ``errors``: ``"fail"`` stops the
+    query at a row on which an expression fails, ``"dead_letter"`` leaves the row out as if it had
+    never come.
 
     Raises ``PlanError`` if no column is named, or one twice, and for unknown or reserved names. So
     it does for key columns that are random, not resolved, or of an unsuitable type such as a map.
@@ -435,8 +438,8 @@ def last_records_as_table(node: Node) -> View:
 
 def explode_records(node: Node, column: str) -> View:
     """Return a view of the stream ``node`` with a record for each element of the array ``column``,
-    in the array's order. The element takes the array's place, under the array's name. An array that
-    is null or empty gives no record.
+    in the array's order. The element takes the array's place, under the array's name; it may be
+    null. A record without a value, or whose array is null or empty, gives none.
 
     Raises ``PlanError`` if the column is unknown, a key, or no array, and for a stream that
     withdraws records (``unmatched="retract"``).

@@ -104,8 +104,8 @@ class DeltaLog:
         ``until``.
 
         None if the log lacks the file of one of these commits, or if it does not say its size.
-        None, too, for more than ``COMMITS_MAX`` commits. Rows that several commits change count
-        several times.
+        None, too, for more than ``COMMITS_MAX`` (100) commits. Rows that several commits change
+        count several times.
         """
         if until - after > COMMITS_MAX:
             return None

@@ -353,7 +353,8 @@ def merge(
 
     ``where``: further conditions that all rows of these keys fulfil, by which files are skipped.
     They name the table's columns without a prefix, and no columns of ``changes``. ``nulls``: True
-    if a null in a key equals a null; else a null equals nothing.
+    if a null in a key equals a null. Otherwise it equals nothing, so a row with one is inserted
+    anew, or left out if ``gone``.
     """
     columns = {**key, **values}
     # The names are reserved, so no column of the table is mistaken for one of the source.

@@ -80,8 +80,9 @@ def measure(frame: DataFrame) -> tuple[int, bool]:
     """Return the count of a frame's rows; then True if they are few and simple enough to be
     collected to this process. Runs a job.
 
-    They are if they are at most ``ROWS_MAX``, and all columns are of plain types (``is_plain``).
-    All values of their text and binary columns together must also have at most ``BYTES_MAX`` bytes.
+    They are if they are at most ``ROWS_MAX`` (10,000), and all columns are of plain types
+    (``is_plain``). All values of their text and binary columns together must also have at most
+    ``BYTES_MAX`` bytes (16 MiB).
     """
     types = {field.name: field.dataType for field in frame.schema}
     long = [name for name, type_ in types.items() if isinstance(type_, (StringType, BinaryType))]
@@ -106,7 +107,7 @@ def is_plain(type_: DataType) -> bool:
 
 def has_floats(schema: StructType, keys: Sequence[str]) -> bool:
     """Return True if one of the columns ``keys`` is a float or a double. Spark takes some different
-    floats for equal, such as 0.0 and -0.0.
+    floats for equal, such as 0.0 and -0.0. Floats within a nested type do not count.
     """
     return any(isinstance(schema[name].dataType, (FloatType, DoubleType)) for name in keys)
 
@@ -186,9 +187,10 @@ def settings_for_many_rows(session: SparkSession) -> AbstractContextManager[None
 def having_keys(keys: Mapping[str, tuple[pa.ChunkedArray, DataType]]) -> str:
     """Return the SQL condition that a row has one of these keys; a null equals a null.
 
-    ``keys``: the values of each key column and its type, plain and no float; at least one key. The
-    ranges of the keys come first, unless a column has nulls. Delta Lake skips files by them. Raises
-    ``DataError`` for a text that is no UTF-8.
+    ``keys``: the values of each key column and its type, plain and no float; at least one key.
+    Repeated keys stay. The ranges of columns without nulls come first, in order, if their type has
+    one (``has_range``). Delta Lake skips files by them. Raises ``DataError`` for a text that is no
+    UTF-8.
 
     >>> from pyspark.sql.types import LongType, StringType
     >>> a, b = pa.chunked_array([[1, 2, 2]]), pa.chunked_array([["x", None, "y"]])

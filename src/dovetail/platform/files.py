@@ -436,8 +436,9 @@ class _OfServer(Files):
         raise _unsupported_error("copies a folder")
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file, as UTF-8, or the texts of all part files of a folder one after
-        the other. Empty for an empty folder, None if there is neither. Runs a job.
+        """Return the text of a file, as UTF-8. Of a folder, return the texts of all files directly
+        in it, in undefined order. Names that begin with a dot or ``_`` do not count. Empty for an
+        empty folder, None if there is neither. Runs a job.
         """
         with _suppress_missing():
             rows = self._session.read.text(_escape_pattern(path), wholetext=True).collect()

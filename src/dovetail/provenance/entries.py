@@ -101,8 +101,9 @@ class Entries:
         """Explain ``row``, a stored row of the input ``entry``, as a row that is there, with the
         rows that it is made of. Values that the store lacks are left out.
 
-        For a source, the reason lists the columns of these values. For another stage's result, that
-        stage's explanation gives the reason. A view's row has none.
+        For a source, the reason lists the columns that the store lacks, and is empty if it has all.
+        For another stage's result, that stage's explanation gives the reason. A view's row has
+        none.
         """
         key = {name: row.values.get(name) for name in entry.key.names}
         values = {name: row.values[name] for name in entry.values.names if name in row.values}
@@ -337,8 +338,8 @@ def explanation_of(
     reason: str = "",
     inputs: tuple[RowExplanation, ...] = (),
 ) -> RowExplanation:
-    """Return the explanation of a row of a node, with the node's name and step. ``is_input`` is
-    False.
+    """Return the explanation of a row of a node, with the node's name and step. The step of a
+    source, also of a stream, is ``table``. ``is_input`` is False.
 
     ``key``: values by key column. ``presence``: ``"row"``, ``"none"`` or ``"unknown"``. ``values``,
     ``time``: those of the row, None for none. ``reason``: why it is so, in words, empty if nothing

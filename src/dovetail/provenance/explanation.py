@@ -85,6 +85,7 @@ class RowExplanation:
         """The rows of inputs with the presence ``"row"``, at any depth of the tree, left to right.
 
         Empty if there are none. A row of an input gives itself. One that occurs twice comes twice.
+        The ``cause`` is not among them.
 
         See Also
         --------

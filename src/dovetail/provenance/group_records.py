@@ -69,8 +69,9 @@ def group_records(
     They are not known if ``records`` lacks the stream, or if windows slide. For a session, they are
     not known if a record of it came after the session of this record alone would have closed.
     ``node``: an aggregation of a stream. ``key``: the group columns and, with windows, the start
-    and end of the window. Records with a null in a group column have no group and do not advance
-    stream time.
+    and end of the window. The end is inclusive for a session, else exclusive. A record is late from
+    a delay of 0 on. Records with a null in a group column have no group and do not advance stream
+    time.
     """
     rows = records.records_of(node.input)
     if rows is None or (node.windows is not None and node.windows.kind == "sliding"):

@@ -41,8 +41,8 @@ class LocalState:
     ) -> pa.Table:
         """Return the rows of a stage's store whose columns equal ``match``, all versions included,
         in undefined order. Without such rows the table is empty. The columns are those of the
-        store, then ``_timestamp``, and ``_change`` of versions or ``_due`` of rows that wait. Times
-        are int64 in microseconds.
+        store, then ``_timestamp``, and ``_change`` of versions or ``_due`` of rows that wait. Null
+        equals null, and times are int64 in microseconds.
 
         ``stage``: one of the run that keeps a state. ``store``: the name of a store of the stage.
         ``match``: values by column. ``at_us`` changes nothing.

@@ -37,7 +37,8 @@ class StreamResults(JoinedRows):
         The presence is ``"row"`` if one of these records has been emitted, in a pair or alone. It
         is ``"row"``, too, if the attribute ``emitted`` is set: the values of the result row. Then
         only records that have the values selected from their side count. Otherwise it is
-        ``"unknown"``, as it is without records, since former ones may have been emitted.
+        ``"unknown"``, as it is without records, since former ones may have been emitted. The
+        explanation has no values and no time of its own.
 
         ``key``: at least a value for each of the node's key columns, by name. ``stages``: those
         that compute the node.

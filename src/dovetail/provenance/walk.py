@@ -282,11 +282,14 @@ class Walk(StreamResults):
         """Explain a row of an aggregate: by the rows of its group, or the records of a stream if
         they are known.
 
-        At most ``members``, an attribute of this object, of them are named; the reason has the
-        count of the others. The presence is ``"none"`` if a table has no row of the group. ``key``:
-        the group columns and, with windows, the start and end of the window, by name. ``stages``:
-        those that compute ``node``. Without any, as for an aggregate within another step, the
-        presence is ``"unknown"``.
+        At most ``members``, an attribute of this object, of them are named: rows in the order of
+        their key, records in that of arrival. The reason has the count of the others. The presence
+        is ``"none"`` if a table has no row of the group. Values are empty if the aggregates are not
+        stored.
+
+        ``key``: the group columns and, with windows, the start and end of the window, by name.
+        ``stages``: those that compute ``node``. Without any, as for an aggregate within another
+        step, the presence is ``"unknown"``.
         """
         group = {name: key[name] for name in node.by}
         if not stages:

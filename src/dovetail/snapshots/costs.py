@@ -113,9 +113,9 @@ def _expected_s(work: StepWork, way: Way, earlier: Sequence[TimedStep]) -> float
     """Return the estimated seconds of a step by this way, multiplied by a factor from earlier
     steps, which come with the last one first.
 
-    The factor is the median of seconds taken / seconds estimated. The last ``STEPS_MAX`` steps of
-    the same way count, or those of any way if there are none. Steps without an estimate (0) do not
-    count, not even among these last ones. Without any step the factor is 1.
+    The factor is the median of seconds taken / seconds estimated. The last ``STEPS_MAX`` (3) steps
+    of the same way count, or those of any way if there are none. Steps without an estimate (0) do
+    not count, not even among these last ones. Without any step the factor is 1.
     """
     known = [took for took in earlier if took.step.estimated_s > 0]
     alike = [took for took in known if took.step.way == way] or known

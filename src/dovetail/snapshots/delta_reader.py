@@ -147,7 +147,7 @@ def count_keys(keys: DataFrame) -> DistinctKeys:
     process, so its ``few`` is None. Runs a job.
 
     ``keys``: distinct values as columns ``_f0``, ``_f1`` …, stored by ``StoredFrames.keep``. They
-    are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX``.
+    are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX`` (500,000).
     """
     parts = [
         part for f in keys.schema for part in delta_tables.range_aggregates(f.name, f.dataType)
@@ -160,7 +160,7 @@ def count_keys(keys: DataFrame) -> DistinctKeys:
 
 def broadcast_if_small(frame: DataFrame, rows: int) -> DataFrame:
     """Return the frame, marked for broadcast if ``rows``, the count of its rows, is at most
-    ``BROADCAST_ROWS_MAX``; else unchanged. Runs no job.
+    ``BROADCAST_ROWS_MAX`` (500,000); else unchanged. Runs no job.
     """
     return F.broadcast(frame) if rows <= BROADCAST_ROWS_MAX else frame
 
@@ -437,9 +437,9 @@ def refuse_duplicates(
     sources.
 
     ``sources``: two may read one table by different keys. ``versions``: by table id. ``size``: the
-    bytes of the sources' data files, None if they are not known. If they are at most
-    ``HASHED_BYTES_MAX``, one job brings the hashes of all keys to this process. Otherwise, and if
-    these hashes do not decide, a job a source groups its keys.
+    bytes of the sources' data files, None if they are not known. Up to ``HASHED_BYTES_MAX`` (256
+    MiB), one job brings the hashes of all keys to this process. Otherwise, and if these hashes do
+    not decide, a job a source groups its keys.
     """
     small = size is not None and size <= HASHED_BYTES_MAX
     if not small or not sources or not _have_different_hashes(reader, sources, versions):

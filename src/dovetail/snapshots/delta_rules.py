@@ -80,7 +80,7 @@ def images_of_feed(feed: DataFrame, key: Sequence[str]) -> DataFrame:
     - the key
     - ``_row_old`` and ``_row_new``: structs of the key and the values, null if there was or is no
       row
-    - ``_row_apart``: true if both differ
+    - ``_row_apart``: true if both differ, or if Spark cannot tell (``_difference_condition``)
     - ``_row_fresh``: true if the first change brings a row, so the key must have had none before
     - ``_row_faulty``: true if the key had two rows at once
 
@@ -306,7 +306,8 @@ def term_of_side(
     unmatched rows of the other side, or if no value moves.
 
     The columns are ``_0_<i>`` for left column ``i`` and ``_1_<i>`` for right column ``i``, from 0,
-    then ``_sign``, ``_left_age`` and ``_right_age``. A missing side has nulls, also for its age.
+    ``_sign``, ``_left_age`` and ``_right_age``. Their order depends on ``side``, so results are
+    united by name. A missing side has nulls, also for its age.
     The changing side's age is ``n`` if ``_sign`` is +1, else ``o``; the other side's age is its
     ``_row_age``. For each value in ``moved`` there is also each of ``others`` with that value,
     beside nulls, with the value's ``_sign``.

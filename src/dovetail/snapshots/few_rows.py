@@ -54,7 +54,7 @@ def count_images(images: pa.Table, key: Sequence[str]) -> ImageCounts:
 
     - ``faulty``: keys that had two rows at once
     - ``nulls``: null keys with a row after the changes
-    - ``fresh``: keys that must have had no row before
+    - ``fresh``: keys that must have had no row before, null ones included
 
     ``key``: the names of the key columns. A key is null if all its columns are. A null key never
     counts as ``faulty``.

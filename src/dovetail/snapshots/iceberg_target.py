@@ -96,8 +96,8 @@ class IcebergSnapshotTarget:
         return any(record is not None for _, record in _snapshots_with_records(self._open_table()))
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
-        """Create the table, or take an empty one over, with these rows in one commit, and return
-        it.
+        """Create the table, or take an empty one over, with these rows in one commit. Return the
+        commit without its ``way`` and ``reason``.
 
         ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
         that the commit covers. ``step``: recorded with the commit. Raises ``TargetError`` if a
@@ -110,7 +110,8 @@ class IcebergSnapshotTarget:
     def replace(
         self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
     ) -> Commit:
-        """Overwrite all rows of the target by ``rows`` in one commit, and return it.
+        """Overwrite all rows of the target by ``rows`` in one commit. Return the commit without its
+        ``way`` and ``reason``.
 
         ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
         id of the snapshot to continue from, 0 for none; None for the present one. ``step``:
@@ -131,8 +132,8 @@ class IcebergSnapshotTarget:
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
-        """Merge changes into the target in one commit, and return it, with the count of changed
-        keys.
+        """Merge changes into the target in one commit. Return the commit with the count of changed
+        keys, and without its ``way`` and ``reason``.
 
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the id of the snapshot to continue from. ``step``:

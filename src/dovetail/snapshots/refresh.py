@@ -96,9 +96,9 @@ class Refresher:
         overwrites the target; None for the cheaper way.
 
         Raises ``TargetError`` if the target or a source does not allow it, or if another writer was
-        faster. Raises ``DataError`` for a key that occurs twice or is null. Raises
-        ``ConfigurationError`` for a source without a change data feed, and for an Iceberg table
-        that cannot be read.
+        faster. Raises ``DataError`` for a key that occurs twice or is null in all its columns.
+        Raises ``ConfigurationError`` for a source without a change data feed, and for an Iceberg
+        table that cannot be read.
         """
         with self._source_reader() as reader:
             self._states, latest = {}, dict[str, int]()
@@ -235,7 +235,7 @@ class Refresher:
         ``versions``: the version of each source by table id. ``choice``: the way, ``"all"``, and
         its reason, which the commit tells. Raises ``TargetError`` if a table is there that no join
         over snapshots has made, or if another writer was faster. Raises ``DataError`` for a key
-        that occurs twice or is null.
+        that occurs twice or is null in all its columns.
         """
         work = self._work_of_step(None, versions)
         exists, step = self._target.exists(), self._record_of_step(choice, work)
@@ -266,8 +266,8 @@ class Refresher:
 
         ``standing``: the target before. ``new``: the version of each source by table id.
         ``choice``: the way and its reason, which the commit tells. ``work``: None if it is not
-        known. Raises ``DataError`` for a key of a changed source that occurs twice or is null.
-        Raises ``TargetError`` if another writer was faster.
+        known. Raises ``DataError`` for a key of a changed source that occurs twice or is null in
+        all its columns. Raises ``TargetError`` if another writer was faster.
         """
         step = self._record_of_step(choice, work)
         with self._source_reader() as reader:

@@ -94,7 +94,8 @@ class SnapshotTarget:
         return any(record_of(row["userMetadata"]) is not None for row in self._commits())
 
     def create(self, rows: DataFrame, versions: Versions, step: RefreshStep) -> Commit:
-        """Create the target with these rows in one commit, and return it.
+        """Create the target with these rows in one commit. Return the commit without its ``way``
+        and ``reason``.
 
         ``rows``: the columns of the plan. ``versions``: the version of each source, by table id,
         that the commit covers. ``step``: recorded with the commit. Spark raises an error if the
@@ -108,7 +109,8 @@ class SnapshotTarget:
     def replace(
         self, rows: DataFrame, versions: Versions, base: int | None, step: RefreshStep
     ) -> Commit:
-        """Overwrite all rows of the target by ``rows`` in one commit, and return it.
+        """Overwrite all rows of the target by ``rows`` in one commit. Return the commit without its
+        ``way`` and ``reason``.
 
         ``versions``: the version of each source, by table id, that the commit covers. ``base``: the
         target version to continue from; None for the present one. ``step``: recorded with the
@@ -122,7 +124,8 @@ class SnapshotTarget:
     def merge(
         self, changes: TargetChanges, versions: Versions, base: int, step: RefreshStep
     ) -> Commit:
-        """Merge changes into the target in one commit, and return it.
+        """Merge changes into the target in one commit. Return the commit with the count of changed
+        keys, and without its ``way`` and ``reason``.
 
         ``changes``: at least one changed row. ``versions``: the version of each source, by table
         id, that the commit covers. ``base``: the target version to continue from. ``step``:
@@ -182,7 +185,7 @@ class SnapshotTarget:
                 yield commit_of(row["version"], recorded)
 
     def earlier_steps(self) -> list[TimedStep]:
-        """Return the steps of the last ``COMMITS_MAX`` commits with the seconds that each took
+        """Return the steps of the last ``COMMITS_MAX`` (20) commits with the seconds that each took
         until its commit, the latest first.
 
         Commits without a recorded step are left out, and those that the log no longer has. The list
@@ -233,7 +236,7 @@ class SnapshotTarget:
         ``version``, ``operation`` and ``userMetadata``.
 
         ``newest``: the version to begin with, inclusive; None for the present one. The first few
-        usually suffice, so commits are read in growing portions.
+        usually suffice, so Spark is asked for 5 commits, then for 100, then for all.
         """
         seen = 0
         for limit in (5, 100, None):

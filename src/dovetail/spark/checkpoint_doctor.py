@@ -111,7 +111,7 @@ def _takeover_finding(bound: Mapping[str, Any]) -> Finding:
     until it takes over from it. ``bound``: the content of ``dovetail.json``.
 
     There is a problem if this query still follows another one, or if another query has taken over
-    from it. The latter is none if that other query's checkpoint is gone.
+    from it. The latter is none if that other query's checkpoint is gone (``_is_gone``).
     """
     if FOLLOWS in bound:
         return Finding(
@@ -140,8 +140,8 @@ def _is_gone(checkpoint: str) -> bool:
 
 
 def _read_binding(files: LocalFiles) -> dict[str, Any]:
-    """Return the content of ``dovetail.json`` in a checkpoint, an empty mapping if it is missing or
-    no JSON.
+    """Return the content of ``dovetail.json`` in a checkpoint, an empty mapping if it is missing,
+    no UTF-8 or no JSON. JSON there must be a mapping.
     """
     try:
         bound: dict[str, Any] = json.loads(files.text(_CALLER, BINDING_FILE) or "")
@@ -152,7 +152,8 @@ def _read_binding(files: LocalFiles) -> dict[str, Any]:
 
 def _most_segments(stored: CheckpointStores) -> str | None:
     """Return a text on the store with the most segments in one bucket: their count, the store and
-    its stage. Return None if these are at most ``_SEGMENTS_MAX``, and without stores.
+    its stage. Of equal counts, the first by stage is taken. Return None if these are at most
+    ``_SEGMENTS_MAX`` (200), and without stores.
     """
     counts = {
         (store.stage.number, store.name): sum(1 for _ in store.runs(label).segments)

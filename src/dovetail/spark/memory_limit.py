@@ -69,9 +69,9 @@ def memory_settings(
 
 
 def _size_bytes(name: str, text: str) -> int:
-    """Return in bytes a size such as ``6g`` or ``512m``: digits, then k, m, g or t in either case,
-    for powers of 1024. Raises ``ConfigurationError`` for another text, also without a letter or
-    with decimals. It names the argument ``name``.
+    """Return in bytes a size such as ``6g``, ``6gb`` or ``512m``: digits, then k, m, g or t in
+    either case, for powers of 1024. Raises ``ConfigurationError`` for another text, also without a
+    letter or with decimals. It names the argument ``name``.
     """
     size = re.fullmatch(r"(\d+)([kmgt])b?", text.strip().lower())
     if size is None:

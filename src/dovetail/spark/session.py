@@ -70,11 +70,11 @@ def configure(
     avro : bool, default False
         True to add what is needed to read and write records in Avro.
     jars : str, path or list of these, optional
-        The paths of jars, or of folders of jars. By default Spark fetches the jars once by
-        their Maven coordinates.
+        The paths of jars, or of folders of jars. They must have what ``kafka``, ``delta`` and
+        ``avro`` need. By default Spark fetches the jars once by their Maven coordinates.
     memory : str, optional
         The memory of the JVM, such as ``"6g"``. By default it is Spark's, or half of
-        ``memory_limit``.
+        ``memory_limit``. A builder's own ``spark.driver.memory`` is taken in its place.
     memory_limit : str, optional
         The memory that a session on one machine takes in all its processes, such as
         ``"8g"``, at least ``"2g"``. It bounds the JVM's heap, and the files of state that
@@ -98,8 +98,8 @@ def configure(
     ConfigurationError
         If a path in ``jars`` is no jar and no folder of jars. Also if the folder ``archive``
         cannot be made, and for a builder of Spark Connect, whose server has these settings
-        from its start. Also for a ``memory_limit`` that is none, too small, or for a builder
-        of a cluster.
+        from its start. Also for a ``memory_limit`` that is no size or below ``"2g"``, and for one
+        with a builder of a cluster. Also if ``memory`` leaves less than a quarter of it.
     PlanError
         If an argument has another type.
 
@@ -112,6 +112,9 @@ def configure(
     -----
     Further settings are:
 
+    - this process's Python for the workers, set in ``os.environ`` unless ``PYSPARK_PYTHON``
+      is there already;
+    - the JVM's parallel garbage collector;
     - huge pages for the JVM and its Python workers, on Linux. They are set in
       ``os.environ``, which both inherit;
     - Unix sockets between the JVM and its workers;
@@ -203,17 +206,17 @@ def _refuse_remote(options: Mapping[str, str]) -> None:
 
 
 def spark_jar(module: str) -> str:
-    """Return the Maven coordinates of Spark's own module ``module``, such as ``avro``, in the first
-    release of the installed Spark's minor version.
+    """Return the Maven coordinates of Spark's own module ``module``, such as ``avro``, for Scala
+    2.13 and in the first release of the installed Spark's minor version.
     """
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"
 
 
 def _jar_files(jars: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
-    """Return the absolute paths of the jars in ``jars``: of each jar itself, and of all jars in a
-    folder, in order of their names. None gives none. Raises ``ConfigurationError`` for a path that
-    is neither a file nor a folder with jars.
+    """Return the absolute paths of the jars in ``jars``, in the order given: of each file itself,
+    under any name, and of all ``*.jar`` directly in a folder, in order of their names. None gives
+    none. Raises ``ConfigurationError`` for a path that is neither a file nor a folder with jars.
     """
     if jars is None:
         return []

@@ -33,9 +33,10 @@ def zone_of(run: StartRequest, bound: Mapping[str, Any] | None) -> str:
     or one that names none, it is the session's. ``run``: the query, with its session and plan
     nodes. ``bound``: the content of ``dovetail.json``, None for a new checkpoint.
 
-    Raises ``CheckpointError`` if expressions in the frame of a source are bound to another zone.
-    These are the streaming frames that the user has given; frames of tables whose rows never change
-    are not checked. On Spark Connect, which does not tell the zones, nothing is raised.
+    Raises ``CheckpointError`` if the session has another zone, and expressions in the frame of a
+    source are not bound to the query's. These are the streaming frames that the user has given;
+    frames of tables whose rows never change are not checked. On Spark Connect, which does not tell
+    the zones, nothing is raised.
     """
     now = str(run.session.conf.get(SETTING))
     zone = now if bound is None else str(bound.get(TIMEZONE, now))

@@ -86,9 +86,9 @@ class HistoryState(RunState):
         present. Of two stored versions with one time, the later written counts.
 
         ``hash_``: int64[n], non-decreasing, the hash of each query's key. ``keys``: the key
-        columns, n rows each. ``time_us``: int64[n], in microseconds. A query without such a version
-        gets segment -1, row 0 and the smallest int64 as its time, and is not present. One key may
-        be asked for at several times.
+        columns, n rows each; null equals null, and floats are compared by their bits. ``time_us``:
+        int64[n], in microseconds. A query without such a version gets segment -1, row 0 and the
+        smallest int64 as its time, and is not present. One key may be asked for at several times.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -117,9 +117,10 @@ class HistoryState(RunState):
         pairs of a query and a row. A query may have none.
 
         ``hash_``: int64[n], non-decreasing, the hash of each query's key. ``keys``: the key
-        columns, n rows each. ``low_us``, ``high_us``: int64[n], event times in microseconds. The
-        result has ``query`` and ``row``, int64[pairs], the index of each pair's query and that of
-        its row in ``rows``.
+        columns, n rows each; null equals null, and floats are compared by their bits. ``low_us``,
+        ``high_us``: int64[n], event times in microseconds. The result has ``query`` and ``row``,
+        int64[pairs], the index of each pair's query and that of its row in ``rows``. Pairs lie
+        segment by segment, as ``rows`` do, then by query, then by time.
 
         ``rows``, a table of all stored columns, comes run by run, oldest first, in each run by
         hash, then time. So of two versions of a key with one time, the later row is the newer one.
@@ -176,7 +177,7 @@ class HistoryState(RunState):
     def _same_key(self, table: pa.Table, row: Ints, keys: Sequence[pa.Array], query: Ints) -> Mask:
         """Return the pairs i whose row ``row[i]`` of ``table`` has the key of query ``query[i]``,
         as a mask: bool[pairs]. ``row``, ``query``: int64[pairs]. ``keys``: the key columns, one row
-        per query.
+        per query. Null equals null, and floats are compared by their bits.
         """
         stored = [table.column(i).chunk(0).take(pa.array(row)) for i in self._key_columns]
         return rows_equal(stored, [key.take(pa.array(query)) for key in keys])
@@ -187,8 +188,9 @@ class HistoryState(RunState):
 
         A store of records keeps those that are not older than ``horizon_us``. A versioned store
         drops versions that another one replaced at or before ``horizon_us``, and tombstones that
-        hide nothing more (``last_versions``). ``pieces``: the next rows of the merge's inputs,
-        oldest first, one or more. ``merge``: the merge that they belong to.
+        hide nothing more (``last_versions``). Of two versions of a key with one time it keeps the
+        newer. ``pieces``: the next rows of the merge's inputs, oldest first, one or more.
+        ``merge``: the merge that they belong to.
         """
         rows = pa.concat_tables(pieces).combine_chunks()
         if rows.num_rows == 0:

@@ -85,10 +85,11 @@ def load(
     its first batch.
 
     ``topology``: the stage's fingerprint. ``buckets``: the count of its buckets. ``sources``: the
-    count of its inputs. ``stored_pages``: segments by page name, of pages that need not be read. A
-    page is a part of the manifest, a list of segments in a blob of its own. Raises
-    ``CheckpointError`` if the manifest belongs to another topology or count of buckets. Raises
-    ``StateError`` if it or a page has another format version.
+    count of its inputs; a stored manifest is not compared with it. ``stored_pages``: segments by
+    page name, of pages that need not be read. A page is a part of the manifest, a list of segments
+    in a blob of its own. Raises ``CheckpointError`` if the manifest belongs to another topology or
+    count of buckets. Raises ``StateError`` if it or a page has another format version, and
+    ``AssertionError`` if a page is missing.
     """
     manifest = read(blobs, stored_pages)
     if manifest is None:
@@ -109,7 +110,7 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
 
     ``stored_pages``: segments by page name, of pages that need not be read. A page is a part of the
     manifest, a list of segments in a blob of its own. It never changes. Raises ``StateError`` if
-    the manifest or a page has another format version.
+    the manifest or a page has another format version, and ``AssertionError`` if a page is missing.
     """
     blob = blobs.get(NAME)
     if blob is None:
@@ -157,7 +158,7 @@ def read(blobs: Blobs, stored_pages: Pages = MappingProxyType({})) -> Manifest |
 
 def save(blobs: Blobs, manifest: Manifest) -> Pages:
     """Write ``manifest`` to a bucket's ``blobs``, in place of a former one, and return the pages
-    that are stored now, by name. A page is a list of segments in a blob of its own.
+    that are stored now, by name. A page is a list of ``_PAGE`` (32) segments in a blob of its own.
 
     ``manifest.pages``: the pages that were stored before. Pages that are not among them are written
     first, and pages no longer needed are deleted last.
@@ -204,8 +205,8 @@ def save(blobs: Blobs, manifest: Manifest) -> Pages:
 
 
 def _read_page(blobs: Blobs, name: str) -> Segments:
-    """Return the segments in the page ``name``, a blob with a part of the manifest. It must exist
-    in ``blobs``. Raises ``StateError`` for another format version.
+    """Return the segments in the page ``name``, a blob with a part of the manifest. Raises
+    ``StateError`` for another format version, and ``AssertionError`` if ``blobs`` lacks the page.
     """
     blob = blobs.get(name)
     assert blob is not None, f"{name} is in the manifest but not in the store"

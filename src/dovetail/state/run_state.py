@@ -154,9 +154,10 @@ class RunState(ABC):
         """
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows as the newest run, and merge in proportion to the bytes written.
-        Segments are written and deleted, and ``runs`` is replaced, which the caller writes to the
-        manifest. A table without rows changes nothing.
+        """Append a batch's rows as the newest run, and merge in proportion to the bytes written:
+        up to twice these bytes for each tier of runs, plus 256 KiB (``compact``). Segments are
+        written and deleted, and ``runs`` is replaced, which the caller writes to the manifest. A
+        table without rows changes nothing.
 
         ``rows``: the columns of ``schema``, in the store's order.
         """
@@ -188,8 +189,8 @@ class RunState(ABC):
         The rows must have the columns of ``schema`` and be in the store's order, which is not
         checked.
 
-        A segment has at most ``SEGMENT_BYTES_MAX``, uncompressed, but a row that is larger has a
-        segment of its own. Each segment becomes a blob and is put into the cache, too.
+        A segment has at most ``SEGMENT_BYTES_MAX`` (4 MiB), uncompressed, but a row that is larger
+        has a segment of its own. Each segment becomes a blob and is put into the cache, too.
 
         Return the uncompressed bytes of the new segments; 0 for no rows, which make no run.
         """
@@ -200,10 +201,11 @@ class RunState(ABC):
         return sum(segment.size_bytes for segment in segments)
 
     def compact(self, budget_bytes: int) -> None:
-        """Start a merge in each tier that has enough sorted runs for one (``FANOUT``). Tier 0 has
-        the runs of single batches; a merge of a tier makes a run of the next one, or of the same.
-        Carry merges on until about ``budget_bytes`` of input are read. A merge that the budget
-        reaches makes at least one step, so the budget may be exceeded by one.
+        """Start a merge in each tier that has ``FANOUT`` (8) sorted runs or more and no merge. Tier
+        0 has the runs of single batches; a merge of a tier makes a run of the next one, or of the
+        same. Carry merges on, one after the other, until about ``budget_bytes`` of input are read.
+        A merge that the budget reaches makes at least one step, so the budget may be exceeded by
+        one.
 
         A complete merge replaces its inputs in ``runs``, and their segments are deleted. An
         incomplete one goes on at the next call.
@@ -223,8 +225,8 @@ class RunState(ABC):
                     self._delete_segments(run)
 
     def contents(self) -> Iterator[pa.Table]:
-        """Yield, in order and some at a time, all rows that a merge of everything would keep;
-        nothing for an empty store. No segment is stored or deleted.
+        """Yield, in the store's order and about 4 MiB at a time, all rows that a merge of
+        everything would keep; nothing for an empty store. No segment is stored or deleted.
 
         It is for a store that is only read, because it puts all runs into one tier and forgets
         merges.

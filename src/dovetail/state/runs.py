@@ -157,10 +157,10 @@ class Runs:
         return replace(self, runs=tuple(run for run in self.runs if run not in dropped))
 
     def with_due_merges(self) -> Runs:
-        """Return the runs with a new merge in every tier that has ``FANOUT`` sorted runs or more
-        and no merge. Tier 0 has the runs of single batches, a higher tier those of merges. A new
-        merge reads all present runs of its tier. No row is merged yet. Without such a tier the runs
-        stay as they are.
+        """Return the runs with a new merge in every tier that has ``FANOUT`` (8) sorted runs or
+        more and no merge. Tier 0 has the runs of single batches, a higher tier those of merges. A
+        new merge reads all present runs of its tier. No row is merged yet. Without such a tier the
+        runs stay as they are.
         """
         merging = {merge.tier for merge in self.merges}
         fresh = tuple(

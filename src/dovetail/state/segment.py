@@ -168,9 +168,9 @@ class SegmentCache:
         ``table`` itself, and keep it in memory, if there is no directory or the copy cannot be
         written or read.
 
-        ``table``: the segment's rows, with one chunk a column. Above the limits of open segments
-        and of mapped bytes, other segments are closed, those used longest ago first. Above the
-        limit of bytes in memory, those added longest ago are.
+        ``table``: the segment's rows, with one chunk a column. Above 4096 open segments, or above
+        ``mapped_bytes_max``, other segments are closed, those used longest ago first. Above 256 MiB
+        in memory, those added longest ago are.
         """
         path = self._copy_path(segment.id)
         mapped = None
@@ -192,8 +192,8 @@ class SegmentCache:
 
     def remember_pages(self, pages: Mapping[str, tuple[Segment, ...]]) -> None:
         """Remember pages of a manifest by their names. A page is a list of segments that is stored
-        apart and never changes. Above ``_PAGES_MAX`` pages in all, forget those remembered longest
-        ago.
+        apart and never changes. Above ``_PAGES_MAX`` (4096) pages in all, forget those remembered
+        longest ago. A page remembered again counts as new.
         """
         for name, page in pages.items():
             self.pages[name] = page
@@ -205,10 +205,10 @@ class SegmentCache:
         """Clean up at the end of a bucket's batch. Without a directory, do nothing.
 
         Copies of the bucket's segments get ``now_s`` as their file's time of modification, which
-        marks them as used. Copies not marked for ``_UNUSED_S_MAX`` seconds are deleted, those of
-        other processes included. Open segments whose copy another process deleted are closed. Each
-        of these is done at intervals, not in every call. ``segments``: all segments of the bucket.
-        ``now_s``: the wall-clock time in epoch seconds.
+        marks them as used. Copies not marked for ``_UNUSED_S_MAX`` (3600) seconds are deleted,
+        those of other processes included. Both are done every 300 s at most. Open segments whose
+        copy another process deleted are closed, once a second at most. ``segments``: all segments
+        of the bucket. ``now_s``: the wall-clock time in epoch seconds.
         """
         if self._directory is None:
             return
@@ -263,8 +263,8 @@ class SegmentCache:
         return table.replace_schema_metadata(None)
 
     def _keep_open(self, segment: Segment, table: pa.Table) -> pa.Table:
-        """Add a segment's rows ``table`` to the open ones, and return them. Above the limits of
-        open segments and of mapped bytes, close those used longest ago. Above the limit of bytes in
+        """Add a segment's rows ``table`` to the open ones, and return them. Above 4096 open
+        segments, or above ``mapped_bytes_max``, close those used longest ago. Above 256 MiB in
         memory, close those added longest ago. At least one mapped segment and one in memory stay.
         """
         self._open[segment.id] = table

@@ -101,9 +101,9 @@ class TableState(RunState):
         lies: that of the newest sorted run. A row older than ``horizon_us`` may still be found.
 
         ``hash_``: int64[n], non-decreasing, the hash of each key. ``keys``: the key columns, n
-        distinct keys. The result has the keys' order, and the row's event time. A tombstone, a row
-        that deletes its key, is found, with its time, but not present. A key without any row has
-        segment -1, row 0 and time 0.
+        distinct keys. Null equals null, and floats are compared by their bits. The result has the
+        keys' order, and the row's event time. A tombstone, a row that deletes its key, is found,
+        with its time, but not present. A key without any row has segment -1, row 0 and time 0.
         """
         n = len(hash_)
         tables: list[pa.Table] = []
@@ -135,9 +135,10 @@ class TableState(RunState):
         no particular order. Event times are not read: they are 0.
 
         ``low``, ``high``: int64[n], each non-decreasing, the ends of each query's range, both
-        inclusive. ``prefix``: the queries' values of the first key columns, n rows each. No stored
-        key may answer two queries; ranges may overlap if the values differ. A query may have no
-        rows or several.
+        inclusive. ``prefix``: the queries' values of the first key columns, n rows each, at least
+        one column. Null equals null, and floats are compared by their bits. No stored key may
+        answer two queries; ranges may overlap if the values differ. A query may have no rows or
+        several.
         """
         tables: list[pa.Table] = []
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
@@ -240,9 +241,10 @@ class TableState(RunState):
 #
 # Rows are compared at growing distances, until no two rows that far apart have a common hash.
 def newest_of_key(pieces: Sequence[pa.Table], key_columns: Sequence[int]) -> pa.Table:
-    """Return the newest row of each key in ``pieces``, in order of the column ``_hash``.
-    Tombstones, rows that delete their key, count as rows. ``key_columns``: the indices of the key
-    columns.
+    """Return the newest row of each key in ``pieces``, in order of the column ``_hash``. Rows of
+    one hash lie by piece, the newest first. Tombstones, rows that delete their key, count as rows.
+    ``key_columns``: the indices of the key columns. Null equals null in them, and floats are
+    compared by their bits.
 
     ``pieces``: at least one table, oldest first, each in any order. Within a piece a key occurs
     once. Without rows the result is empty.

@@ -216,9 +216,9 @@ def _split_cells(line: str) -> list[str]:
 
 
 def _cell_value(cell: str, type_: pa.DataType) -> Any:
-    """Return the value of a cell in the type of its column; None for an empty cell. A text may be
-    in quotes, as JSON. Raises ``ValueError``, ``TypeError``, ``AttributeError`` or an error of
-    Arrow for a cell that does not fit.
+    """Return the value of a cell in the type of its column; None for an empty cell. A text that
+    begins with a double quote is read as JSON. Raises ``ValueError``, ``TypeError``,
+    ``AttributeError`` or an error of Arrow for a cell that does not fit.
     """
     text = pa.types.is_string(type_)
     if not cell or (text and cell[0] != '"'):
@@ -268,7 +268,7 @@ def _microseconds(moment: Any) -> int:
 
 
 def columns_shown(values: Mapping[str, Any]) -> str:
-    """Return columns as a text ``name=value``, separated by commas. An empty mapping gives an empty
-    text.
+    """Return columns as a text ``name=value``, with values as Python's ``repr``, separated by
+    commas. An empty mapping gives an empty text.
     """
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -188,7 +188,8 @@ class Driver(ExplainingDriver, HintedDriver):
         Notes
         -----
         The metrics are those of a query, such as ``<stream>.late``. docs/operations.md
-        lists them.
+        lists them. A few count rows that come out all the same, such as those that an
+        ``expect`` with ``on_fail="warn"`` keeps.
 
         Examples
         --------
@@ -294,7 +295,7 @@ class Driver(ExplainingDriver, HintedDriver):
         Returns
         -------
         list of Change
-            The changes of all results, in order.
+            The changes of all results, one result's after the other's.
 
         Raises
         ------
@@ -896,7 +897,8 @@ class Driver(ExplainingDriver, HintedDriver):
         snapshot : bytes
             The result of ``snapshot``.
         emit : {"change", "batch"}, default "change"
-            The changes to emit: each one, or the last of each key in a micro-batch.
+            The changes to emit: each one, or the last of each key in a micro-batch. Give
+            that of the first driver, since a union stores more for ``"batch"``.
         key_hash : function, optional
             The function from key columns to int64 that assigns keys to buckets. It must be
             that of the first driver.
@@ -910,7 +912,8 @@ class Driver(ExplainingDriver, HintedDriver):
         -------
         Driver
             A driver with the snapshot's state and number of buckets. Unread changes,
-            ``dropped`` and the rows for ``table`` are not in a snapshot.
+            ``dropped``, ``counts``, ``examples`` and the rows for ``table`` are not in a
+            snapshot.
 
         Raises
         ------

@@ -89,9 +89,10 @@ def assert_table_equal(
     Notes
     -----
     The order of columns does not count, nor do their types: 1 equals 1.0, but not True. A
-    null equals a null.
+    null equals a null. A NaN in a frame of pandas counts as null.
 
-    With a tolerance, each row is matched with the first one that is near enough.
+    With a tolerance, each row is matched with the first one that is near enough. The columns
+    of ``key`` must be equal without one.
 
     Examples
     --------
@@ -214,9 +215,9 @@ def _load_table(table: Any, key: Sequence[str]) -> LoadedTable:
     is None. A frame of Spark is collected.
 
     ``table``: a frame, a mapping from keys to values, or a list of mappings. A frame is one of
-    pandas (read without its index), Spark, Arrow or any library with Arrow's stream interface.
-    ``key``: the names for the columns of a mapping's keys; without effect for other forms. Raises
-    ``PlanError`` if a mapping's key has more or fewer columns.
+    pandas (without its index, NaN as None), Spark, Arrow or any library with Arrow's stream
+    interface. ``key``: the names for the columns of a mapping's keys; without effect for other
+    forms. Raises ``PlanError`` if a mapping's key has more or fewer columns.
     """
     if isinstance(table, pd.DataFrame):
         table = pa.Table.from_pandas(table, preserve_index=False)
@@ -283,8 +284,9 @@ def _compare_by_key(
     columns) are paired: equal ones first, then the others in their order. The rest is missing or
     surplus. Without a key, a row is equal to one of the other table, missing or surplus.
 
-    ``actual``, ``expected``: rows that have all columns of ``key``. ``equal``: the comparison of
-    two values or rows. ``near``: True if ``equal`` has a tolerance.
+    ``actual``, ``expected``: rows that have all columns of ``key``, whose values are compared
+    exactly. ``equal``: the comparison of two values or rows. ``near``: True if ``equal`` has a
+    tolerance; with a key it changes nothing.
     """
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
     for side, rows in enumerate((actual, expected)):

@@ -117,10 +117,10 @@ def _change_marks(
     node: Node, changes: Sequence[Change], column: int, cause: TimelineColumn
 ) -> Iterator[Mark]:
     """Yield the marks of a result's changes in the timeline's column with index ``column``, from 0:
-    ``STACK_MAX`` at most, then one that counts the others. No changes yield none.
+    the first ``STACK_MAX`` (8), then one that counts the others. No changes yield none.
 
-    ``cause``: the column with that index. A change has its time in its label unless the column is a
-    record's of the same time.
+    ``cause``: the column with that index. A change has its time behind its cut label, unless the
+    column is a record's of the same time.
     """
     for change in changes[:STACK_MAX]:
         deleted = change.change == DELETE
@@ -136,7 +136,7 @@ def _row_texts(
     node: Node, key: dict[str, Any], values: dict[str, Any] | None, deleted: bool
 ) -> tuple[str, str]:
     """Return a short and a long text of a row. The short one has the key and the values without
-    names, cut to ``LABEL_MAX`` characters. The long one has ``name=value`` of all columns.
+    names, cut to ``LABEL_MAX`` (40) characters. The long one has ``name=value`` of all columns.
 
     The end of a window is in the long text only. A null is ``null``. ``values``: None for a
     tombstone. ``deleted``: True to end the long text with ``deleted``.
@@ -157,7 +157,7 @@ def _row_texts(
 
 
 def _cut_label(text: str) -> str:
-    """Return a text cut to at most ``LABEL_MAX`` characters; the last one of a cut text is
+    """Return a text cut to at most ``LABEL_MAX`` (40) characters; the last one of a cut text is
     ``…``.
     """
     return text if len(text) <= LABEL_MAX else f"{text[: LABEL_MAX - 1]}…"

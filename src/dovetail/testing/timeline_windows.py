@@ -28,9 +28,9 @@ def bars_of(
     """Return the bars of all windows, of any aggregation below ``nodes``, that hold records of
     ``columns``. They are in the order of their first record; an empty list if there are none.
 
-    Fixed windows follow from the records' times. Other windows are those of a result's changes, as
-    far as these have the two columns of a window in their key. A window that was closed before its
-    first record in the columns is left out.
+    Fixed windows follow from the records' times. Other windows are those of any result's changes,
+    as far as these have the two columns of a window in their key. A window that was closed before
+    its first record in the columns is left out.
 
     ``batches``: all micro-batches. ``first``: the index, from 0, of the first one that ``columns``
     show.

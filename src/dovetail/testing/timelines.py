@@ -150,7 +150,10 @@ def timeline(driver: Driver, *, limit: Positive = 50, width: Positive = 100) -> 
       with several records have a column of their own.
     - A window of an aggregation is a line of ``=``, from its first record on. Once it has ended,
       in its grace period, it is a line of ``-``.
-    - Sliding windows and sessions are drawn as far as a result has them in its key.
+    - Sliding windows and sessions are drawn as far as a result has them in its key. Of more than
+      12 windows the last ones are drawn, and a line says so.
+    - Keys with values are cut after 40 characters. Of more than 8 changes of a result in one
+      place, the others are counted.
 
     Examples
     --------

@@ -104,8 +104,10 @@ class Piece:
 
 
 def batch_of(source: SourceSpec, pieces: Sequence[Piece], source_index: int) -> Batch:
-    """Return the rows that ``pieces`` bring of the source with index ``source_index``, in the order
-    of reading, with their clocks, stream times and order. Without rows, the batch is empty.
+    """Return the rows that ``pieces`` bring of the source with index ``source_index``, with their
+    clocks, stream times and order. Rows lie by input partition, then as they were packed. Those of
+    a source with logs of its own lie by log and position, those of files by age, path and block.
+    Without rows, the batch is empty.
 
     ``source``: that source, whose ``wire_schema`` the rows have. ``pieces``: those of all sources,
     in any order, with their rows in memory. Heartbeats among them count for clocks and steps of

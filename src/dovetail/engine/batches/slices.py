@@ -215,8 +215,9 @@ def _needs_whole_keys(fragment: Fragment) -> bool:
     """Return True if all rows of a key must be in one slice, so slices are cut by key. False means
     that they may be cut by arrival.
 
-    It is True if the fragment's only operator has a law with ``whole_keys``. It is also True for
-    ``emit="batch"``, unless rows wait in a queue.
+    It is True if the fragment has one operator alone, with a law of ``whole_keys``. It is also True
+    if the last operator has ``emit="batch"``, unless a law of the fragment lets rows wait in a
+    queue.
     """
     first = fragment.operators[0]
     if not first.reads and first.law.whole_keys:

@@ -180,7 +180,7 @@ class AvroFormat(Format):
 
             ``parsed``: a struct. Its ``number`` is the schema's id (a long or null), ``row`` the
             record or value in the reader's schema. ``framed`` is true if the bytes seem to have a
-            framing that is not expected.
+            framing that is not expected; the result is then null.
             """
             if not is_record:
                 is_read, columns = parsed["row"].isNotNull(), [parsed["row"].alias(context.part)]
@@ -232,9 +232,9 @@ class AvroFormat(Format):
         return F.concat(F.lit(bytes(1) + schema_id.to_bytes(4, "big")), written)
 
     def writers(self, context: FormatContext) -> dict[int | None, str]:
-        """Return the schemas, as JSON, that may have written records, by id: those of all versions
-        of the subject, the latest last. Without a registry, the only one is the declared schema, by
-        None.
+        """Return the schemas, as JSON, that may have written records, by id. They are those of all
+        versions of the subject, in the order of ``Registry.versions``: the latest is the last.
+        Without a registry, the only one is the declared schema, by None.
 
         Raises ``PlanError`` if neither a subject nor a topic is known, or if a version's schema is
         no JSON, as of Protobuf. Raises ``ConfigurationError`` if the registry does not have the
@@ -256,7 +256,7 @@ class AvroFormat(Format):
         """Return two columns over the bytes of a record's key or value: the Avro bytes behind the
         framing, and the id of the schema, a long. The id is null where the record has no framing,
         whose bytes then mean nothing. Without a registry, the bytes are the whole record, and the
-        id is null.
+        id is null. Where the key or value is null, so are both columns.
         """
         value = F.col(context.part)
         if self.registry is None:
@@ -419,6 +419,7 @@ def decode_avro(value: Column, writer: str, reader: str) -> Column:
     record, a struct of nulls. Null gives null, and bytes behind the value are ignored.
 
     Fields are matched by name at every depth, with defaults and promotions, as Avro resolves them.
+    If Avro cannot resolve the two schemas, no bytes fit; nothing is raised.
     """
     return from_avro(value, writer, {"mode": "PERMISSIVE", "avroSchema": reader})
 
@@ -483,9 +484,9 @@ def refuse_same_names(context: FormatContext, columns: StructType) -> None:
 
 def _seems_framed(value: Column, schema: str) -> Column:
     """Return a boolean column, never null: the bytes ``value`` seem to be in a framing, though none
-    is expected. They begin as that of a registry, of Avro's single objects or of AWS Glue, and are
-    longer than one value of ``schema``. It is false for null and for shorter bytes. ``schema``: as
-    JSON.
+    is expected. They begin as the framing of a registry, of Avro's single objects or of AWS Glue
+    does. A value of ``schema``, which is JSON, can also be read from them, and at least one byte is
+    left behind it. It is false for null, and for bytes from which no value can be read.
     """
     # Spark's functions ignore bytes behind a value. So they would take a framing for the value,
     # such as its first zero for the number 0.
@@ -558,8 +559,8 @@ def _avro_type(context: FormatContext, field: StructField, names: set[str], path
 
 
 def _checked_name(context: FormatContext, name: str) -> str:
-    """Return the name unchanged. Raise ``PlanError`` if Avro does not allow it: letters, digits and
-    ``_``, no digit first.
+    """Return the name unchanged. Raise ``PlanError`` if Avro does not allow it. A name has ASCII
+    letters, digits and ``_``, at least one of them, and no digit first.
     """
     if not _AVRO_NAME.fullmatch(name):
         raise context.refuse(
@@ -571,9 +572,9 @@ def _checked_name(context: FormatContext, name: str) -> str:
 
 def _refuse_columns(context: FormatContext, schema: str, columns: StructType) -> None:
     """Raise ``PlanError`` for one of ``columns`` that the schema lacks or has in another type. Also
-    for a field without a column that is not nullable, even if it has a default. The nullability of
-    columns does not count. If the schema is no record, there must be one column of its type.
-    ``schema``: as JSON.
+    for a field without a column that is not nullable, even if it has a default. The case of names
+    counts; the order and the nullability of columns do not. If the schema is no record, there must
+    be one column of its type. ``schema``: as JSON.
 
     Raises ``PlanError`` for a schema that Spark refuses, too, and ``ConfigurationError`` if the
     session lacks Avro functions.

@@ -27,8 +27,8 @@ _LOCAL = "local-"
 
 
 def without_null(schema: Avro) -> Avro:
-    """Return the only type besides null of a union; a union of several other types stays as it is,
-    null included, and so does a schema that is no union.
+    """Return the only type besides null of a union. A union of several other types, or of none,
+    stays as it is, null included. So does a schema that is no union.
     """
     branches = [branch for branch in union_types(schema) if branch != "null"]
     return branches[0] if len(branches) == 1 else schema
@@ -112,7 +112,8 @@ def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
 def widens(narrow: DataType, wide: DataType, *, whole: bool = True) -> bool:
     """Return True if each value of the type ``narrow`` is a value of ``wide``. The types must be
     equal but for decimals, which have at least as many digits in ``wide`` before the point and
-    after it. Names of struct fields count with their case, nullability and map keys do not.
+    after it. Struct fields must have the same names, case included, in the same order. Nullability
+    and map keys do not count.
 
     ``whole``: False to ignore the digits before the point. Decimals in values of maps are compared
     on both sides of the point nevertheless. Raises ``ValueError`` for structs whose counts of

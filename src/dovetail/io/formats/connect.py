@@ -549,8 +549,8 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
     """Return the decimal ``unscaled`` / 10 ^ ``scale`` in ``type_``. ``unscaled``: an integer in
     bytes, big-endian in two's complement. ``scale``: an integer column, may be negative.
 
-    It is null for null or no bytes, for more than 128 bits, and where the decimal does not fit the
-    type. Digits beyond the type's scale are rounded.
+    It is null for null or no bytes, a null scale, more than 128 bits, and where the decimal does
+    not fit the type. Digits beyond the type's scale are rounded half up.
     """
     digits = F.hex(unscaled)
     negative = F.substring(digits, 1, 1) >= "8"

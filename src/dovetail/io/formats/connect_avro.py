@@ -211,7 +211,8 @@ class SchemaReader:
         cast, an integer out of range cannot. Parts of type string are not tested.
 
         The text is null if all parts can be cast; a null part can. Of several that cannot, the
-        first by path is named. ``parsed``: the envelope, decoded into the schema ``text``.
+        first in the alphabetical order of paths is named. ``parsed``: the envelope, decoded into
+        the schema ``text``.
         """
         problems = [F.lit(None).cast("string")]
         for path in sorted(self.paths):
@@ -227,9 +228,9 @@ class SchemaReader:
 def refuse_absent_columns(
     context: FormatContext, envelopes: Sequence[Envelope], wanted: WantedParts
 ) -> None:
-    """Raise ``PlanError`` for a wanted column that no envelope has, if it is a key column. Raise it
-    for any column if an envelope has the name in another case. All rows would have null there.
-    Other columns may be absent, because they may come with a later version of the schema.
+    """Raise ``PlanError`` for some wanted columns that no envelope has, in which all rows would be
+    null. They are key columns, and those whose name an envelope has in another case. Other columns
+    may be absent, because they may come with a later version of the schema.
     """
     names = [name for envelope in envelopes for name in fields_by_name(envelope.row)]
     by_lower_case = {name.lower(): name for name in names}
@@ -538,9 +539,9 @@ def _has_field(schema: Avro, path: str) -> bool:
 
 
 def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
-    """Return a record's schema with only the fields in ``names``, nullable if ``schema`` is. Names
-    that the record lacks are ignored; the fields have no defaults. A schema of another type stays
-    as it is.
+    """Return a record's schema with only the fields in ``names``, nullable if ``schema`` is. They
+    have the order of the record and no defaults; names that it lacks are ignored. A schema of
+    another type stays as it is.
     """
     branch = without_null(schema)
     if avro_type_name(branch) != "record":

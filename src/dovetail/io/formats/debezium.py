@@ -438,8 +438,11 @@ def debezium(
     ``"VariableScaleDecimal"``) or plain (``"string"``, ``"double"``).
 
     *Time and order.* The event time is ``source.ts_us``, else ``source.ts_ms``, else the
-    event's own. The topic's offsets order the changes. With ``key_columns=``, an update of
-    the key deletes the former key's row, if the event has it.
+    envelope's ``ts_us`` or ``ts_ms``; 0 counts as missing. An event without any cannot be
+    read, unless the reader's ``timestamp=`` gives a time. The topic's offsets order the
+    changes. With ``key_columns=``, an update of the key deletes the former key's row, if
+    the event has it. An event of another ``op`` than ``c``, ``u``, ``r``, ``d`` and ``t``
+    cannot be read.
 
     *Metadata.* A column is null where its event lacks the field. The paths are, by type:
 
@@ -541,7 +544,8 @@ class ConnectJson(Format):
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the object's fields, from the object itself or from its
         ``payload``. Absent fields are null, all of them if the ``payload`` is null. A JSON null is
-        unreadable, and so is an object with a field that does not fit its type.
+        unreadable, and so is an object with a field that does not fit its type. Only null bytes
+        count as no value.
 
         Raises ``PlanError`` for fields named ``schema`` or ``payload``, and for types that cannot
         be read (``refuse_nested_encodings``).

@@ -139,12 +139,13 @@ def maxwell(schema: Schema) -> DialectFormat:
 
     Notes
     -----
-    The event time is ``ts``, in seconds. With ``key_columns=``, an update of the key
+    The event time is ``ts``, in seconds. An event without it cannot be read, unless the
+    reader's ``timestamp=`` gives a time. With ``key_columns=``, an update of the key
     deletes the former key's row.
 
     Events that only concern the schema, and records without a value, are left out. The drop
-    of a table cannot be read, because it names no rows. The reader's ``malformed=`` says
-    what becomes of such a record.
+    of a table cannot be read, because it names no rows. Neither can an event of a type that
+    is not named here. The reader's ``malformed=`` says what becomes of such a record.
 
     Examples
     --------
@@ -201,8 +202,9 @@ def canal(schema: Schema) -> DialectFormat:
     Notes
     -----
     Dates and timestamps are in ISO 8601. A text without a zone is in UTC. The event time is
-    ``es``, in milliseconds. With ``key_columns=``, an update of the key deletes the former
-    key's row.
+    ``es``, in milliseconds. An event without it cannot be read, unless the reader's
+    ``timestamp=`` gives a time. With ``key_columns=``, an update of the key deletes the
+    former key's row.
 
     Events that only concern the schema, watermarks, and records without a value are left out. A
     ``TRUNCATE`` or ``ERASE`` cannot be read, because it names no rows. Neither can an insert
@@ -317,7 +319,8 @@ class _DialectEvents(Decoding):
         always ``"value"``.
 
         An unreadable event is one row, with a text in ``value_problem``, a null ``value_row`` and
-        no delete. The time is null if the event has none.
+        no delete. So is an event of an unknown type, and a change without data. The time is null
+        if the event has none.
         """
         frame = super().decode(records, part)
         event, dialect = F.col("value_row"), self.dialect

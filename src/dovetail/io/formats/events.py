@@ -225,8 +225,9 @@ class ChangeEvents(Decoding):
         Records without a value are left out unless ``tombstones`` is true: then each is a delete,
         whose ``value_row`` is a struct of nulls. Truncations are left out unless ``truncates`` is
         true: then each is an unreadable record. With ``splits``, an update of the key is two rows,
-        the delete of the former key first; else it is unreadable. An unreadable record is one row,
-        with a text in ``value_problem`` and a null ``value_row``.
+        the delete of the former key first; else it is unreadable. So is an event whose ``op`` is
+        none of ``c``, ``u``, ``r``, ``d`` and ``t``. An unreadable record is one row, with a text
+        in ``value_problem`` and a null ``value_row``.
         """
         event = F.col("_event")
         has_value = F.col("value").isNotNull()

@@ -146,7 +146,7 @@ def is_json_null(text: Column, *, wrapped: bool = True) -> Column:
     ``null``, perhaps in white space; a null column is false.
 
     With ``wrapped`` it may also be Kafka Connect's object with a null ``payload`` and no other
-    field but ``schema``.
+    field but perhaps ``schema``.
     """
     absent = text.rlike(r"^\s*null\s*$")
     if wrapped:
@@ -158,8 +158,9 @@ def is_json_null(text: Column, *, wrapped: bool = True) -> Column:
 
 
 def is_json_wrapped(text: Column) -> Column:
-    """Return a boolean column, never null: a JSON text is an object of the fields ``schema`` and
-    ``payload`` alone, and ``payload`` is not null. Kafka Connect writes a value so with its schema.
+    """Return a boolean column, never null: a JSON text is an object that has both ``schema`` and
+    ``payload`` and no other field, and ``payload`` is not null. Kafka Connect writes a value so
+    with its schema. It is false for a null text.
     """
     keys = F.array_sort(F.json_object_keys(text))
     both = keys == F.array(F.lit("payload"), F.lit("schema"))

@@ -232,8 +232,9 @@ def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | Non
 
 def is_infinite(converted: Column, type_: DataType) -> Column | None:
     """Return a boolean column: a float in ``converted`` is infinite, at any depth, as a too large
-    number becomes. It is null for a null float; false for a null struct, array or map. Return None
-    if ``type_`` has no floats; map keys do not count.
+    number becomes. It is null for null if ``type_`` is a float itself. It is never null for a
+    struct, array or map, in which nulls count as finite. Return None if ``type_`` has no floats;
+    map keys do not count.
     """
     if isinstance(type_, (FloatType, DoubleType)):
         return F.abs(converted) == F.lit(float("inf"))

@@ -113,8 +113,8 @@ class Decoding:
     def decode(self, records: DataFrame, part: Part) -> DataFrame:
         """Return the records with three more columns, where ``<part>`` is ``key`` or ``value``.
         ``<part>_row`` is a struct of ``fields``, null if absent or unreadable. The boolean
-        ``<part>_absent`` is true if there is no value. ``<part>_problem`` is a text for an
-        unreadable value, else null.
+        ``<part>_absent`` is true for null bytes, and for bytes that mean no value by ``absent``.
+        ``<part>_problem`` is a text for an unreadable value, else null.
 
         ``records`` must have the column of ``part``, in bytes.
         """
@@ -337,8 +337,9 @@ class JsonFormat(Format):
         """Return the steps that read the object's fields. A JSON null is a record without a value.
 
         Unless the schema has a field ``schema`` or ``payload``, Kafka Connect's wrapped objects are
-        told apart. An object with a null ``payload`` and no other field but ``schema`` is a record
-        without a value. One of ``schema`` and a ``payload`` that is not null is unreadable.
+        told apart. An object with a null ``payload`` and no other field but perhaps ``schema`` is a
+        record without a value. One of ``schema`` and a ``payload`` that is not null is unreadable.
+        The case of field names counts.
 
         Raises ``PlanError`` if the format has no schema.
         """
@@ -446,9 +447,10 @@ def json(
 
     Notes
     -----
-    Absent fields are null, and unknown ones are ignored. The JSON ``null`` is a record
-    without a value, and so is ``{"payload": null}``. A record with a field that does not
-    fit its type cannot be read. The reader's option ``malformed=`` says what becomes of it.
+    Absent fields are null, and unknown ones are ignored. The case of names counts. The JSON
+    ``null`` is a record without a value, and so is ``{"payload": null}``. A record with a
+    field that does not fit its type cannot be read. The reader's option ``malformed=`` says
+    what becomes of it.
 
     Dates and timestamps are texts in ISO 8601, ``"2024-05-01T10:00:00Z"``. A text without a
     zone is in UTC. An encoding counts from 1970 in UTC:
@@ -501,8 +503,8 @@ def with_framing_hint(column: Column, problem_text: str, *, framed: bool) -> Col
 
 def json_text(column: Column, *, framed: bool) -> Column:
     """Return the column of bytes as text, null for null. With ``framed`` it is the text behind a
-    registry's five bytes, null if the first byte is not zero. Bytes that are no UTF-8 give an
-    invalid text, not null.
+    registry's five bytes, null if the first byte is not zero, and empty if nothing follows. Bytes
+    that are no UTF-8 give an invalid text, not null.
     """
     if framed:
         frame = F.hex(F.substring(column, 1, 1)) == "00"

@@ -71,8 +71,9 @@ class ProtobufFormat(Format):
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read the message's fields, in Python workers; no registry is asked.
-        With a framing, messages of other types are unreadable. Raises ``ConfigurationError``
-        without the package ``ptars``.
+        Only null bytes count as no value. With a framing, messages of other types are unreadable.
+        Without one, empty bytes are a message in which no field is set. Raises
+        ``ConfigurationError`` without the package ``ptars``.
         """
         fields = self._fields()
         decode = _arrow_udf(_decoder(self.files, self.message), fields)
@@ -164,21 +165,23 @@ def protobuf(
     registry : Registry, optional
         The schema registry, made by ``dt.formats.registry``. Writing a framing needs it.
     subject : str, optional
-        The registry's name for the versions of the schema. By default ``<topic>-key`` for a
-        key, and ``<topic>-value`` for a value.
+        The registry's name for the versions of the schema, for writing with ``registry``.
+        By default ``<topic>-key`` for a key, and ``<topic>-value`` for a value.
 
     Returns
     -------
     ProtobufFormat
-        The format, for ``key=`` and ``value=``.
+        The format, for ``key=`` and ``value=``. The registry is not asked yet.
 
     Raises
     ------
     PlanError
         If the message is not in the descriptors, or the descriptors are missing, needless
-        or cannot be read. A sink raises it for columns that do not fit the message.
+        or cannot be read. A sink raises it for columns that do not fit the message, and for
+        ``framed`` without a registry.
     ConfigurationError
-        In a reader or a sink, if ptars is missing.
+        In a reader or a sink, if ptars is missing. In a sink also if the registry does not
+        answer, or does not know the subject.
 
     See Also
     --------

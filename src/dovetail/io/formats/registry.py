@@ -253,9 +253,9 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
     Parameters
     ----------
     address : str or Path
-        The URL of a registry with Confluent's API. Apicurio, Karapace and Redpanda have
-        this API, too. Any other address is the path of a file with a registry's answer to
-        ``GET /schemas``.
+        The URL of a registry with Confluent's API, which begins with ``http://`` or
+        ``https://``. Apicurio, Karapace and Redpanda have this API, too. Any other address
+        is the path of a file with a registry's answer to ``GET /schemas``.
     auth : tuple of str or str, optional
         A user and a password, or a bearer token. By default the user and the password
         that the URL has before an ``@``. Ignored for a file.

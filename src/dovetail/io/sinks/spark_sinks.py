@@ -160,12 +160,16 @@ class ParquetSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The folder under the name by which lineage events know it."""
+        """The namespace and the name of the folder in lineage events, such as ``s3a://lake`` and
+        ``orders``, or ``file`` and the absolute path.
+        """
         return datasets.folder(self.path)
 
     @property
     def target(self) -> datasets.Dataset:
-        """The identity of the folder. Two sinks of one folder have equal ones."""
+        """The identity of the folder: ``dataset``, its path without ``.``, ``..`` and needless
+        slashes. Two sinks of one folder have equal ones, unless a link leads to it.
+        """
         return datasets.normal_folder(self.path)
 
     @property
@@ -496,7 +500,8 @@ def to_memory(name: ViewName) -> MemorySink:
     Parameters
     ----------
     name : str
-        The table's name: letters, digits and ``_``, no digit first.
+        The table's name: letters, digits and ``_``, no digit first. A temporary view of
+        this name is replaced.
 
     Returns
     -------
@@ -593,6 +598,7 @@ def to_foreach_batch(function: BatchFunction) -> FunctionSink:
     function : callable
         A function of two arguments: the changes, a static frame with the columns of the
         changelog, and the number of the micro-batch. The numbers begin at 0.
+        ``dt.checkpoints.repartition`` takes a number, for which there is no call.
 
     Returns
     -------

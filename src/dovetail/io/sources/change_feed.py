@@ -53,14 +53,15 @@ def changes_of(
     a feed: ``_change_type``, ``_commit_version``, ``_commit_timestamp``. ``operator``: the table in
     errors.
 
-    Columns of the result: the table's, or ``keys`` and ``columns``; then ``_deleted``,
-    ``_timestamp`` and ``_commit_position``. The position is twice the commit's version, and one
-    more for an added row. So it orders commits, and within a commit removed rows before added ones.
-    Several rows of a key with one position have no order.
+    Columns of the result: the table's, or of these ``keys`` and ``columns``, in the table's order;
+    then ``_deleted``, ``_timestamp`` and ``_commit_position``. The position is twice the commit's
+    version, and one more for an added row. So it orders commits, and within a commit removed rows
+    before added ones. Several rows of a key with one position have no order.
 
-    ``timestamp``: the time of an added row, by default the commit's. A column named here is dropped
-    from the result, unless ``columns`` names it. A removed row has the commit's time, or its own if
-    that is later. Where an update changes the key, the former row has the time of the new one.
+    ``timestamp``: the time of an added row, by default the commit's; a null stays null. A column
+    named here is dropped from the result, unless ``columns`` names it. A removed row has the
+    commit's time, or its own if that is later. Where an update changes the key, the former row has
+    the time of the new one.
 
     ``key_updates``: False if no update changes a key; former rows of updates are then left out.
     Leave it True if that is not known. ``partitions``: how many tasks net each key's changes of a

@@ -24,7 +24,8 @@ _ONE_TYPE = f"{_FOLDER_REMEDY}, in whose files each column has one type"
 def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = None) -> DataFrame:
     """Read the rows of the table whose changes ``to_parquet`` has written to a folder.
 
-    The row of a key is its last change, unless that change is a delete.
+    The row of a key is its last change, unless that change is a delete. In keys a null
+    equals a null.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ def read_current(spark: SparkSession, path: Path, *, key: ColumnNames | None = N
     -------
     DataFrame
         A static frame with the key, the values, and ``_timestamp``, the event time of the
-        row's last change.
+        row's last change. Its rows have no particular order.
 
     Raises
     ------

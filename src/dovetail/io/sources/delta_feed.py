@@ -56,7 +56,8 @@ class DeltaChanges:
         self, keys: Sequence[str], timestamp: str | Column | None, columns: Sequence[str] | None
     ) -> tuple[DataFrame, str | None]:
         """Return the table's changes, and ``timestamp`` as text for plans, None for None. They are
-        the change data feed or, for a batch without a first version, the content.
+        the change data feed or, for a batch without ``version``, the content. The options
+        ``startingVersion`` and ``startingTimestamp`` count as ``version``.
 
         Columns: the table's, or ``keys`` and ``columns``; then ``_deleted`` (boolean),
         ``_timestamp`` and ``_commit_position`` (long), which orders the changes. ``timestamp``: the

@@ -570,8 +570,9 @@ class _ChangePlanner:
     def _committed_changes(
         self, snapshot: Snapshot, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Iterator[CommittedChange]:
-        """Yield the files that differ between ``before`` and ``after``, with the sequence number
-        and the commit time of ``snapshot``, which made the difference. Equal files yield nothing.
+        """Yield the files that differ between ``before`` and ``after``, in order of their paths,
+        one change for each. It has the file, its delete files before and after, and the sequence
+        number and the commit time of ``snapshot``, which made the difference.
 
         ``before``, ``after``: the live data files by path, each with its delete files.
         """

@@ -142,7 +142,8 @@ def read_topic(
     DataFrame
         The key's columns, the value's columns, and six more:
 
-        - ``_deleted`` boolean: true for a tombstone, a record with a null value.
+        - ``_deleted`` boolean: true for a tombstone, a record with a null value or with one
+          that its format takes for none, such as JSON's ``null``.
         - ``_timestamp`` timestamp: the event time, from the header
           ``dovetail.timestamp_us``. A record without this header has its own timestamp, in
           milliseconds.
@@ -172,6 +173,10 @@ def read_topic(
     other than one object whose fields fit the schema. Absent fields are null, and unknown
     ones are ignored. A timestamp without a zone is in UTC. Digits beyond a decimal's scale
     are rounded.
+
+    With a format of change events in ``value=``, such as ``dt.formats.debezium``, a row is
+    a change. A record may have several or none. ``_deleted`` and ``_timestamp`` are then
+    those of the change, and a change without a time has a ``_problem``.
 
     The defaults of the options are ``kafka.fetch.max.wait.ms`` 10,
     ``kafka.max.poll.records`` 10000 and ``kafka.isolation.level`` read_committed. Options
@@ -232,8 +237,9 @@ def topic_records(
     for a streaming frame, False for the records that are there. ``options`` overrule the other
     arguments and the defaults.
 
-    Raises ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic,
-    ``ConfigurationError`` if the topic cannot be read, or without Spark's connector.
+    Raises ``PlanError`` for ``max_per_trigger`` without a stream and for other than one topic.
+    Raises ``ConfigurationError`` without Spark's connector, and if it refuses the options. Missing
+    brokers and topics show as the records are read.
     """
     if max_per_trigger is not None and not streaming:
         raise PlanError(

@@ -452,7 +452,8 @@ def readable_rows(
     """Return the rows of readable records, and all rows if ``malformed`` is ``"dead_letter"``, else
     None. Both have the columns of ``rows``. The second also has ``_unread``, null for readable
     rows, else the dead letter: a struct of ``_operator``, ``_problem``, ``row`` (JSON text of the
-    record) and ``_event_time`` (microseconds, null if unknown).
+    record) and ``_event_time``. That is the record's own timestamp, else the row's event time, in
+    microseconds; null if both are null.
 
     ``rows``: those of ``records.rows()``, whose ``_problem`` says why a record is unreadable.
     ``name``: the source's, for the metric ``<name>.malformed`` that counts unreadable rows. With

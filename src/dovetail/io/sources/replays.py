@@ -170,8 +170,8 @@ def send_letters(title: str, mended: DataFrame, source: Source) -> Replayed:
     ``title``: the call in errors. ``source``: a result of ``source_with_replays``. ``mended``: a
     static frame with ``_operator``, ``row`` and ``_timestamp`` of dead letters, perhaps their
     ``_problem`` and ``_position``. It also has the columns of the source's frame but partition,
-    offset and file. Rows are written by micro-batch, the upper 32 bits of ``_position``, then by
-    ``_timestamp``.
+    offset and file. Rows are written in the order of their micro-batch, which is the upper 32 bits
+    of ``_position``. Within it they are in the order of ``_timestamp``, ``_position`` and ``row``.
 
     Raises ``PlanError`` for columns that do not fit, or that dead letters have as well, and
     ``DataError`` for a row without an event time. Raises ``ConfigurationError`` on Spark Connect.

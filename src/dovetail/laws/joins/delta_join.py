@@ -107,7 +107,7 @@ def delta_join(
     groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
 ) -> Results:
     """Return the results of a batch, in no order. The sides' rows are those of the batch (fresh),
-    and those looked up in stores.
+    and those looked up in stores. A result's time is the largest of the fresh rows that take part.
 
     - ``groups``: the count of join keys.
     - ``sides``: the rows of left and right, each with its join key (``group``), ``fresh``, ``gone``

@@ -71,12 +71,13 @@ def messages_of_changes(
     - ``ends``: the former foreign key hears that the row no longer refers to it.
     - ``end_emits``: it answers with a tombstone, because no present foreign key will answer.
     - ``begins``: the present foreign key hears of the new row.
-    - ``begin_emits``: it answers even without a right row, by a tombstone at least. The flag means
-      nothing without ``begins``.
-    - ``fresh``: the row has not referred to the present foreign key before.
+    - ``begin_emits``: it answers even without a right row, by a tombstone at least. It is true
+      exactly if ``ends`` is, but means nothing without ``begins``.
+    - ``fresh``: the row before, if any, did not refer to the present foreign key.
 
     ``old``, ``new``: bool[m], there is a row before, after. ``old_null``, ``new_null``: bool[m],
-    its foreign key is null. ``same``: bool[m], both foreign keys are equal.
+    its foreign key is null. ``same``: bool[m], both foreign keys are equal, two nulls, too; it
+    counts only if there are rows before and after.
 
     ``left_preserved``: True if left rows are preserved. Then a null foreign key is a key like
     others; else it gets no message. The foreign key of one row over five changes, left rows not

@@ -44,11 +44,12 @@ class Points:
 
     def row_standing_at(self, group: Ints, time_us: Ints, arrival: Ints) -> Ints:
         """Return for each query the row that its ``group`` had at ``time_us``, by the versions that
-        arrived before ``arrival``: int64[queries], an element of ``reference``, ABSENT for none.
+        arrived before ``arrival``: int64[queries], an element of ``reference``, ABSENT for none and
+        for a tombstone.
 
-        ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself counts. A
-        version from before the known history (``horizon_us``) counts only if it is still the
-        latest.
+        ``group``, ``time_us``, ``arrival``: int64[queries]. A version at the time itself counts; of
+        one time the last to arrive does. If ``time_us`` is before the known history
+        (``horizon_us``), a version counts only if it is still the key's latest.
         """
         version = self._last_version(group, time_us, arrival)
         in_history = self._known_versions(version, group, time_us, arrival)
@@ -60,9 +61,9 @@ class Points:
         """Return the known versions strictly between ``time_us`` and ``until_us`` that had arrived
         before ``arrival``, as pairs of a query's and a version's index: int64[m] each.
 
-        The arguments are int64[queries]; ``group``: the key of each query. Each query's versions
-        are in order of time; of one time only the last to arrive counts. A query without any is not
-        in the result.
+        The arguments are int64[queries]; ``group``: the key of each query. Pairs lie by query, then
+        by time; of one time only the last to arrive counts. Tombstones are included, but not those
+        before the known history. A query without any is not in the result.
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -81,7 +82,7 @@ class Points:
         ``time_us``, exclusive: int64[queries], ``LATEST`` for none.
 
         ``group``, ``time_us``, ``arrival``: int64[queries]. Only versions that arrived before
-        ``arrival`` count.
+        ``arrival`` count, tombstones and those before the known history included.
         """
         end = self.start[group + 1]
         first = bisect(self.time_us, self.start[group], end, time_us, right=True)
@@ -93,7 +94,7 @@ class Points:
         ``time_us``: int64[queries], -1 for none.
 
         ``group``, ``time_us``, ``arrival``: int64[queries]. Only versions that arrived before
-        ``arrival`` count.
+        ``arrival`` count, tombstones included; of one time the last to arrive does.
         """
         first = self.start[group]
         end = bisect(self.time_us, first, self.start[group + 1], time_us, right=True)
@@ -172,8 +173,8 @@ def correct_points(
 
     def has_row(mine: Ints) -> Mask:
         """Return a mask of the points (times in the join's history) at which the join has a row:
-        bool[points]. ``mine``: int64[points], the row of the records' side at each point, ABSENT
-        for none.
+        bool[points]. ``how`` and the other side's rows at the points decide with ``mine``:
+        int64[points], the row of the records' side at each point, ABSENT for none.
         """
         here, there = mine != ABSENT, theirs != ABSENT
         joined: Mask = (here & there) | (here & keeps[side]) | (there & keeps[1 - side])

@@ -133,7 +133,9 @@ def join_tables(
 ) -> Changes:
     """Return the result of every record, in arrival order (``emit="change"``): its event, time, and
     the row of each leaf of the tree; it is a tombstone if not ``present``. A record for which the
-    tree emits nothing has no result.
+    tree emits nothing has no result. A join emits if the other side has a row, or if the record's
+    side is preserved and has or had one. It passes on the larger time of the record and of the
+    other side's row.
 
     - ``tree``: the joins of the stage's tables. ``timeline``: the batch's events.
     - ``stored``: by source index, the presence and time of each group's stored row.
@@ -215,8 +217,8 @@ def net_changes(
     """Return each key's last change in the batch, and its result before the batch
     (``emit="batch"``). Both are ``Changes`` with the same keys row by row.
 
-    Keys lie in the order of their last changes. Keys that have a row neither before nor after the
-    batch are left out. The caller removes the rows whose values turn out equal.
+    Keys lie in the order of their last changes in ``changes``. Keys that have a row neither before
+    nor after the batch are left out. The caller removes the rows whose values turn out equal.
 
     ``tree``: the joins. ``timeline``: the batch's events. ``stored``: by source index, the stored
     row of each group. ``changes``: all changes of the batch, each key's by arrival.

@@ -171,8 +171,9 @@ class ChangedWindows:
 
     @property
     def pairs_max(self) -> int:
-        """The most pairs of a record and a window that are made at a time. This limit grows with
-        the count of windows, because their accumulators are carried from one portion to the next.
+        """The most pairs of a record and a window that are made at a time: 2**18, or four times the
+        count of windows if that is more. Accumulators of all windows are carried from one portion
+        to the next.
         """
         return max(_PAIRS_MAX, 4 * len(self))
 

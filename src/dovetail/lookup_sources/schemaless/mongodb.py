@@ -81,8 +81,9 @@ class MongodbReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return all rows whose columns ``by`` equal one of ``keys``, with the position of each
-        row's key in ``keys``. A key that MongoDB cannot store exactly is unfit and not asked for.
+        """Return all rows whose columns ``by`` equal one of ``keys``, in any order. Also return the
+        position of each row's key in ``keys``. A key that MongoDB cannot store exactly is unfit and
+        not asked for.
 
         ``keys``: one column for each of ``by``, distinct, without nulls, perhaps none. The schema
         must have the columns ``by`` and the primary key. The documents found are compared with the
@@ -112,7 +113,7 @@ class MongodbReader:
         return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)
 
     def close(self) -> None:
-        """Close the client's connections, if there are any."""
+        """Close the client's connections, if there are any. A later lookup connects again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -358,8 +359,8 @@ def mongodb(
         The other fields by which it finds rows, such as ``[dt.lookups.index("customer")]``.
     where : mapping, optional
         Fields with their constants: a text, a number, a boolean, None for null, or a list
-        of these. Only documents with these constants belong to the table. By default all
-        documents do.
+        of these. A document belongs to the table if each of these fields has one of its
+        constants. By default all documents do.
     timeout_s : float, default 10.0
         The limit in seconds for each attempt of a lookup, connecting included.
     retries : int, default 5
@@ -379,7 +380,7 @@ def mongodb(
         with ``$``.
     ConfigurationError
         If pymongo is missing. A query fails with it if the server does not answer after all
-        attempts.
+        attempts, or if two documents have one key.
     DataError
         In a query, for a value that does not fit the declared type, a null in the key, or a
         missing collection.

@@ -64,9 +64,9 @@ class RedisReader:
         self._client: Any = None
 
     def rows(self, by: Sequence[str], keys: pa.Table) -> Found:
-        """Return the rows whose columns ``by`` equal one of ``keys``, all read in one transaction.
-        Keys in Redis are made of whole primary keys, so ``by`` must name all columns of the primary
-        key. Rows that differ in other columns of ``by`` are left out.
+        """Return the rows whose columns ``by`` equal one of ``keys``, in any order, all read in one
+        transaction. Keys in Redis are made of whole primary keys, so ``by`` must name all columns
+        of the primary key. Rows that differ in other columns of ``by`` are left out.
 
         Also return the position of each row's key among ``keys``, and a mask of the unfit keys. A
         key is unfit if another one could have the same name in Redis. ``keys``: one column for each
@@ -102,7 +102,7 @@ class RedisReader:
         return Found(rows.filter(pa.array(has_key)), key[has_key], ~fit)
 
     def close(self) -> None:
-        """Close the client's connection, if there is one."""
+        """Close the client's connection, if there is one. A later lookup connects again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -112,8 +112,8 @@ class RedisReader:
         the bytes of a JSON text, or None if the key is not there. Make a client if there is none.
 
         The values of a hash, as bytes, are those of the schema's columns outside the primary key,
-        in the schema's order; None for a missing field. Without names only the connection is
-        checked, and the list is empty.
+        in the schema's order; None for a missing field. A hash without any of them is there, too.
+        Without names only the connection is checked, and the list is empty.
 
         Raises ``OSError`` if another attempt may help (a lost connection, a time-out), else
         ``DataError``. An error closes the client, and is not in the chain of the error raised,
@@ -153,9 +153,9 @@ class RedisReader:
         hash, bytes for a JSON text, None for a missing key.
 
         The values of a hash, as bytes, are those of the schema's columns outside the primary key,
-        in the schema's order; None for a missing field. All keys are read in one transaction.
-        Without names only check the connection, and return an empty list. The client must be there;
-        its errors pass.
+        in the schema's order; None for a missing field. A hash without any of them is there, too.
+        All keys are read in one transaction. Without names only check the connection, and return an
+        empty list. The client must be there; its errors pass.
         """
         if not names:
             self._client.ping()
@@ -352,9 +352,10 @@ def redis(
 
     Notes
     -----
-    Rows are found by the primary key alone. A column that a row lacks is null. The values of
-    a hash are texts and read by rule: a timestamp with a zone is ``2024-05-01T10:00:00Z``,
-    a date ``2024-05-01``, a boolean ``true`` or ``false``.
+    Rows are found by the primary key alone. A column that a row lacks is null, and a hash
+    without any of the columns is a row, too. The values of a hash are texts and read by
+    rule: a timestamp with a zone is ``2024-05-01T10:00:00Z``, a date ``2024-05-01``, a
+    boolean ``true`` or ``false``.
 
     A lookup is one transaction, which sees one moment. Source: FLIP-486, "Public Interfaces".
 

@@ -259,8 +259,9 @@ class UpdatedGroups:
         batch, as a table of ``Operator.output_schema``; None if none does.
 
         A group that has lost all rows gives a tombstone; one without rows before and after gives
-        nothing. Groups come in the order of their last updates in ``updated.emitted``. The time
-        counts as part of a result if ``law.timed``. Raises ``DataError`` if an aggregate fails.
+        nothing. Results are compared by value, null equal to null and floats by their bits. The
+        time counts as part of a result if ``law.timed``. Groups come in the order of their last
+        updates in ``updated.emitted``. Raises ``DataError`` if an aggregate fails.
         """
         groups = np.arange(len(self.last))
         present = self.count[self.last] > 0

@@ -44,7 +44,7 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
 
     Accumulators are stored. Records are counted as late once for each closed window that they would
     be in, and left out of it. Rows that enter or leave a group silently change it, but emit
-    nothing.
+    nothing. In a key, a null is a value like others.
 
     Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
     ``output``, with the stores and the counts. Raises ``DataError`` if an aggregate fails or a key

@@ -29,9 +29,9 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
     Store the batch's rows, and queue new windows by closing time.
 
     Windows that one record closes come by closing time, then by key. A window without a row is not
-    emitted. Rows for a window that is closed already emit nothing. Without rows in the batch,
-    windows close all the same as stream time goes on. Return the rows as ``output``, with both
-    stores.
+    emitted. Rows for a window that is closed already emit nothing, and are not counted. Without
+    rows in the batch, windows close all the same as stream time goes on. Return the rows as
+    ``output``, with both stores.
     """
     store = job.table_store(0, law.OPEN)
     assert isinstance(store, TableState)

@@ -167,7 +167,7 @@ class Parts:
 
         Of a group with fewer updates than parts, only the parts are read to which the values
         belong, and those that the result needs. Other groups are read as a whole. So are those
-        whose parts would hold fewer than 64 values on average after the batch.
+        whose parts would hold fewer than 64 values on average without the values that leave.
         """
         large = np.flatnonzero(is_stored & ~not_null_mask(stored[0]))
         if not len(large):

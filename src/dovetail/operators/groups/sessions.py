@@ -47,10 +47,10 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     session that is gone. Of one record, tombstones come before rows; each kind lies by the
     session's start.
 
-    Changed sessions are stored. A record that is too late for its session is counted as late and
-    emits nothing. Without rows in the batch, emit nothing and leave the store as it is. Return the
-    changes as ``output``, with the store and the counts. Raises ``DataError`` if an aggregate
-    fails.
+    Changed sessions are stored. A record is late if a session of it alone would be closed, and no
+    open one is within the gap. It is counted as ``late`` and emits nothing. Without rows in the
+    batch, emit nothing and leave the store as it is. Return the changes as ``output``, with the
+    store and the counts. Raises ``DataError`` if an aggregate fails.
     """
     if not job.any_rows:
         return OperatorOutcome(None, job.stores)

@@ -47,9 +47,10 @@ def run(job: Job, law: AggregationLaw) -> OperatorOutcome:
     that makes them, then by the window's start.
 
     Windows and records are stored, and returned as ``stores``. Many results leave in several
-    tables, ``chunks``. Closed windows are not changed; a record all of whose windows are closed is
-    counted as late. Packing has left out records without a value and, unless the source has
-    ``null_keys``, null keys.
+    tables, ``chunks``. A window closes once stream time is past its end by more than the grace
+    period. Closed windows are not changed; a record all of whose windows are closed is counted as
+    late. Packing has left out records without a value and, unless the source has ``null_keys``,
+    null keys.
 
     Without rows in the batch, emit nothing, and leave the stores and the count of records as they
     are. Raises ``DataError`` if an aggregate fails, perhaps only as ``chunks`` are read.

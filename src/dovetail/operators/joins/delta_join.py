@@ -343,9 +343,9 @@ def _result_tables(
     results: delta_join.Results,
     batch: int,
 ) -> Iterator[pa.Table]:
-    """Yield ``results`` as changes in tables of at most ``_RESULTS_A_TABLE`` rows, in order; yield
-    nothing for no results. The columns are those of ``Operator.output_schema``. A result is a
-    tombstone if ``results.deleted`` says so; its values are null.
+    """Yield ``results`` as changes in tables of at most ``_RESULTS_A_TABLE`` (100,000) rows, in
+    order; yield nothing for no results. The columns are those of ``Operator.output_schema``. A
+    result is a tombstone if ``results.deleted`` says so; its values are null.
 
     ``sides``: the rows that results refer to, left first. ``keys``: the join key columns, one row
     per group. ``batch``: the id of the micro-batch. The first position is this id shifted left by

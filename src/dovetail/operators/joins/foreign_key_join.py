@@ -301,8 +301,9 @@ def _net_results(
 ) -> ForeignResults:
     """Return the last of ``results`` for each left row and foreign key, and for each right row
     alone. Leave it out if it equals the row before the batch in all values, or if neither has a
-    row. ``results``: in the order of emission; they refer to ``table`` and ``subscriptions``.
-    ``references``: the counts of left rows by right key, None if right rows never appear alone.
+    row. Null equals null, floats are compared by their bits, and times do not count. ``results``:
+    in the order of emission; they refer to ``table`` and ``subscriptions``. ``references``: the
+    counts of left rows by right key, None if right rows never appear alone.
 
     Another bucket may have a later result of a left row (its epoch is not ``SETTLED``). Then return
     the last result in any case, and the row before the batch with the epoch ``BEFORE``, if there
@@ -391,9 +392,9 @@ def _result_tables(
     subscriptions: Subscriptions,
     results: ForeignResults,
 ) -> Iterator[pa.Table]:
-    """Yield ``results`` in tables of at most ``_ROWS_MAX`` rows, nothing for no results. Their
-    columns are ``Operator.output_schema``, then two int64: ``_place``, the lower half of the key's
-    hash, and ``_epoch``, ``ForeignResults.epoch``. Positions begin at 0 in each table.
+    """Yield ``results`` in tables of at most ``_ROWS_MAX`` (50,000) rows, nothing for no results.
+    Their columns are ``Operator.output_schema``, then two int64: ``_place``, the lower half of the
+    key's hash, and ``_epoch``, ``ForeignResults.epoch``. Positions begin at 0 in each table.
     ``subscriptions``, ``table``: the left and the right rows that results refer to, along the
     timeline ``events``.
 

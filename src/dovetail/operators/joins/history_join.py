@@ -21,7 +21,8 @@ from dovetail.state.history import HistoryState
 def run(job: Job, law: HistoryJoinLaw) -> OperatorOutcome:
     """Emit the points of the joined history that each record makes or corrects, in order of
     arrival. A point is a time from which on a joined row, or none, stands. Store all versions of
-    both sides, and count records older than their table's history.
+    both sides. Records older than their table's history emit nothing, are not stored, and are
+    counted as ``too_old``.
 
     Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
     ``output``, with the stores and the counts.

@@ -77,8 +77,8 @@ def _renumber_positions(table: pa.Table, columns: Sequence[str], position: int) 
 
 
 def _net_rows(rows: pa.Table, keys: int) -> pa.Table:
-    """Return the last row of each key, in their order, if it differs from the row before the batch:
-    the key's row with the epoch ``BEFORE``. Without such a row, a tombstone is left out.
+    """Return the last row of each key, in their order, if it differs in a value from the row before
+    the batch: the key's row with the epoch ``BEFORE``. Without such a row, a tombstone is left out.
 
     ``rows``: at least one, ordered by epoch, with one chunk a column. ``keys``: the count of key
     columns, which come first.

@@ -73,14 +73,16 @@ class TaskLookups:
     ) -> Iterator[tuple[pa.Table, list[pa.Array]]]:
         """Join ``records`` with the store's rows. Yield pairs of a table and a list of arrays: the
         record of each result, then the value columns of the results (``law.values``). A pair has at
-        most ``_RESULTS_A_TABLE`` results. Nothing is asked or counted before the first is taken.
+        most ``_RESULTS_A_TABLE`` (100,000) results. Nothing is asked or counted before the first is
+        taken.
 
         ``records``: columns ``law.on``, the key, and any others. ``live``: bool[records], the
         record has a value; others are left out and counted as ``dropped``.
 
-        Each live record comes in order, once for each row of its key. Without a row it comes once
-        with nulls or, for an inner join, not at all. An inner join counts records with a null in
-        their key as ``dropped``, but not others without a row.
+        Each live record comes in order, once for each row of its key, by the store's primary key.
+        Without a row it comes once with nulls or, for an inner join, not at all. A null in the key
+        matches nothing; 0.0 equals -0.0, and all NaNs are equal. An inner join counts records with
+        a null in their key as ``dropped``, but not others without a row.
 
         Raises ``DataError`` if rows found do not fit the store's declared columns, or two have one
         primary key or one key of a unique index. Raises ``ConfigurationError`` if the store cannot
@@ -181,8 +183,8 @@ class TaskLookups:
         now_us: int,
     ) -> None:
         """Add the answers of the ``missing`` keys to ``cache`` with the time ``now_us``, and
-        remember the result: for the process if ``law.rows_max``, else for this task. If there are
-        too many rows, the answers used last stay.
+        remember the result: for the process if ``law.rows_max``, else for this task. Of more than
+        ``law.rows_max`` rows (100,000 for the task), the answers used last stay.
 
         ``asked``: all distinct keys. ``missing``: int64, the indices in ``asked`` of the keys that
         were looked up. ``chunks``: these indices as they were asked, each chunk with one of

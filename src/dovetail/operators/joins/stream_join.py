@@ -44,7 +44,8 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     Records without a value are ignored. A record with a null in its key joins nothing; if its side
     is preserved, it is emitted alone at once. Rows may be due in a batch without rows of this
     bucket, as stream time goes on. Late records and pairs are counted. Return the changes as
-    ``output`` and, if there are many, ``chunks``, with the stores and the counts.
+    ``output`` and, if more than 2**18 pairs are possible, ``chunks``, with the stores and the
+    counts.
     """
     window = law.window
     stores = SideStores.open_stores(job, law)

@@ -24,7 +24,8 @@ def run(job: Job, law: SubscribeLaw) -> OperatorOutcome:
     """Emit messages to the foreign keys of each changed left row, in the order of the records. A
     row whose foreign key changed sends two: first to the former foreign key, a tombstone, then to
     the present one. A row that keeps its foreign key or is new sends the latter only, a deleted row
-    the former. Without preserved left rows, no message goes to a foreign key with a null.
+    the former. Foreign keys are equal if their bits are; null equals null. Without preserved left
+    rows, no message goes to a foreign key with a null.
 
     Store each primary key's foreign key, and count the records without use. Without rows in the
     batch, emit nothing and leave the store as it is. Return the messages as ``output``, with the

@@ -28,11 +28,11 @@ from dovetail.physical.specs.by_key import TableJoinLaw
 
 
 def run(job: Job, law: TableJoinLaw) -> OperatorOutcome:
-    """Emit the result after every record or, with ``emit="batch"``, each key's last result if it
-    differs from the one before. With ``law.distinct``, a result equal to the row that it replaces
-    is left out. An input that may have spurious tombstones (``loose``) emits nothing for a
-    tombstone of a key without a row. Store the rows of all tables, and count records without use
-    and with a match.
+    """Emit the result after every record or, with ``emit="batch"``, each key's last result if its
+    values differ from those before the batch. With ``law.distinct``, a result equal to the row that
+    it replaces is left out. An input that may have spurious tombstones (``loose``) emits nothing
+    for a tombstone of a key without a row. Store the rows of all tables, and count records without
+    use and with a match.
 
     Without rows in the batch, emit nothing and leave the stores as they are. Return the changes as
     ``output``, with the stores and the counts.
@@ -130,8 +130,9 @@ def _differing_changes(
     operator: Operator, law: TableJoinLaw, pools: Sequence[Pool], changes: Changes, before: Changes
 ) -> Changes:
     """Return the changes whose row differs from that in ``before``, in presence or in any value, in
-    their order. Two tombstones count as different. ``before`` has an element for each change.
-    ``pools``: by source, the rows that the changes refer to.
+    their order. Null equals null, floats are compared by their bits, and times do not count. Two
+    tombstones count as different. ``before`` has an element for each change. ``pools``: by source,
+    the rows that the changes refer to.
     """
     equal = changes.present & before.present
     at = np.flatnonzero(equal)

@@ -37,8 +37,9 @@ from dovetail.state.table_state import TableState
 
 
 def run(job: Job, law: StarJoinLaw) -> OperatorOutcome:
-    """Emit the joined row after each *moment* that changes it. With ``emit="batch"``, emit the last
-    one of each key, if it differs from the row before. Store each key's rows.
+    """Emit the joined row, or a tombstone if it is gone, after each *moment* that changes it. With
+    ``emit="batch"``, emit the last one of each key, if its values differ from those before the
+    batch. Store each key's rows.
 
     A moment is a record that changes the fact (the table joined to the dimensions) or a dimension,
     together with the answers that it causes. Upserts of the fact are counted as matched if every

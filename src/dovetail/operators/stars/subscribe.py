@@ -36,9 +36,9 @@ def run(job: Job, law: StarSubscribeLaw) -> OperatorOutcome:
     by foreign keys.
 
     A new row sends one message to every dimension, a deleted row a tombstone. A changed key sends a
-    tombstone to the former one first. Each row's foreign keys are stored. Without rows in the
-    batch, emit nothing and leave the store as it is. Return the messages as ``output``, with the
-    store and the counts.
+    tombstone to the former one first; an unchanged key sends nothing. A null is a key like others.
+    Each row's foreign keys are stored. Without rows in the batch, emit nothing and leave the store
+    as it is. Return the messages as ``output``, with the store and the counts.
     """
     store = job.table_store(0)
     if not job.any_rows:

@@ -290,7 +290,7 @@ class StreamJoinLaw(Law):
 
     def waiting_stores(self, sources: Sources) -> list[Wait]:
         """Return the stores of records that wait until their window closes, the left side's first.
-        Their rows are counted as ``<stream>.on_close``.
+        Their rows are counted as ``<stream>.on_close``, those of both sides of one stream together.
 
         Only a preserved side (whose records also come out without a match) has one, and only if
         ``unmatched`` is ``"on_close"``. Else the list is empty. ``sources``: the inputs of the

@@ -195,8 +195,8 @@ def changes_of(entry: Entry) -> ChangeKinds:
 
 def has_fixed_key(entry: Entry, columns: Sequence[str]) -> bool:
     """Return True if each row of the side ``entry`` keeps its values of ``columns``, its part of
-    the join key, until its key's tombstone. It does if they are all columns of the side's key, or
-    if the side's rows are only inserted (``changes_of``).
+    the join key, until its key's tombstone. It does if each of them is a column of the side's key,
+    or if the side's rows are only inserted (``changes_of``).
     """
     return set(columns) <= set(entry.key.names) or changes_of(entry) == "insert"
 

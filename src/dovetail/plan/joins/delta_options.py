@@ -186,7 +186,8 @@ def delta_join(
 def with_lookup(table: Node, lookup: LookupSource, changes: ChangeKinds | None) -> Source:
     """Return a copy of the table with ``lookup``, a store of the same rows. The store's filters
     then restrict the table's frame. ``changes``: the changes that the table may have, None if not
-    declared. The store is not asked.
+    declared. The store is not asked. A second call replaces the store and ``changes``, but the
+    frame keeps the first store's filters.
 
     Raises ``PlanError`` for a node that is no source, such as a join or a view. So it does if the
     store's key has other columns (their order does not count), and for indexes and filters by

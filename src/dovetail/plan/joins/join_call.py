@@ -171,8 +171,9 @@ def materialize(node: Node) -> Materialized:
 
 
 def table_side(side: Node) -> Node:
-    """Return a table as a side of a join by key: itself if it runs in the join's own stage, else
-    the result of its stage. Joins by the same key share one stage.
+    """Return a table as a side of a join by key. A join of current rows by key stays as it is,
+    since both joins share one stage. So does an input of stages: a source, a view or a stage's
+    result. Any other table becomes the result of its stage (``Derived``).
     """
     return side if side.by_key else Derived(side)
 

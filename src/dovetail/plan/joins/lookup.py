@@ -168,8 +168,8 @@ def lookup(
     label: str | None,
 ) -> View:
     """Return a view of the records of the stream ``node`` under their key, each with the rows of
-    the store ``lookup`` that match it. A record that matches several rows comes once with each. A
-    record with a null in a column of ``on`` matches none.
+    the store ``lookup`` that match it. A record that matches several rows comes once with each, in
+    the order of the store's key. A record with a null in a column of ``on`` matches none.
 
     - ``columns``: the store's columns and types, its key among them: a text as in SQL, a
       ``StructType``, an Arrow schema or a mapping of names to types.

@@ -62,8 +62,9 @@ def within(*, before: Span | None = None, after: Span | None = None, grace: Span
         The time that a right record may be later than its left record. It is ``"0 s"`` if
         only ``before`` is given.
     grace : str or timedelta, default "0 s"
-        The stream time after the window of a record for which the record may still arrive.
-        Stream time is the highest event time seen so far.
+        The stream time for which a record still joins late ones after its window. It does
+        until it is more than ``before + after + grace`` behind stream time, a negative bound
+        counting as zero. Stream time is the highest event time of both streams so far.
 
     Returns
     -------
@@ -164,9 +165,9 @@ def stream_join(call: JoinCall, within: Within | None, unmatched: Unmatched) -> 
     time.
 
     ``unmatched``: the treatment of a record without a match in left and outer joins; an inner join
-    emits none. ``"on_close"`` emits it once stream time has passed its window and the grace period.
-    ``"eager"`` emits it as it arrives, and later matches in addition. ``"retract"`` emits it as it
-    arrives, and withdraws it before its first match.
+    emits none. ``"on_close"`` emits it once stream time is later than the end of its window plus
+    the grace period. ``"eager"`` emits it as it arrives, and later matches in addition.
+    ``"retract"`` emits it as it arrives, and withdraws it before its first match.
 
     Raises ``PlanError`` if ``within`` is None, for keys that ``on=`` does not pair as a whole, and
     for joins other than inner, left and outer. Also for a side that withdraws records (a join with

@@ -70,9 +70,9 @@ class StreamTableJoin(JoinNode):
 
 
 def stream_table_join(call: JoinCall, grace: Span | None, load: Load | None) -> StreamTableJoin:
-    """Return the left or inner join of the stream and the table of ``call``. ``grace``: the stream
-    time for which a record waits, None for no waiting. ``load``: ``"first"`` to read the table
-    before the stream; None to read both at once.
+    """Return the left or inner join of the stream and the table of ``call``. ``grace``: a record
+    waits until the largest event time of the stream reaches its own plus this; None for no waiting.
+    ``load``: ``"first"`` to read the table before the stream; None to read both at once.
 
     Raises ``PlanError`` for outer joins, if ``on=`` does not pair the table's key, and for columns
     that cannot be selected. It refuses a table that is a join of histories (``late="history"``).

@@ -45,8 +45,9 @@ def deduplicate(node: Node, within: Span) -> Deduplicated:
     direction. Of such records the one that arrived first is emitted.
 
     Late records, more than ``within`` behind stream time, are left out and counted, as are repeated
-    ones. A record with a null in its key is always emitted. Raises ``PlanError`` if ``within`` is
-    no span or negative, and for a stream joined with ``unmatched="retract"``.
+    ones. A record without a value is dropped. One with a null in its key is always emitted. Raises
+    ``PlanError`` if ``within`` is no span or negative, and for a stream joined with
+    ``unmatched="retract"``.
     """
     name = f"deduplicate of {node.name}"
     refuse_corrected(name, node)

@@ -38,7 +38,11 @@ class Expired(RowsNode):
 def expire_rows(node: Node, after: Span) -> Expired:
     """Return the table ``node`` with rows that expire ``after`` their last change. A row expires
     once stream time is more than ``after`` ahead of the event time of its key's last record. A
-    tombstone is emitted then. Stream time is the largest event time of the table's records so far.
+    tombstone is emitted then, with that event time plus ``after`` as its own. Stream time is the
+    largest event time of the table's records so far.
+
+    A row that had expired when it arrived is counted and not emitted. If its key has a row, that is
+    deleted by such a tombstone.
 
     Raises ``PlanError`` for a versioned table, for a table joined with ``late="history"``, and if
     ``after`` is no span or negative.

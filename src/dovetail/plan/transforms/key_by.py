@@ -27,7 +27,7 @@ def table_under_key(
 ) -> View:
     """Return the rows of the table ``node`` under other key columns, one row for each new key. Rows
     with a null in the new key are left out. Columns of the former key that the new one does not use
-    become values, before the other values.
+    become values, before the other values. A column that the new key takes by name is no value.
 
     ``columns``: existing columns of the new key. ``named``: new key columns, computed or renamed,
     behind these. ``errors``: the effect of a row on which an expression of ``named`` fails.
@@ -35,12 +35,14 @@ def table_under_key(
 
     ``duplicates``: of several rows with one new key, ``"last"`` keeps the last that arrived. The
     order is that in which changes are processed, not that of their times. ``"fail"`` fails the
-    query. Only the rows at the end of each micro-batch count, not those in between.
+    query with ``DataError``. Only the rows at the end of each micro-batch count for it, not those
+    in between.
 
     Raises ``PlanError`` if no column is named or one twice, for unknown columns, and for a table
     joined with ``late="history"``. It also refuses key columns that are random or of an unsuitable
     type. So it does value columns whose equal values may differ in their bytes, such as maps. A
-    name in ``named`` must not be that of a key column of ``node``.
+    name in ``named`` must not be that of a key column of ``node``, nor of a column that stays a
+    value.
     """
     name = f"key_by of {node.name}"
     view = rows_under_key(node, columns, named)

@@ -64,7 +64,7 @@ class ToChanges(RowsNode):
 def to_changes(node: Node, column: str, kinds: Sequence[str]) -> ToChanges:
     """Return the changes of the table ``node`` as a stream, with the kind of each in a new text
     column ``column``, the last value. An update makes two records: the row before it, then the row
-    after it. A change that leaves the row as it was makes none.
+    after it, both with the update's event time. A change that leaves the row as it was makes none.
 
     ``kinds``: four different words for a new row, a row before and after an update, and a deleted
     row, in this order. That there are four is not checked. Raises ``PlanError`` for a column name

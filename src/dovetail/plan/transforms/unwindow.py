@@ -82,7 +82,7 @@ def windows_as_table(node: Node, windows: WindowMode) -> Unwindowed:
     start and the end of the window.
 
     ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
-    the window is closed.
+    the window is closed. A window whose row is deleted by then emits nothing.
     """
     names = (*node.key.names, *node.values.names)
     return Unwindowed(
@@ -104,9 +104,10 @@ def windows_as_stream(
     without a value.
 
     ``windows``: ``"on_change"`` emits every change, ``"on_close"`` only a window's last row, once
-    the window is closed. ``key``: the new key, columns of ``select``; by default the table's key
-    without its window. Its values are not checked for nulls. ``select``: names or expressions, or
-    these by result name; by default all columns. Columns that are no key are values.
+    the window is closed. A window whose row is deleted by then emits nothing. ``key``: the new key,
+    columns of ``select``; by default the table's key without its window. Its values are not checked
+    for nulls. ``select``: names or expressions, or these by result name; by default all columns.
+    Columns that are no key are values.
 
     Raises ``PlanError`` for unknown, duplicate and reserved names, for no key column, and for keys
     of an unsuitable type. Expressions must resolve, which needs a Spark session.

@@ -55,8 +55,9 @@ _ORDERED = (
 
 
 def is_ordered(type_: DataType) -> bool:
-    """Return True if values of a type have an order, which ``arrays.ordering`` defines. Arrays,
-    maps, structs, variants and collated strings have none.
+    """Return True if values of a type have an order (``arrays.ordering``). These are numbers,
+    booleans, bytes, texts without a collation, dates, times, timestamps and day-time intervals. No
+    other type has one, such as arrays and structs.
     """
     if isinstance(type_, StringType):
         return type_.isUTF8BinaryCollation()
@@ -74,7 +75,8 @@ def is_sortable(type_: DataType) -> bool:
 
 def has_no_equality(type_: DataType) -> bool:
     """Return True if equal values of a type may differ in their bytes: maps, variants, texts with a
-    collation, and arrays and structs with these in them.
+    collation, and arrays and structs with these in them. Floats give False, since they count as
+    equal by their bits.
     """
     if isinstance(type_, StringType):
         return not type_.isUTF8BinaryCollation()

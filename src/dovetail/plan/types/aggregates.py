@@ -209,7 +209,8 @@ def sum(column: _Column) -> AggregateCall:  # noqa: A001
     - Decimals give a decimal with ten more digits, at most 38.
 
     The sum of floats is the double nearest to the exact sum, so it does not depend on the
-    order of rows. It is infinite if the exact sum is beyond the largest double. Source:
+    order of rows. It is infinite if the exact sum is beyond the largest double. NaNs, or
+    infinities of both signs, make it NaN as long as the group has them. Source:
     spec/aggregate; Spark's ANSI mode for overflow.
 
     Examples
@@ -259,8 +260,8 @@ def mean(column: _Column) -> AggregateCall:
     Notes
     -----
     Decimals give a decimal with four more digits, rounded half away from zero. Other
-    numbers give a double, the one nearest to the exact mean.
-    Source: spec/aggregate.
+    numbers give a double, the one nearest to the exact mean. NaNs and infinities count as
+    in ``sum``. Source: spec/aggregate.
 
     Examples
     --------
@@ -309,9 +310,9 @@ def min(column: _Column) -> AggregateCall:  # noqa: A001
 
     Notes
     -----
-    NaN is larger than any number. Texts are compared by their bytes in UTF-8. When the row
-    with the smallest value leaves a table, the next value takes its place. Source:
-    spec/aggregate.
+    NaN is larger than any number, and -0.0 is smaller than 0.0. Texts are compared by their
+    bytes in UTF-8. When the row with the smallest value leaves a table, the next value takes
+    its place. Source: spec/aggregate.
 
     Examples
     --------
@@ -360,9 +361,9 @@ def max(column: _Column) -> AggregateCall:  # noqa: A001
 
     Notes
     -----
-    NaN is larger than any number. Texts are compared by their bytes in UTF-8. When the row
-    with the largest value leaves a table, the next value takes its place. Source:
-    spec/aggregate.
+    NaN is larger than any number, and -0.0 is smaller than 0.0. Texts are compared by their
+    bytes in UTF-8. When the row with the largest value leaves a table, the next value takes
+    its place. Source: spec/aggregate.
 
     Examples
     --------
@@ -490,9 +491,10 @@ def first(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
 
     Notes
     -----
-    Order is the order of arrival, not that of timestamps. A table's rows may leave their
-    groups, and the aggregate could not tell the first row among those that remain. Source:
-    spec/aggregate.
+    Order is the order of arrival, not that of timestamps. If sessions merge, the rows of the
+    earlier session count as the first, and the record that merges them as the last. A
+    table's rows may leave their groups, and the aggregate could not tell the first row among
+    those that remain. Source: spec/aggregate.
 
     Examples
     --------
@@ -545,9 +547,10 @@ def last(column: _Column, *, ignore_nulls: bool = False) -> AggregateCall:
 
     Notes
     -----
-    Order is the order of arrival, not that of timestamps. A table's rows may leave their
-    groups, and the aggregate could not tell the last row among those that remain. Source:
-    spec/aggregate.
+    Order is the order of arrival, not that of timestamps. If sessions merge, the rows of the
+    earlier session count as the first, and the record that merges them as the last. A
+    table's rows may leave their groups, and the aggregate could not tell the last row among
+    those that remain. Source: spec/aggregate.
 
     Examples
     --------
@@ -598,7 +601,9 @@ def collect_list(column: _Column) -> AggregateCall:
     Notes
     -----
     A row that a table deletes or replaces removes the first value that equals its former
-    value. The array is as large as the group. Source: spec/aggregate.
+    value. A row that replaces another adds its value at the end, even an equal one. If
+    sessions merge, the values of the earlier session come first, and that of the record
+    that merges them last. The array is as large as the group. Source: spec/aggregate.
 
     Examples
     --------
@@ -647,7 +652,8 @@ def collect_set(column: _Column) -> AggregateCall:
 
     Notes
     -----
-    A value stays in the set while any row of the group has it. Source: spec/aggregate.
+    A value stays in the set while any row of the group has it. All NaNs are one value, the
+    last in order. -0.0 and 0.0 are two. Source: spec/aggregate.
 
     Examples
     --------
@@ -743,8 +749,9 @@ def approx_count_distinct(column: _Column) -> AggregateCall:
 
     Notes
     -----
-    The estimate is that of HyperLogLog. A table's rows may leave their groups, and
-    HyperLogLog cannot forget a value. Source: Spark's ``approx_count_distinct``.
+    The estimate is that of HyperLogLog. -0.0 and 0.0 are one value, and all NaNs are one. A
+    table's rows may leave their groups, and HyperLogLog cannot forget a value. Source:
+    Spark's ``approx_count_distinct``.
 
     Examples
     --------

@@ -150,7 +150,8 @@ def refuse_key_type(operator: str, key: StructField) -> None:
     """Raise ``PlanError`` if a key column has a type whose equality differs from equality of bytes.
 
     Such types are maps, variants, calendar and year-month intervals, and collated strings, at any
-    depth. ``operator``: the error's subject.
+    depth. Floats pass, since -0.0 and NaNs in keys are made canonical. ``operator``: the error's
+    subject.
     """
     offending = next((t for t in types_within(key.dataType) if _cannot_be_key(t)), None)
     if offending is not None:

@@ -291,9 +291,9 @@ def sliding(size: Span, *, grace: Span = "0 s", retention: Span | None = None) -
     Notes
     -----
     Since the end is included, a window is closed once stream time is past it by more than
-    ``grace``. Later records are left out of it and counted (metric ``<stream>.late``).
-    Source: Kafka Streams join design, "Windowed Aggregate"; Kafka Streams'
-    ``SlidingWindows``; spec/windowed.
+    ``grace``. Later records are left out of it and counted (metric ``<stream>.late``). A
+    window may begin before 1970. Source: Kafka Streams join design, "Windowed Aggregate";
+    Kafka Streams' ``SlidingWindows``; spec/windowed.
 
     Examples
     --------
@@ -322,8 +322,8 @@ def session(gap: Span, *, grace: Span = "0 s", retention: Span | None = None) ->
 
     A session has its first and its last record's time as its start and end. A record
     within ``gap`` of sessions replaces them by one: the old ones are deleted, and the new
-    one is added. So a session that only grows is deleted, too. *Stream time* is the highest
-    event time seen so far.
+    one is added. So a session that only grows is deleted, too. One whose start and end stay
+    is updated instead. *Stream time* is the highest event time seen so far.
 
     Parameters
     ----------

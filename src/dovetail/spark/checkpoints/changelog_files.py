@@ -48,9 +48,9 @@ def blob_changes(file: bytes) -> Iterator[tuple[int, str, bytes | None]]:
     written or deleted, in the file's order. The label is the int under which Spark shuffles and
     stores the blob's bucket, not the bucket's index. The bytes are None for a deleted blob.
 
-    ``file``: the file's content. Records of other state variables are skipped. Raises
-    ``UnreadableFile`` for another format, and for a file that is cut off; blobs may have been
-    yielded before.
+    ``file``: the file's content. Records of other state variables are skipped. A blob that was
+    changed twice comes twice. Raises ``UnreadableFile`` for another format, an empty file, and one
+    that is cut off; blobs may have been yielded before.
     """
     data = _decompress_file(file)
     if data[: len(_VERSION)] != _VERSION:

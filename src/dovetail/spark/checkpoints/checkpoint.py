@@ -90,9 +90,10 @@ def binding_of(
     results ``nodes``, which runs as ``plan``. It binds the checkpoint to that query. Nothing is
     written.
 
-    Its keys are ``version``, ``topology`` (a fingerprint), ``plan`` (a description), ``buckets``,
-    ``partitions``, ``operators``, ``stages`` and ``reads``. ``reads`` has a list of three for each
-    source: its identity (None for a static one) and the two results of ``reads_of``.
+    Its keys are ``version`` (of this format), ``topology`` (a fingerprint), ``plan`` (a
+    description), ``buckets``, ``partitions``, ``operators`` (``operators_of``), ``stages``
+    (``stages_as_json``) and ``reads``. ``reads`` has a list of three for each source: its identity
+    (None for a static one) and the two results of ``reads_of``.
 
     ``partitions``: the count of each stage's partitions. ``more``: further entries by their keys,
     such as ``timed`` (``TIMED``); they replace entries of the same key. Sources of the plan that
@@ -121,8 +122,9 @@ def binding_of(
 
 
 def operators_of(plan: Plan) -> list[list[int]]:
-    """Return the stages with state of each of Spark's operators, in order, by their indices in
-    ``plan.stages``. Operators are ordered by their first stage.
+    """Return the stages with state that each of Spark's operators runs, in the order in which they
+    run, as indices in ``plan.stages``. Operators without such stages are absent; the others are
+    ordered by their first stage.
     """
     index = {stage: stage_index for stage_index, stage in enumerate(plan.stages)}
     return sorted([index[stage.step.stage] for stage in stages] for stages in plan.operators)
@@ -267,9 +269,9 @@ class CheckpointFile:
         return _LOCAL_CHECKPOINT
 
     def read(self, title: str) -> dict[str, Any] | None:
-        """Return the content of ``dovetail.json``; None if the checkpoint has not begun: no
-        micro-batch is planned in it. If the checkpoint was moved, its paths are corrected first
-        (``with_present_path``). ``title``: the subject of errors.
+        """Return the content of ``dovetail.json``; None, even with such a file, if the checkpoint
+        has not begun: no micro-batch is planned in it. If the checkpoint was moved, its paths are
+        corrected first (``with_present_path``). ``title``: the subject of errors.
 
         Raises ``CheckpointError`` for a checkpoint that has begun without this file, or with one
         that is unreadable or has another format. Also for a moved one on Spark Connect.
@@ -364,7 +366,7 @@ class CheckpointFile:
         """Raise ``TakenOverError`` if another query has taken over from this checkpoint's.
         ``binding``: the content of its ``dovetail.json``. ``title``: the subject of errors.
 
-        Raise nothing once the checkpoint of that other query is gone.
+        Raise nothing once ``dovetail.json`` of that other query is gone, on any file system.
         """
         successor = binding.get(SUCCESSOR)
         if successor is not None and self._files.exists(f"{successor}/{BINDING_FILE}"):

@@ -73,11 +73,13 @@ def local_rows(
 
     Columns are those of ``store_contents.schema_of``, in the store's order. ``columns``: the
     columns that are read, besides those of the key and the time; None for all. ``keys``: only the
-    rows of these keys (values, tuples or mappings). None stands for all, an empty list for no rows.
+    rows of these keys (values, tuples or mappings), each once. None stands for all, an empty list
+    for no rows.
 
     ``stored.batch`` must not be None, else ``AssertionError``. Raises ``ConfigurationError`` for
     unknown columns, and ``PlanError`` for a value that is no key. Raises ``StateError`` for
-    segments of another version. Errors of files are those of ``StateFiles.segments``.
+    segments of another version. Errors of files are those of ``StateFiles.segments``. Nothing is
+    read or raised before the first table is taken.
     """
     store, asked, buckets, unread = select_parts(stored, stage_store, keys, columns)
     assert stored.batch is not None
@@ -104,8 +106,8 @@ def select_parts(
 ) -> Selection:
     """Return the parts of a store that must be read for these keys and columns, without reading
     them: segments of sorted runs, by bucket. Segments whose range of key hashes has none of the
-    keys are left out. If rows are not ordered by the hash of their key (``Store.hashed``), or wait
-    for a time, all segments are taken.
+    keys are left out, but each bucket with state is in the result. If rows are not ordered by the
+    hash of their key (``Store.hashed``), or wait for a time, all segments are taken.
 
     The store in the result has only the columns ``columns``, its key and its time. A store of
     aggregates' accumulators keeps all. ``keys``: values, tuples or mappings; ``columns``: names;

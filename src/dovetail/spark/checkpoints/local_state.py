@@ -94,8 +94,8 @@ class LocalFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
-        ``prefixes``, with its partitions of that time and perhaps with no bucket. A bucket without
+        may go on in further blobs, its pages. There is a key for each of ``operators``, with its
+        partitions of that time, and each of ``prefixes``, perhaps with no bucket. A bucket without
         a manifest is absent.
 
         ``buckets``: the count of buckets. ``prefixes``: the texts that may stand before the names

@@ -53,7 +53,8 @@ def explain_row(
         The name of a join, an aggregate or a view within the topology whose row is explained. With
         a list, it may be the name of a result. By default it is the only result.
     members : int, default 20
-        The largest number of rows of a group that are named.
+        The largest number of rows of a group that are named; the reason has the count of the
+        others. Of a join of two streams it holds for each side.
 
     Returns
     -------
@@ -141,7 +142,10 @@ def explain_stored_row(
     """
 
     def walk(lookups: Lookups, stored: CheckpointStores) -> RowExplanation:
-        """Return the explanation from the stores ``stored``, whose rows ``lookups`` reads."""
+        """Return the explanation of the row with ``key`` from the stores ``stored``, whose rows
+        ``lookups`` reads. Raises ``PlanError`` for a key that does not fit, and the errors of
+        ``_find_node``.
+        """
         node, whole = _find_node(stored, nodes, result)
         stages = stages_as_stored(stored, whole)
         state = CheckpointState(lookups, stored)
@@ -183,7 +187,8 @@ class CheckpointState:
     ) -> pa.Table:
         """Return the rows of the stage's store named ``store`` whose columns equal ``match``,
         values by column name. Before anything is stored, return an empty table of the columns.
-        ``at_us``: the time in microseconds whose version of a key is returned, None for the last.
+        ``at_us``: of versions, return the last at or before this time in microseconds, if it is no
+        delete; None for the last of all. Other stores ignore it.
 
         Rows are looked up if ``match`` has just the key's columns, in order and without nulls. Else
         they are sought in the whole store, with all its versions and deletes and without regard to

@@ -51,7 +51,9 @@ class SparkFiles:
             return files_of(self.session).text(path)
 
     def has(self, name: str) -> bool:
-        """Return True if the checkpoint has the file ``name``, a path within it."""
+        """Return True if the checkpoint has the file ``name``, a path within it. ``name`` must not
+        be that of a folder.
+        """
         return self._files.has(name)
 
     def read(self, name: str) -> bytes | None:
@@ -100,12 +102,12 @@ class SparkFiles:
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
+        may go on in further blobs, its pages. There is a key for each of ``operators`` and each of
         ``prefixes``, perhaps with no bucket. A bucket without a manifest is absent. One Spark job
         reads those of all operators; no operators need none.
 
-        ``caller``: the user's call, to begin errors; ``buckets`` is not used. ``prefixes``: the
-        texts that may stand before the names of a stage's blobs. Raises
+        ``caller``: the user's call, to begin errors; ``buckets`` is not used. ``prefixes``: all
+        texts that stand before the names of a stage's blobs, else ``KeyError``. Raises
         ``ConfigurationError`` if Spark cannot read the checkpoint, or Spark's own error if files
         are deleted meanwhile.
         """

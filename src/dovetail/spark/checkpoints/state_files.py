@@ -41,8 +41,8 @@ name. The keys are bucket labels, under which Spark shuffles buckets.
 
 
 def split_blob_name(name: str) -> tuple[str, str]:
-    """Return the prefix and the rest of a blob's name in Spark's state store. The prefix ends in a
-    slash; it is empty for a stage that shares its operator with no other.
+    """Return the prefix and the rest of a blob's name in Spark's state store. The prefix ends in
+    the name's last slash; it is empty for a stage that shares its operator with no other.
     """
     prefix, slash, rest = name.rpartition("/")
     return prefix + slash, rest
@@ -68,7 +68,9 @@ class StateFiles(Protocol):
         """
 
     def has(self, name: str) -> bool:
-        """Return True if there is a file ``name``, a path within the checkpoint."""
+        """Return True if there is a file ``name``, a path within the checkpoint. ``name`` must not
+        be that of a folder.
+        """
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of the file ``name``, a path within the checkpoint; None if there is no
@@ -104,12 +106,12 @@ class StateFiles(Protocol):
     ) -> dict[StatefulOperator, ManifestBlobs]:
         """Return the manifests of all buckets after the micro-batch with the id ``batch``, as
         blobs: by operator, then by bucket label. A manifest lists all that a bucket has stored, and
-        may go on in further blobs, its pages. Each of ``operators`` is in the result with each of
+        may go on in further blobs, its pages. There is a key for each of ``operators`` and each of
         ``prefixes``, perhaps with no bucket. A bucket without a manifest is absent.
 
         ``batch``: an id within ``committed_batches``. ``caller``: the user's call, to begin errors.
-        ``buckets``: the count of buckets. ``prefixes``: the texts that may stand before the names
-        of a stage's blobs.
+        ``buckets``: the count of buckets. ``prefixes``: all texts that stand before the names of a
+        stage's blobs.
 
         On a local disk, raises ``UnreadableFile`` for a missing file or one in another format, and
         ``StateError`` for a manifest of another version. Spark's reader raises

@@ -78,15 +78,16 @@ def lookup_state(
         The keys, each a value, or a tuple or mapping of the key's columns. No key may be
         null.
     as_of : datetime, optional
-        For a versioned table, the time whose versions are returned, with a time zone. By
-        default the last versions are returned.
+        For a versioned table, the time whose versions are returned, with a time zone: the last
+        at or before it. By default the last of all are returned.
 
     Returns
     -------
     pyarrow.Table
-        The columns of ``read_state``, with a row for each key that has one. Keys without a
-        row are left out. A stream has all records of a key that a window still needs. Rows
-        are in no particular order. A key that is named twice counts once.
+        The columns of ``read_state`` but ``_change``, with a row for each key that has one. Keys
+        without a row, or with a delete at that time, are left out. A stream has all records of
+        a key that a window still needs. Rows are in no particular order. A key that is named
+        twice counts once. An empty list gives no rows.
 
     Raises
     ------
@@ -244,7 +245,8 @@ class Lookups:
         are in no order. Segments are fetched and cached.
 
         ``table``: the name of an input or a store. ``keys``: each a value, a tuple or a mapping.
-        ``as_of``: the time, with its zone, whose versions are returned; None for the last ones.
+        ``as_of``: the time, with its zone, at or before which the last versions are returned; None
+        for the last of all. A version that is a delete gives no row.
         Raises ``PlanError`` for a value that is no key. Raises ``ConfigurationError`` for:
 
         - a table that the checkpoint does not hold, or whose rows do not lie by their key;
@@ -269,9 +271,9 @@ class Lookups:
         none, nor do keys whose version is a delete. Rows are in no particular order.
 
         ``columns``: one array for each column of ``Store.own_key``, as ``key_columns`` makes them,
-        without nulls. ``time_us``: the time in microseconds whose versions are returned, by default
-        the last; it is ignored unless the store keeps versions. The result has the columns of
-        ``store_contents.schema_of``.
+        without nulls. ``time_us``: the time in microseconds at or before which the last versions
+        are returned, by default the last of all. It is ignored unless the store keeps versions. The
+        result has the columns of ``store_contents.schema_of``.
 
         If the rows are stored by another key, that key is looked up in the store that has it
         (``index_of``). Raises ``ConfigurationError`` if no store has it, and for records that wait.
@@ -306,8 +308,8 @@ class Lookups:
         self, stored: CheckpointStores, stage_store: StageStore, asked: AskedKeys, route: Ints
     ) -> pa.Table:
         """Return the rows of a store for the keys in ``asked``: at most one per key or, of a
-        stream, all records of a key. Keys without a row give none. The columns are those of
-        ``store_contents.schema_of``.
+        stream, all records of a key. Keys without a row give none, nor do keys whose version is a
+        delete. The columns are those of ``store_contents.schema_of``.
 
         ``stage_store``: no queue. ``asked``: the n stored keys, their hashes (int64[n]), and the
         time whose versions are returned. ``route``: int64[n], the hash that chooses the bucket of
@@ -452,9 +454,11 @@ class Lookups:
         self, operator: StatefulOperator, batch: int
     ) -> Iterator[tuple[int, str, bytes | None]]:
         """Yield (label, full name, bytes) of the blobs that micro-batch ``batch`` has written to an
-        operator's buckets, those of all its stages; None for the bytes of a deleted blob. Raises
-        ``UnreadableFile`` if a changelog file is missing or in another format. So it does if that
-        micro-batch has described the state anew, as ``repartition`` does for other partitions.
+        operator's buckets, those of all its stages; None for the bytes of a deleted blob. They come
+        partition by partition, in the order in which they were written.
+
+        Raises ``UnreadableFile`` if a changelog file is missing or in another format. So it does if
+        that micro-batch has described the state anew, as ``repartition`` does for other partitions.
         """
         folder = f"state/{operator.number}"
         if self._files.has(f"{folder}/_metadata/v2/{batch}"):

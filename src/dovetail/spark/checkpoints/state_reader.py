@@ -96,16 +96,19 @@ def read_state(
         The number of a micro-batch that Spark has kept. By default it is the last one that
         is committed at the time of the call.
     as_of : datetime, optional
-        For a versioned table, the time whose rows are returned, with a time zone.
+        For a versioned table, the time whose rows are returned, with a time zone: of each key
+        the last version at or before it, unless that is a delete.
     keys : list, optional
         The keys whose rows are returned, each a value, or a tuple or mapping of the key's
-        columns. Pieces of the store that cannot hold these keys are not unpacked.
+        columns. Pieces of the store that cannot hold these keys are not unpacked. An empty
+        list gives no rows.
     columns : str or list of str, optional
         The columns to return, in this order. Other value columns are not unpacked.
     topology : Table, Stream or list of these, optional
         The table that the query keeps, one of the results of ``run``, or the list of all.
-        The result is then computed from the stored rows. ``table`` may name a join within
-        it. With a list, ``table`` names the result.
+        The result is then computed from the stored rows, and takes neither ``keys`` nor
+        ``as_of``. ``table`` may name a join within it. With a list, ``table`` names the
+        result.
 
     Returns
     -------

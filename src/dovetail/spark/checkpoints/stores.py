@@ -350,8 +350,8 @@ def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: 
     """Raise ``ConfigurationError`` if ``as_of`` lies before the stored history of a table, or if
     the table is not versioned.
 
-    Buckets begin their history at different times. The latest of these beginnings counts,
-    inclusively; before anything is stored, any time passes. ``as_of`` must have a time zone.
+    Buckets begin their history at different times. ``as_of`` must be at or after the latest of
+    these beginnings; before anything is stored, any time passes. ``as_of`` must have a time zone.
     ``table``: the name in errors.
     """
     if stage_store.store.kind != "versions":
@@ -374,8 +374,8 @@ def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: 
 
 
 def utc_datetime(us: int) -> datetime:
-    """Return a time in microseconds since 1970 as a ``datetime`` in UTC; later ones than the year
-    9999 become its last day. Raises ``OverflowError`` before the year 1, as for ``NO_TIME``.
+    """Return a time in microseconds since 1970 as a ``datetime`` in UTC. A time after 9999-12-31
+    00:00 becomes that. Raises ``OverflowError`` before the year 1, as for ``NO_TIME``.
     """
     return _FIRST + min(timedelta(microseconds=us), _LAST - _FIRST)
 

@@ -104,9 +104,9 @@ class StageWork:
         ``now_us``, the time of the micro-batch in microseconds; else it is 0.
 
         Frames that are yielded have the columns of ``emission.columns``, named by index. Without a
-        row for this stage nothing is processed. Without rows nothing is yielded. Few rows that pass
-        come out in one frame with the first changes: Spark takes longer for a frame than for its
-        content. Large input is spooled to the worker's disk.
+        row for this stage nothing is processed. Without rows nothing is yielded. Up to 1 MiB of
+        rows that pass come out in one frame with the first changes: Spark takes longer for a frame
+        than for its content. A stage's input of more than 128 MiB is spooled to the worker's disk.
         """
         spools, now_us = self._empty_spools(), 0
         begun_ns, passing_ns = perf_counter_ns(), 0
@@ -166,8 +166,8 @@ class StageWork:
         pass, with heartbeats of fused stages for other readers, then what the last stage emits.
 
         A stage without pieces is left out. If the bucket's timer has ``expired``, this holds only
-        for stages without timers. If fused stages have counts and the last one has nothing to do,
-        it emits these alone.
+        for stages without timers. If fused stages have reports or counts of unused rows, and the
+        last stage has nothing to do, it emits these alone.
 
         - ``label``: the bucket's label. ``passing``: rows for other stages.
         - ``spools``: the pieces of each stage by its index. A fused stage adds pieces to those of

@@ -50,7 +50,8 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
     query. A plan without such stores asks no worker.
 
     Each store is opened once in one worker, asked for the rows of no key, and closed. The first of
-    the library's errors ends that. The error here has its operator, problem and remedy.
+    the library's errors ends that. The error here has its operator, problem and remedy. Another
+    error comes as Spark's own, as it does if no worker starts.
     """
     asked = [
         (side.lookup, side.index.columns, _returned_columns(operator, side_index))
@@ -81,9 +82,9 @@ def refuse_unreachable(session: SparkSession, plan: Plan) -> None:
 def last_by_primary_key(
     rows: DataFrame, step: RouteStep, labels: Sequence[int], partitions: int
 ) -> DataFrame:
-    """Return the change that arrived last for each primary key of a stage's input in the
-    micro-batch. The result has rows of ``PACKED``, for the buckets of the delta join that reads the
-    stage: a change is in the bucket of its join key.
+    """Return the change that arrived last, perhaps a tombstone, for each primary key of a stage's
+    input in the micro-batch. The result has rows of ``PACKED``, for the buckets of the delta join
+    that reads the stage. A change is in the bucket of its join key, also with a null there.
 
     ``rows``: the input packed by primary key, which is shuffled here by ``bucket`` into
     ``partitions`` tasks. ``step``: that of the stage, whose operator must be described by a
@@ -152,10 +153,10 @@ def joined_rows(
     ``rows``: the rows of both inputs, packed (``PACKED``) by join key; they are shuffled here by
     ``bucket`` into ``partitions`` tasks. ``schema``: ``output.schema`` in the session's time zone.
 
-    Counts of join keys of a stream are observed under ``metric``. ``left_hits`` were in the cache
-    and ``left_misses`` were looked up; ``left_unfit`` of the misses cannot be in the store. The
-    right side has the same counts. The rows that carry counts are dropped here. Raises
-    ``PlanError`` for a stream with ``emit="batch"``.
+    If ``rows`` streams, counts of each task's distinct join keys without nulls are observed under
+    ``metric``. ``left_hits`` were in the cache and ``left_misses`` were looked up; ``left_unfit``
+    of the misses cannot be in the store. The right side has the same counts. The rows that carry
+    counts are dropped here. Raises ``PlanError`` for a stream with ``emit="batch"``.
     """
     live, query = rows.isStreaming, uuid4().hex
     fragment, passes = step.stage.fragment, step.passes

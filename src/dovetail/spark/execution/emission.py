@@ -90,8 +90,8 @@ class FlatEmission(Emission):
 
         If there are reports, those of fused stages too, the last table ends with a row without a
         change. It has the counts and the reports as JSON in ``_counted``. That row has a table of
-        its own if the last changes are too many to be copied cheaply. ``bucket`` and
-        ``high_time_us`` are not used.
+        its own if the last table has more than 5,000 changes, which are not copied for it.
+        ``bucket`` and ``high_time_us`` are not used.
         """
         last = self._empty_output
         for rows in _split_changes(done.changes):
@@ -163,11 +163,11 @@ class BlobEmission(Emission):
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
         """Yield rows of ``PACKED``, each with an Arrow IPC stream of at most 100,000 changes of
-        ``done`` as ``payload``. The last row has the counts and the report in ``counted``; without
-        changes it has them alone.
+        ``done``, or 32 MiB of them, as ``payload``. The last row has the counts and the report in
+        ``counted``; without changes it has them alone.
 
         ``bucket``: the label that the rows carry. ``high_time_us`` is not used. Without changes,
-        metrics in ``counts`` and a report, nothing is yielded.
+        metrics in ``counts`` and reports, those of fused stages too, nothing is yielded.
         """
         tag, last = Tag(self.reader, 0, bucket, 0), None
         for rows in _split_changes(done.changes):
@@ -202,10 +202,11 @@ class ToBuckets(Emission):
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield a batch of ``PACKED`` rows for each part of at most 100,000 changes in ``done``. It
-        has one row per bucket of the reader, with the changes whose hash in the column ``by`` falls
-        to that bucket. A bucket without changes has a null ``payload``. The last part brings the
-        counts and the report. Without changes, there is one part, all without payload.
+        """Yield a batch of ``PACKED`` rows for each part of ``done``: at most 100,000 changes, or
+        32 MiB of them. It has one row per bucket of the reader, with the changes whose hash in the
+        column ``by`` falls to that bucket. A bucket without changes has a null ``payload``. The
+        last part brings the counts and the report. Without changes, there is one part, all without
+        payload.
 
         All rows bring ``high_time_us``: the largest timestamp of the emitting bucket's input, in
         microseconds, or ``NO_TIME``. ``bucket``: the label of the bucket that emits, one of
@@ -273,8 +274,9 @@ class ToReaders(Emission):
 
 
 def _split_changes(changes: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield all changes in order, in tables of at most ``_OUTPUT_ROWS_MAX`` rows and about
-    ``_OUTPUT_BYTES_MAX`` bytes. An empty table is yielded, too.
+    """Yield all changes in order, in tables of at most ``_OUTPUT_ROWS_MAX`` (100,000) rows and
+    ``_OUTPUT_BYTES_MAX`` bytes (32 MiB), but of at least one row. A table of ``changes`` without
+    rows is yielded, too.
     """
     for table in changes:
         yield from parts_of(table, _OUTPUT_BYTES_MAX, _OUTPUT_ROWS_MAX)

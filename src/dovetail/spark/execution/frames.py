@@ -241,7 +241,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         Rows with a null in the key, and records of a stream without a value, are dropped unless a
         reader keeps them. They are counted as observed metric ``<input>.dropped``, and rows whose
         foreign key fails as ``<input>.failed``, by the name of the stage's input. A null timestamp
-        fails the task with a ``DataError``.
+        in a row that is not dropped, tombstones included, fails the task with a ``DataError``.
         """
         title = step.readings[0].port.source.title if step.readings else step.stage.fragment.title
         packed = frame.mapInArrow(packing_function(packings, title, passing_index), PACKED_COLUMNS)
@@ -486,8 +486,8 @@ def union_frames(inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def _is_flat(output: Output) -> bool:
-    """Return True if no column of ``output`` is nested or of another type that pandas' Arrow types
-    do not carry. Only such rows may leave a stage flat.
+    """Return True if pandas' Arrow types carry all columns of ``output``: numbers, texts, bytes,
+    booleans, dates, and timestamps with a zone. Only such rows may leave a stage flat.
     """
     return all(isinstance(f.dataType, _FLAT_TYPES) for f in output.columns)
 

@@ -31,18 +31,18 @@ def lookup_results(
     frame: DataFrame, view: Lookup, law: StoreLookup, beside: Sequence[str], metric: str | None
 ) -> DataFrame:
     """Return the results of the lookup ``view``: its key and value columns, then the carried
-    columns. A record has one row per answer. Without an answer it has one with nulls if
-    ``how="left"``, none if ``"inner"``. A deleted record has none.
+    columns. A record has one row per answer. Without an answer, as with a null in a column ``on``,
+    it has one with nulls if ``how="left"``, none if ``"inner"``. A deleted record has none.
 
     ``frame``: the columns ``law.needed`` of records, then ``_deleted`` and other carried columns.
     ``law``: the store, the columns ``on`` of records and ``by`` of the store that must be equal,
     and the cache. Rows with a value in a column ``beside`` are no records. They stay, with nulls
     for the store's values.
 
-    ``metric``: the name under which counts of keys and dropped records are observed; None observes
-    none. The rows that carry counts are removed again. In a task, an error that is not the
-    library's becomes a ``BatchError``. A unique index that gives a key two rows is a ``DataError``.
-    Answers are cached in the worker process.
+    ``metric``: the name under which counts of keys (``hits``, ``misses``, ``unfit``) and of
+    ``dropped`` records are observed; None observes none. The rows that carry counts are removed
+    again. In a task, an error that is not the library's becomes a ``BatchError``. A unique index
+    that gives a key two rows is a ``DataError``. Answers are cached in the worker process.
     """
     keys, carried = view.key.names, frame.columns[len(law.needed) :]
     columns = StructType(

@@ -41,7 +41,7 @@ class Observations:
         self, rows: DataFrame, name: str, count: Column, example: Column
     ) -> DataFrame:
         """Return the rows unchanged, with an observed metric ``name``. Its fields are ``records``,
-        the sum of ``count`` (0 without rows), and ``example``, the smallest text.
+        the sum of ``count`` (0 without rows), and ``example``, the smallest text, null without any.
 
         ``name``: made unique here (``unique_name``), so a repeated one gets a suffix. ``count``:
         the addend of each row, null for nothing. ``example``: a text, null for none.

@@ -205,7 +205,7 @@ def _count_left_out(
     frame: DataFrame, observations: Observations | None, name: str, left_out: Column, view: View
 ) -> DataFrame:
     """Return the frame with an observed metric: ``records``, the count of the rows for which the
-    condition ``left_out`` is true, and ``example``, one of them as JSON.
+    condition ``left_out`` is true, and ``example``, the smallest of their JSON texts.
 
     ``name``: the metric's, which gets a suffix if it is taken. ``view``: the example has the
     columns of its node. Without ``observations``, return the frame itself.
@@ -228,8 +228,8 @@ def rows_of_lookup(
     view: Lookup, read: InputRows, *, observations: Observations | None = None
 ) -> InputRows:
     """Return the stream's records in ``read``, each beside every row that the view's store has for
-    it. A record for which it has none is kept with nulls or left out, as the view's ``how`` says. A
-    record without a value is left out.
+    it. A record for which it has none is kept with nulls or left out, as the view's ``how`` says.
+    So is a record with a null in its key for the store. A record without a value is left out.
 
     ``observations``: takes the counts of requests, as metric ``<label or name>.lookups``; None
     counts none.

@@ -104,8 +104,8 @@ class Wire:
         with ``letters``, the row as JSON. ``letters`` changes nothing else.
 
         A key is canonical (one NaN, no negative zero), also a source's own key that travels as a
-        value. A stream's rows with a null in the key, if they are kept, are spread over the buckets
-        by their times.
+        value. A hash is never null, since it skips nulls in the key. But a stream's rows with a
+        null in the key, if they are kept, are spread over the buckets by a hash of their times.
         """
         read = self._read
         keys = [_canonical_key(F.col(quoted(f.name)), f.dataType) for f in input_.key_fields]

@@ -156,9 +156,10 @@ def lineage(
     namespace : str, default "dovetail"
         The namespace of the job, and of inputs and sinks that have none by OpenLineage's rules.
     job : str, optional
-        The name of the job; by default the query's name, or that of its result.
+        The name of the job; by default the query's name or, without one, those of its results.
     every : float, default 60.0
-        The least time between two events ``RUNNING``, in seconds.
+        The least time between two events ``RUNNING``, in seconds. None is sent while no rows are
+        read.
 
     Returns
     -------

@@ -98,8 +98,8 @@ class MetricValues:
         values of its labels. A metric without values has an empty dict.
 
         Counters have all micro-batches that Spark had when the export began, and all since. Gauges
-        are those of the last micro-batch, and have no value before it, except ``active``.
-        Micro-batches that have ended since are added first.
+        are those of the last micro-batch, and have no value before it, except ``active``. All stay
+        after the end of the query. Micro-batches that have ended since are added first.
         """
         with self._lock:
             self._update()

@@ -66,7 +66,7 @@ class Recorder:
         self._recording.start()
 
     def stop(self) -> None:
-        """Record what is left, and stop. The query goes on.
+        """Record what is left, and stop. The query goes on. A second call does nothing.
 
         See Also
         --------
@@ -170,6 +170,8 @@ def record(query: AQuery, path: Path, *, keep: Positive = 10_000) -> Recorder:
 @validated
 def recorded(path: Path) -> list[Progress]:
     """Return the figures in a file that ``dt.metrics.record`` has written, the oldest first.
+
+    Figures of several queries come in the order in which they were recorded.
 
     Parameters
     ----------

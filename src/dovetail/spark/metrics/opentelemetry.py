@@ -106,8 +106,8 @@ def opentelemetry(query: AQuery, *, provider: MeterProvider | None = None) -> In
 
     The names are those of ``metrics.prometheus`` with a dot after ``dovetail`` and without
     ``_total``, such as ``dovetail.rows``. Labels become attributes of the same names. Totals begin
-    with the micro-batches that Spark still has: the last 100. The meter provider's readers say
-    where the figures go.
+    with the micro-batches that Spark still has: the last 100. After the query's end its last
+    figures are exported, until ``stop()``. The meter provider's readers say where the figures go.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class Exporter:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def stop(self) -> None:
-        """Stop serving the figures. The query goes on.
+        """Stop serving the figures. The query goes on. A second call does nothing.
 
         See Also
         --------
@@ -105,7 +105,7 @@ def prometheus(query: AQuery, *, port: Port = 9464, host: Text = "127.0.0.1") ->
     """Serve a query's figures over HTTP, in the format of Prometheus.
 
     Totals begin with the micro-batches that Spark still has: the last 100. The query is only read,
-    from a thread of its own.
+    from a thread of its own. After its end its last figures are served, until ``stop()``.
 
     Parameters
     ----------
@@ -145,8 +145,9 @@ def prometheus(query: AQuery, *, port: Port = 9464, host: Text = "127.0.0.1") ->
       ``dovetail_work_seconds``, ``dovetail_state_seconds``;
     - totals of an input of a stage (``stage``, ``input``): ``dovetail_stage_rows``,
       ``dovetail_tombstones``, ``dovetail_matched``, ``dovetail_unmatched``;
-    - of the last micro-batch: ``dovetail_active``, ``dovetail_batch_seconds``,
-      ``dovetail_lag_seconds`` (``input``), ``dovetail_behind`` (``input``, ``measure``);
+    - 1 while the query runs, else 0: ``dovetail_active``;
+    - of the last micro-batch: ``dovetail_batch_seconds``, ``dovetail_lag_seconds`` (``input``),
+      ``dovetail_behind`` (``input``, ``measure``);
     - of its stages: ``dovetail_stream_time_seconds`` (``stage``, ``input``),
       ``dovetail_waiting_rows`` (``stage``, ``reason``);
     - of it for a stage (``stage``): ``dovetail_slowest_bucket_seconds``, ``dovetail_stored_rows``,

@@ -70,9 +70,9 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._carried_result(step.stage), allowMissingColumns=True)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return packed rows (``PACKED``) of the changes of the stage at ``step``, for the stages
-        that read them. ``inputs``: its packed inputs. The stage's rows in ``results`` follow, if
-        there are any.
+        """Return packed rows (``PACKED``) of the changes of the stage at ``step``, which are a
+        result and feed no stage, with the rows that pass the step. ``inputs``: its packed inputs.
+        The stage's rows in ``results`` follow, if there are any.
         """
         packed = super().run_to_result(step, inputs)
         if step.stage not in self.results:

@@ -49,7 +49,8 @@ def rewind(spark: Session, checkpoint: Path, *, batch: Natural) -> datetime:
     CheckpointError
         If the folder is no checkpoint of a query or has no such micro-batch. Also if the
         query runs in this application. A query that runs in another one is not noticed: stop
-        it first. Also for a micro-batch before tables were read to their end (``load="first"``).
+        it first. Also for a micro-batch before tables were read to their end (``load="first"``),
+        before a call of ``repartition``, or whose state is missing.
     ConfigurationError
         On Spark Connect, which cannot delete the files.
 

@@ -23,9 +23,9 @@ def with_cause(
     is changed, so a second call puts the cause there twice.
 
     The cause is the last error of the library in the message. Without one, if Spark says that not
-    all tasks have run to their end, it is that a sink has not read all rows. Else it is ``title``
-    and the text of ``cause_of``. ``title``: the names of the query's results. ``sinks``: the titles
-    of its sinks.
+    all tasks have run to their end, it is that one of ``sinks`` has not read all rows. Else it is
+    ``title`` and the text of ``cause_of``. ``title``: the names of the query's results. ``sinks``:
+    the titles of its sinks; ``title`` stands for none.
     """
     errors, cause = _LIBRARY_ERROR.findall(str(error)), cause_of(error)
     if not errors and _UNCOMMITTED in cause:

@@ -377,7 +377,8 @@ def _write_binding(
 
 def _run_separately(run: StartRequest, plan: Plan, partitions: int, first: FirstBatch) -> None:
     """Run the first micro-batch to its end as a query without sinks. Its checkpoint is a folder
-    within that of initial rows, from which the real query takes the state.
+    within that of initial rows, from which the real query takes the state. The checkpoint gets a
+    ``dovetail.json``, too.
 
     ``plan``: without dead letters. ``partitions``: the count of tasks of each stage. Raises the
     failure of the query (``run_to_end``).

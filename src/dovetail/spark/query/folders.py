@@ -109,8 +109,8 @@ def is_overlap(folder: str, other: str) -> bool:
 
 
 def _is_match(pattern: str, name: str) -> bool:
-    """Return True if the folder name ``name`` (no path) equals ``pattern`` or matches it. Braces
-    ``{a,b}`` in the pattern count as ``*``.
+    """Return True if the folder name ``name`` (no path) equals ``pattern`` or matches it by ``*``,
+    ``?`` or ``[...]``. Braces ``{a,b}`` in the pattern count as ``*``. Upper and lower case differ.
     """
     simplified = re.sub(r"\{.*\}", "*", pattern)
     return pattern == name or bool(_PATTERN.search(simplified) and fnmatchcase(name, simplified))

@@ -144,8 +144,8 @@ def trigger_arguments(operator: str, trigger: TriggerOptions | None) -> Mapping[
     data comes, 0 milliseconds. An interval is cut to whole milliseconds.
 
     ``trigger``: a mapping with one of these two keys; the interval is a text such as ``"10
-    seconds"`` or a timedelta. ``operator``: the call, for errors. Raises ``PlanError`` for another
-    trigger than these two, and for an interval that is no span.
+    seconds"`` or a timedelta, 0 or more. ``operator``: the call, for errors. Raises ``PlanError``
+    for another trigger than these two, and for an interval that is no span or below 0.
     """
     given = {"processingTime": "0 s"} if trigger is None else dict(trigger)
     for name, remedy in _NO_TRIGGERS.items():

@@ -91,8 +91,8 @@ class _LoggedQuery:
 
 def _every_s() -> float:
     """Return the seconds between two lines that sum up micro-batches, from the environment variable
-    ``DOVETAIL_LOG_EVERY``; 0 for no lines. The default, 60, stands for no value and for a text that
-    is no number.
+    ``DOVETAIL_LOG_EVERY``. 0 stands for no lines, less than 0 for one after each micro-batch. The
+    default, 60, stands for no value and for a text that is no number.
     """
     try:
         return float(os.environ[EVERY])
@@ -153,9 +153,10 @@ def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
 
 
 def _log_progress(text: str) -> None:
-    """Log a micro-batch of a query of this library, and warn of each counter of lost rows the first
-    time that it counts any. ``text``: Spark's progress report as JSON. Reports of other queries are
-    ignored. The sums of the query's ``_LoggedQuery`` advance.
+    """Log a micro-batch of a query of this library. Warn of each counter of lost rows
+    (``_LOSSES``) the first time that it counts any. Counters whose names differ by a suffix such as
+    ``#2`` are one. ``text``: Spark's progress report as JSON. Reports of other queries are ignored.
+    The sums of the query's ``_LoggedQuery`` advance.
     """
     progress = json.loads(text)
     query = _RUNNING.get(progress["id"])

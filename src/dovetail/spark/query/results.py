@@ -84,7 +84,8 @@ class Sink(Protocol):
         ----------
         changes : DataFrame
             The changelog as a streaming frame: the key, the values, ``_change``,
-            ``_timestamp`` and ``_position``.
+            ``_timestamp`` and ``_position``, which orders the changes of a key. A delete
+            has null values.
         node : Node
             The result's plan. ``node.name`` is its name, ``node.key.names`` are its key
             columns, and ``node.values.names`` its value columns. ``node.current`` is true
@@ -186,7 +187,7 @@ class BatchSink(Sink, Protocol):
         callable
             A function of a static frame and the micro-batch's number. The frame has the
             columns of the changelog: the key, the values, ``_change``, ``_timestamp`` and
-            ``_position``.
+            ``_position``, which orders the changes of a key. A delete has null values.
 
         Raises
         ------
@@ -428,8 +429,8 @@ class _SinkGroup:
 
 def _write_all(writes: Sequence[_SinkGroup], batch_rows: DataFrame, batch_id: int) -> None:
     """Run all ``writes`` on a micro-batch at the same time, each but the first in a thread of its
-    own. There is at least one. When all are done, raise the first failure, if any: a
-    ``DovetailError``.
+    own. There is at least one. When all are done, raise the failure that came first, if any: a
+    ``DovetailError``. Further failures are dropped.
     """
     failed: list[Exception] = []
 

@@ -509,9 +509,9 @@ def _idle_rules(
     run: StartRequest, bound: Mapping[str, Any] | None, plan: Plan, *, timed: bool
 ) -> IdleRules | None:
     """Return the rules by which stages let stream time go on when no input comes; None if not
-    ``timed``. They list at most ``_RUNS_KEPT`` starts of the query, this one last. Each start is a
-    pair of its wall-clock time and its ``idle=``, both in microseconds; the latter is None without
-    it.
+    ``timed``. They list the last ``_RUNS_KEPT`` (20) starts of the query, this one last. Each start
+    is a pair of its wall-clock time and its ``idle=``, both in microseconds; the latter is None
+    without it.
 
     ``bound``: the content of ``dovetail.json``, None for a new checkpoint. ``timed``: True if all
     stages have timers, as in a query that began with ``idle=``.

@@ -225,7 +225,7 @@ def refuse_another(run: StartRequest, bound: Mapping[str, Any], checkpoint: str)
 def follow_running(run: StartRequest, bound: Mapping[str, Any]) -> None:
     """Process, without sinks, all that a running query has processed, round by round
     (``_follow_once``). Stop after a round that took more than half as long as the one before. So
-    there are at least two rounds, and at most ``ROUNDS``. ``bound``: the content of
+    there are at least two rounds, and at most ``ROUNDS`` (10). ``bound``: the content of
     ``dovetail.json`` of ``run``. Errors are those of ``_follow_once``.
     """
     before_s = inf

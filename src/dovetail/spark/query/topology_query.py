@@ -210,7 +210,7 @@ class TopologyQuery(_SparkQuery):
 
         ``key``: a value or, of several columns, a tuple or a mapping. ``result``: the name of a
         result, or of a join, aggregate or view within; needed with several results. ``members``:
-        the most rows of a group that are named.
+        the most rows of a group that are named; the reason has the count of the others.
 
         Raises ``PlanError`` for a key of other columns or types, and for a null unless keys of the
         result may have nulls. Raises ``ConfigurationError`` for an unknown ``result``.

@@ -93,19 +93,21 @@ class DeltaMerger:
     """The columns by which the table is laid out, once the query has taken it."""
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge micro-batch ``batch_id`` into the table, in one commit. The first micro-batch of a
-        start may take over or replace a table that was there. Merging the last micro-batch again
-        changes nothing. ``batch``: its changes.
+        """Merge micro-batch ``batch_id`` into the table, in one commit, or none without changes.
+        The first micro-batch of a start may take over or replace a table that was there. Merging
+        the last micro-batch again changes nothing. ``batch``: its changes.
 
-        With ``compact_every`` = n, each n-th micro-batch also compacts small files and, unless
-        there is a ``rewriter``, removes old commits. Without a ``rewriter`` a thread then reads the
-        table's log ahead.
+        With ``compact_every`` = n, a micro-batch whose ``batch_id`` + 1 is a multiple of n also
+        compacts small files. Unless there is a ``rewriter``, it removes old commits, too. Without a
+        ``rewriter``, each micro-batch ends by starting a thread that reads the table's log ahead. A
+        micro-batch that replaces the table does none of this.
 
         Micro-batches must come in order: this is not checked, and an older one would leave wrong
         rows, or be skipped with ``history``. Raises ``TargetError`` if another writer conflicts
         twice, has become the table's owner, or if a rule of the table forbids a row. The first
         micro-batch also raises it for a table with other columns, or with rows that it may not take
-        over. Other errors of Spark pass.
+        over. It raises ``PlanError`` for a table partitioned by a timestamp, unless clocks of the
+        session's zone are never set back. Other errors of Spark pass.
         """
         target, table = self.target, self.target.table
         with translate_conflicts(target.title):
@@ -260,9 +262,9 @@ class DeltaAppender:
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, with all their columns, in one commit.
 
-        Delta's log stores this id under the query's id, so appending the same micro-batch again
-        changes nothing. Raises ``TargetError`` for a conflict with another writer, and for a row
-        that a rule of the table forbids. Other errors of Spark pass.
+        Delta's log stores this id under the query's id, so appending the same micro-batch again, or
+        an earlier one, changes nothing. Raises ``TargetError`` for a conflict with another writer,
+        and for a row that a rule of the table forbids. Other errors of Spark pass.
         """
         # The name that Spark's sink gives, so that a restart of the query may change between them.
         query = self.owner.query_id(batch.sparkSession)

@@ -50,14 +50,14 @@ _END, _BEGIN, _NEW = 0, 1, 2
 
 
 def corrected_versions(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of a new table of versions. A version lasts from its change's event time to
-    that of the key's next change. Of changes of a key at one event time only the last by position
-    counts. A delete that ends no version is a row of no length with null values: its
-    ``_valid_from`` equals its ``_valid_to``.
+    """Return the rows of a new table of versions, in no particular order. A version lasts from its
+    upsert's event time to that of the key's next change in time. Of changes of a key at one event
+    time only the last by position counts. A delete that ends no version is a row of no length with
+    null values: its ``_valid_from`` equals its ``_valid_to``.
 
     ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
     ``_position``. ``schema``: the columns of the table: key, values, ``_valid_from``, ``_valid_to``
-    and ``_current``. ``keys``: the key columns.
+    and ``_current``. ``keys``: the key columns, in which a null equals a null.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     rows = _row_actions(_new_points(changes, internal_names), internal_names, keys)

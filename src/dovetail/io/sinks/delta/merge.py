@@ -21,9 +21,11 @@ from dovetail.platform.sessions import frame_in_session, stored_frame
 
 def current_rows(changes: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     """Return the rows of a new table of current rows after ``changes``: the last change of each
-    key, without deletes. ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``) and
-    ``_position``, which orders a key's changes. ``schema``: the columns of the table, all of them
-    columns of the changelog. ``keys``: the key columns. Rows have no particular order.
+    key, without deletes. They have the columns of ``schema`` and no particular order.
+
+    ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``) and ``_position``, which
+    orders a key's changes. ``schema``: the columns of the table, all of them columns of the
+    changelog. ``keys``: the key columns, in which a null equals a null.
     """
     names = delta_tables.internal_names(keys, schema.names)
     last = _last_changes(changes, names, keys).where(~F.col(DELETED))

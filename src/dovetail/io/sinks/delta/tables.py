@@ -222,8 +222,8 @@ def refuse_older_checkpoint(
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put files of less than 32 MiB of a table together in one commit; larger ones only if many of
-    their rows are deleted. ``table``: its name in SQL.
+    """Put files of less than 32 MiB of a table together in one commit. A larger file is rewritten
+    if more of its rows are deleted than Delta allows, by default 5 %. ``table``: its name in SQL.
 
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """

@@ -88,12 +88,14 @@ def new_versions(
 ) -> DataFrame:
     """Return the rows of a new table of versions, in no particular order: all versions that
     ``changes`` make, ended ones included. A version is the row of a key from ``_valid_from``,
-    inclusive, to ``_valid_to``, exclusive and null for now. Versions of no length are left out.
+    inclusive, to ``_valid_to``, exclusive and null for now. A change that is earlier than its key's
+    history takes effect at the end of the history. Versions of no length are left out.
 
     ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
     ``_position``, which orders a key's changes. ``schema``: the columns of the table: key, values,
-    ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns. ``track``: the
-    columns whose changes make versions, empty if every upsert makes one.
+    ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns, in which a null
+    equals a null. ``track``: the columns whose changes make versions, empty if every upsert makes
+    one.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     versions = _version_actions(
@@ -107,14 +109,16 @@ def new_versions(
 def renewed_versions(
     changes: DataFrame, stored: DataFrame, schema: StructType, keys: Sequence[str]
 ) -> DataFrame:
-    """Return the rows that replace the current versions of the changed keys. They are these
-    versions, with their end where a change ends them, and the new versions. A version is the row of
-    a key from ``_valid_from`` to ``_valid_to``. Versions of no length are left out.
+    """Return the rows that replace the current versions of the changed keys, in no particular
+    order. They are these versions, with their end where a change ends them, and the new versions. A
+    version is the row of a key from ``_valid_from`` to ``_valid_to``. A change that is earlier than
+    its key's history takes effect at the end of the history. Versions of no length are left out.
 
     ``changes``: a changelog with ``_change`` (``upsert`` or ``delete``), ``_timestamp`` and
     ``_position``, which orders a key's changes. Every upsert makes a version. ``stored``: all
     versions that the table has of these keys, none for new keys. ``schema``: the columns of the
-    table: key, values, ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns.
+    table: key, values, ``_valid_from``, ``_valid_to`` and ``_current``. ``keys``: the key columns,
+    in which a null equals a null.
     """
     internal_names = delta_tables.internal_names(keys, schema.names)
     ends = _history_ends(versions_under_names(stored, internal_names), internal_names, keys)
@@ -137,7 +141,8 @@ def merge_versions(
     read_details: ReadDetails | None = None,
 ) -> None:
     """Bring a table of versions to the state after ``changes``, in one commit; make none without
-    changes. A second merge of the same changes would be wrong, so the caller must run it under
+    changes. A change that is earlier than its key's history takes effect at the end of the history.
+    A second merge of the same changes would be wrong, so the caller must run it under
     ``delta_tables.commit_once_settings``.
 
     ``session``: a session for this sink alone, whose settings are changed. ``changes``: a changelog
@@ -293,9 +298,10 @@ def _history_ends(
     row per key, with ``_change``, ``_timestamp``, values under internal names, ``floor`` and a true
     ``stored``. By ``stored`` it is sorted first; it has no ``_position``.
 
-    The change is an upsert with the current version's values and begin, or a delete with nulls if
-    no version is current. ``floor`` is the latest end of a version, null for none. ``stored``: all
-    versions of the keys, under the internal names ``internal_names``; keys without any get no row.
+    The change is an upsert with the current version's values, and its begin as ``_timestamp``. If
+    no version is current, it is a delete, whose values and ``_timestamp`` are null. ``floor`` is
+    the latest end of a version, null for none. ``stored``: all versions of the keys, under the
+    internal names ``internal_names``; keys without any get no row.
     """
     current, began = F.col(internal_names[CURRENT]), F.col(internal_names[VALID_FROM])
     since = F.when(current, began)

@@ -52,8 +52,9 @@ class IcebergAppender:
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Append the rows of micro-batch ``batch_id``, in one commit, unless the table has this
-        micro-batch. Columns that the table lacks are added first, if ``evolve`` is set. Rows go
-        through the driver. ``batch``: a changelog, all of whose columns are stored.
+        micro-batch. Without rows nothing is appended. Columns that the table lacks are added first,
+        if ``evolve`` is set. Rows go through the driver. ``batch``: a changelog, all of whose
+        columns are stored.
 
         Raises ``TargetError`` if another writer conflicts with it twice. Also if the table has
         other columns or a later micro-batch, or requires values where a row has nulls. Raises
@@ -93,9 +94,9 @@ class IcebergMerger:
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Merge micro-batch ``batch_id``, in one commit, unless the table has this micro-batch. The
         first one of a start may take over or replace a table that was there. Columns that the table
-        lacks are added first, if ``evolve`` is set. Changes go through the driver. ``batch``: a
-        changelog, the table's columns, ``_change`` (``upsert`` or ``delete``) and ``_position``,
-        which orders a key's changes.
+        lacks are added first, if ``evolve`` is set. Changes go through the driver. Without rows to
+        add and files to replace there is no snapshot. ``batch``: a changelog, the table's columns,
+        ``_change`` (``upsert`` or ``delete``) and ``_position``, which orders a key's changes.
 
         Raises ``TargetError`` if another writer conflicts with it twice, or if the table is another
         query's. Also if the table has other columns or a later micro-batch, or requires values
@@ -189,8 +190,8 @@ def merged_rows(
     rows of other keys, then the changes that are no deletes.
 
     ``table``: None for a table without rows. ``changes``: one change of each key, in the columns of
-    ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns.
-    Raises ``DataError`` for delete files that cannot be read.
+    ``schema`` and ``_deleted``. ``schema``: the columns of the table. ``keys``: the key columns, in
+    which a null equals a null. Raises ``DataError`` for delete files that cannot be read.
     """
     coming = changes.filter(pc.invert(changes[DELETED])).select(schema.names)
     files = _files_with_keys(table, changes, schema, keys)

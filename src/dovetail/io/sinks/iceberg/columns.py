@@ -91,8 +91,8 @@ def partition_fields(
     ``partition_by``: for each field a column's name, or a transform of one, such as ``day(at)``.
     ``title``: the sink's name in errors.
 
-    Raises ``PlanError`` for a column that is unknown, nested or of floats, and for a field that is
-    named twice. A transform that does not suit its column passes.
+    Raises ``PlanError`` for a column that is unknown (case counts), nested or of floats. Also for
+    the same text twice, in any case. A transform that does not suit its column passes.
     """
     refuse_duplicates(title, partition_by, "Name it once in partition_by=")
     return [_partition_field(title, schema, text) for text in partition_by]

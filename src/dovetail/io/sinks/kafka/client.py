@@ -82,9 +82,9 @@ def client_for(title: str) -> Any:
 
 
 def client_settings(title: str, servers: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a producer, by the names of librdkafka: the defaults, the brokers
-    ``servers``, then ``options``, which overrule those before. ``title``: the sink's name in
-    errors.
+    """Return the settings of a producer, by the names of librdkafka: the sink's defaults
+    (``_DEFAULTS``), the brokers ``servers``, then ``options``, which overrule those before.
+    ``title``: the sink's name in errors.
 
     ``options``: further settings, each with the prefix ``kafka.``, as Spark's sink takes them.
     Raises ``PlanError`` for names without the prefix. Also for ``transactional.id``,
@@ -135,9 +135,10 @@ def refuse_settings(title: str, settings: Mapping[str, str]) -> None:
 
 
 def retry_request(client: Any, request: Callable[[], T]) -> T:
-    """Call ``request`` and return its result. After an error that may pass, call it again, until 60
-    s are over (``ANSWER_SECONDS_MAX``). ``client``: the package. Raises the client's error: a
-    lasting one at once, else the last one.
+    """Call ``request`` and return its result. After an error that may pass, wait 0.05 s and call it
+    again, until 60 s are over (``ANSWER_SECONDS_MAX``). A call that has begun by then may end
+    later. ``client``: the package. Raises the client's error: a lasting one at once, else the last
+    one.
     """
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:

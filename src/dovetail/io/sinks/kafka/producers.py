@@ -106,13 +106,15 @@ class BatchWrite:
 
     @property
     def timeout_ms(self) -> int:
-        """The milliseconds after which the brokers abort a transaction that has not ended."""
+        """The milliseconds after which the brokers abort a transaction that has not ended: the
+        setting ``transaction.timeout.ms``, by default 60000.
+        """
         return int(self.settings["transaction.timeout.ms"])
 
     def topics_to_write(self, name: str, markers: Mapping[str, Marker]) -> list[str]:
-        """Return the topics that lack the micro-batch, in order; empty if all have it. ``markers``:
-        the last micro-batch of each topic that has one, by the topic's name. ``name``: the
-        producer's name, for errors.
+        """Return those of ``topics`` that lack the micro-batch, in their order; empty if all have
+        it. ``markers``: the last micro-batch of each topic that has one, by the topic's name.
+        ``name``: the producer's name, for errors.
 
         Raises ``TargetError`` if a topic has a later micro-batch, or one of this id by another
         plan. Also if a topic has no marker and ``expired`` is true: the micro-batch was planned

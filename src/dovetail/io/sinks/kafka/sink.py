@@ -47,7 +47,8 @@ def to_topic(
         columns, too.
     value : {"json", "string", "bytes"} or format, default "json"
         The format of the value columns, in the same forms. Without value columns
-        ``"json"`` writes ``{}``.
+        ``"json"`` writes ``{}``. With ``"string"`` and ``"bytes"``, an upsert of null fails
+        the query, because it would read as a delete.
     headers : mapping of str to str or Column, optional
         Further headers by their names, each a column of the changelog or a Spark expression
         over it: ``{"tenant": "tenant", "source": F.lit("shop")}``. A null header is left

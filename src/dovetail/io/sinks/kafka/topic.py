@@ -47,7 +47,9 @@ class TopicSink:
 
     @property
     def dataset(self) -> datasets.Dataset:
-        """The topic under the name by which lineage events know it."""
+        """The namespace and the name of the topic in lineage events: ``kafka://host:port`` of the
+        first broker in ``servers``, and the topic's name.
+        """
         return datasets.topic(self.servers, self.topic)
 
     @property

@@ -368,9 +368,9 @@ class PostgresTable:
         micro-batch already. ``before``: the id of the one that was written before it.
 
         A table with a key belongs to ``query``, the query's id, alone from then on. Raises
-        ``TargetError`` if the table's last micro-batch is not the one before, because table or
-        checkpoint is an older copy. Also if another query has taken the table, or if the table has
-        rows that the query may not take over.
+        ``TargetError`` if the table's last micro-batch is earlier than ``before`` or later than
+        ``batch_id``, because table or checkpoint is an older copy. Also if another query has taken
+        the table, or if the table has rows that the query may not take over.
         """
         self.target.lock(cursor, query)
         last = self.target.last_batches(cursor).get(query)

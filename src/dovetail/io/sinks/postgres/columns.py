@@ -105,9 +105,9 @@ def postgres_types(title: str, schema: StructType, keys: Sequence[str]) -> dict[
 
 
 def column_differences(present: Mapping[str, StoreColumn], wanted: Mapping[str, str]) -> list[str]:
-    """Return the differences of a table's columns from the wanted ones, as texts: a missing column,
-    a further column, a column that cannot store each value. The list is empty if there are none;
-    the order of columns does not count.
+    """Return the differences of a table's columns from the wanted ones, as texts. Missing columns
+    come first, then further ones, then those that cannot store each value. The list is empty if
+    there are none. The order of columns does not count, the case of their names does.
 
     ``present``: the table's columns by name. ``wanted``: types in PostgreSQL by name.
     """
