@@ -198,7 +198,7 @@ class StageWork:
                     address, text = (row.reader, row.source), sent.column("counted")[0].as_py()
                     if address in packed and text is not None:
                         packed[address] = add_counted_texts(packed[address], text)
-                stage_counted = counted_text(done.counts, work.emission.counts, done.report)
+                stage_counted = counted_text(done.counts, work.fragment.metric_names, done.report)
                 receive_us = 0
             counted += [stage_counted, *packed.values()]
         emitted: Iterator[Rows] = iter(())

@@ -46,8 +46,6 @@ class Emission(ABC):
 
     columns: StructType
     """The Spark columns of the rows."""
-    counts: Sequence[str]
-    """The metrics of rows without use."""
     readings: Sequence[Reading] = ()
     """The inputs for which rows are packed here that are counted in packing."""
 
@@ -79,6 +77,7 @@ class FlatEmission(Emission):
 
     output: Output
     counts: Sequence[str]
+    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of the output, then ``_counted``."""
@@ -196,6 +195,7 @@ class ToBuckets(Emission):
     number: int
     """The index of the input among those of the reading stage."""
     counts: Sequence[str]
+    """The metrics of rows without use."""
 
     def __post_init__(self) -> None:
         """Set ``columns``: those of ``PACKED``."""
@@ -239,7 +239,6 @@ class ToReaders(Emission):
 
     output: Output
     """The changelog's rows. No selection computes."""
-    counts: Sequence[str]
     result: Carrier | None
     """The packing of the changelog as a result; None if it is no result."""
     readings: Sequence[Reading]

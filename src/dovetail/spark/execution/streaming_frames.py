@@ -121,10 +121,10 @@ class Streaming(Frames):
         """
         if step.hash_column_edge is not None:
             return self.emission_to_reader(step)
-        metrics, output = step.stage.fragment.metric_names, output_of(step.stage)
+        output = output_of(step.stage)
         if not step.is_read:
             assert step.result is not None
-            return BlobEmission(output, metrics, step.result)
+            return BlobEmission(output, (), step.result)
         readings = []
         for reading in step.readings:
             port, source = reading.port, reading.port.source
@@ -135,7 +135,7 @@ class Streaming(Frames):
         if step.result is not None:
             columns = arrow_schema(changelog_schema(step.stage.node))
             result = Carrier(step.result, columns, self.labels)
-        return ToReaders(output, metrics, result, readings)
+        return ToReaders(output, result, readings)
 
     def _work_of_stage(self, stage: FusedStage, emission: Emission, *, shared: bool) -> StageWork:
         """Return the work of ``stage``, by itself: no rows pass it, and none is fused with it.
