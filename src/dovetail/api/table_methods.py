@@ -113,7 +113,7 @@ class TableRows(TableSources):
             that an array has twice is one row, and a null element is none. The metrics
             ``<name>.repeated`` and ``<name>.null_element`` count them. With ``position``,
             the key is the table's key and the position, and the element is a value. Each
-            element is then a row, and an element that moves is another row.
+            element, also a null, is then a row, and an element that moves is another row.
 
         Raises
         ------
@@ -265,9 +265,9 @@ class TableRows(TableSources):
         Returns
         -------
         Table
-            The same rows. It emits no row that is as it was, whatever its time, and no
-            tombstone for a key without a row: a change that deletes a row. Floats are
-            compared by their bits, so 0.0 and -0.0 differ. It has no history.
+            The same rows. It emits no row that is as it was, whatever its time. A key without
+            a row gets no tombstone (a change that deletes a row). Floats are compared by their
+            bits, so 0.0 and -0.0 differ. It has no history.
 
         Raises
         ------

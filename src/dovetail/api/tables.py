@@ -478,7 +478,8 @@ class Table(TableRows):
         Raises
         ------
         PlanError
-            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
+            If an argument is not a text. ``agg`` refuses unknown and repeated columns, and no
+            columns at all.
 
         See Also
         --------
@@ -1104,7 +1105,8 @@ class Stream(StoreLookups):
         Raises
         ------
         PlanError
-            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
+            If an argument is not a text. ``agg`` refuses unknown and repeated columns, and no
+            columns at all.
 
         See Also
         --------

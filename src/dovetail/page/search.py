@@ -67,9 +67,9 @@ class StateSearch:
         all rows. ``batch`` is the id of the last committed micro-batch, None for none.
 
         ``table``: a name that ``tables`` returns. ``key``: a text for each of the key's columns, in
-        order. Raises ``PlanError`` for texts that are no key. Raises ``ConfigurationError`` for a
-        table that is not stored or has no rows by key, and if Spark cannot read the checkpoint.
-        Raises ``CheckpointError`` if the folder is none.
+        order; none stands for null. Raises ``PlanError`` for texts that are no key. Raises
+        ``ConfigurationError`` for a table that is not stored or has no rows by key, and if Spark
+        cannot read the checkpoint. Raises ``CheckpointError`` if the folder is none.
         """
 
         def find_rows(lookups: Lookups, stored: CheckpointStores) -> tuple[pa.Table, int | None]:
@@ -106,9 +106,10 @@ class RowReasons:
         ``inputs`` are the rows that make it, in the same form; ``cause`` is null.
 
         ``result``: the name of one of ``results``; of several with one name, the first counts.
-        ``key``: a text for each of its key columns, in order. Raises ``ConfigurationError`` for an
-        unknown result. Raises ``PlanError`` for more or fewer texts than key columns, and for texts
-        of another type. Errors of ``explain_stored_row``, which reads the checkpoint, pass.
+        ``key``: a text for each of its key columns, in order; ``null`` is null. Raises
+        ``ConfigurationError`` for an unknown result. Raises ``PlanError`` for more or fewer texts
+        than key columns, and for texts of another type. Errors of ``explain_stored_row``, which
+        reads the checkpoint, pass.
         """
         nodes = [node for node in self.results if node.name == result]
         if not nodes:

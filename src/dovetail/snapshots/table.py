@@ -383,7 +383,8 @@ class SnapshotTable:
         Raises
         ------
         PlanError
-            If an argument is not a text. ``agg`` refuses unknown columns, and none at all.
+            If an argument is not a text. ``agg`` refuses unknown and repeated columns, and no
+            columns at all.
 
         See Also
         --------
