@@ -1530,7 +1530,7 @@ class WindowedTable(WindowedSide):
         -------
         Table
             The rows under the key, ``window_start`` and ``window_end``. With ``"on_close"``, a
-            row has the time of the last change of its window, and a window whose row is
+            row has the time of the last change of its window. A window whose row is
             deleted by then has none.
 
         Raises

@@ -311,8 +311,8 @@ def topic_module_remedy(
     name: str, names: Iterable[str], topics: Iterable[ModuleType]
 ) -> str | None:
     """Return a remedy such as ``Write dt.windows.tumbling`` for the mistaken name ``name``. Return
-    None unless the nearest known name is that of a call in one of ``topics``, at a similarity of
-    0.6 at least (``difflib``).
+    None unless the nearest known name is that of a call in one of ``topics``. It is near at a
+    similarity of 0.6 or more (``difflib``).
 
     ``names``: the known names of the package itself. ``topics``: its modules of public calls by
     topic, such as ``dovetail.windows``, whose ``__all__`` counts. Of two modules with one call, the

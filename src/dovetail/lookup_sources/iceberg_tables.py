@@ -199,8 +199,8 @@ def iceberg(
         If pyiceberg is missing. A query fails with it if the table cannot be read after all
         attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, two
-        rows with one key, or a column that is missing. Also for constants in ``where`` of
+        In a query, for a row that does not fit the declared types, a null in the key or two
+        rows with one key. Also for a missing column, and for constants in ``where`` of
         another type than their column.
 
     See Also

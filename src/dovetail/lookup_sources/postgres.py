@@ -325,8 +325,8 @@ def postgres(
         If psycopg is missing. A query fails with it if the server does not answer after all
         attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, two
-        rows with one key, or a column that is missing.
+        In a query, for a row that does not fit the declared types, a null in the key or two
+        rows with one key. Also for a missing column.
 
     See Also
     --------

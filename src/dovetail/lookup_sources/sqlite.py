@@ -259,8 +259,8 @@ def sqlite(
     ConfigurationError
         In a query, if the file cannot be read after all attempts.
     DataError
-        In a query, for a row that does not fit the declared types, a null in the key, two
-        rows with one key, or a column that is missing.
+        In a query, for a row that does not fit the declared types, a null in the key or two
+        rows with one key. Also for a missing column.
 
     See Also
     --------

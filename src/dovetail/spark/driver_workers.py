@@ -54,8 +54,8 @@ def fork_driver_workers(context: SparkContext) -> None:
 
     ``context``: that of the session, with a JVM on this machine. Its ``pythonExec`` becomes a
     program that asks the server (``make_program``). Contexts with the same Python share a server.
-    Do nothing if that is done already, if its Python is not there, and where programs or pipes
-    cannot be made in the folder for temporary files.
+    Do nothing if that is done already, or if its Python is not there. Nor is anything done where
+    programs or pipes cannot be made in the folder for temporary files.
     """
     python = shutil.which(context.pythonExec)
     if python is not None and not is_program(python):

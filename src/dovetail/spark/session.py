@@ -207,7 +207,7 @@ def _refuse_remote(options: Mapping[str, str]) -> None:
 
 def spark_jar(module: str) -> str:
     """Return the Maven coordinates of Spark's own module ``module``, such as ``avro``, for Scala
-    2.13 and in the first release of the installed Spark's minor version.
+    2.13. Its release is the first of the installed Spark's minor version.
     """
     major, minor, *_ = pyspark.__version__.split(".")
     return f"org.apache.spark:spark-{module}_2.13:{major}.{minor}.0"

@@ -36,10 +36,10 @@ _LONGEST_US = 1000 * 366 * 86_400_000_000
 
 
 def microseconds(operator: str, argument: str, span: Span, *, negative: bool = False) -> int:
-    """Return a span in microseconds. A span is a ``timedelta``, or a whole number, perhaps with a
-    sign, and a unit in lower case, such as ``"7 days"`` or ``"7d"``. Units are ``us``, ``ms``,
-    ``s``, ``sec``, ``min``, ``h``, ``d`` and the words from ``microsecond`` to ``week``. Those of
-    three letters and more have a plural, too.
+    """Return a span in microseconds. A span is a ``timedelta``, or a text such as ``"7 days"`` or
+    ``"7d"``: a whole number, perhaps with a sign, and a unit in lower case. Units are ``us``,
+    ``ms``, ``s``, ``sec``, ``min``, ``h``, ``d`` and the words from ``microsecond`` to ``week``.
+    Those of three letters and more have a plural, too.
 
     ``operator``, ``argument``: for errors. ``negative``: True if the span may be below zero. Raises
     ``PlanError`` for a text that is no span, for more than 1000 years of 366 days and, unless

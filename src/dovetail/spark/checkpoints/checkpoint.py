@@ -91,9 +91,9 @@ def binding_of(
     written.
 
     Its keys are ``version`` (of this format), ``topology`` (a fingerprint), ``plan`` (a
-    description), ``buckets``, ``partitions``, ``operators`` (``operators_of``), ``stages``
-    (``stages_as_json``) and ``reads``. ``reads`` has a list of three for each source: its identity
-    (None for a static one) and the two results of ``reads_of``.
+    description), ``buckets`` and ``partitions``. Further keys are ``operators``
+    (``operators_of``), ``stages`` (``stages_as_json``) and ``reads``. ``reads`` has a list of three
+    for each source: its identity (None for a static one) and the two results of ``reads_of``.
 
     ``partitions``: the count of each stage's partitions. ``more``: further entries by their keys,
     such as ``timed`` (``TIMED``); they replace entries of the same key. Sources of the plan that

@@ -161,9 +161,9 @@ class BlobEmission(Emission):
         self.columns = PACKED_COLUMNS
 
     def rows(self, done: BatchOutcome, bucket: int, high_time_us: int) -> Iterator[Rows]:
-        """Yield rows of ``PACKED``, each with an Arrow IPC stream of at most 100,000 changes of
-        ``done``, or 32 MiB of them, as ``payload``. The last row has the counts and the report in
-        ``counted``; without changes it has them alone.
+        """Yield rows of ``PACKED``, each with changes of ``done`` as an Arrow IPC stream in
+        ``payload``: at most 100,000, or 32 MiB of them. The last row has the counts and the report
+        in ``counted``; without changes it has them alone.
 
         ``bucket``: the label that the rows carry. ``high_time_us`` is not used. Without changes,
         metrics in ``counts`` and reports, those of fused stages too, nothing is yielded.

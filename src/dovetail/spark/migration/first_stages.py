@@ -70,8 +70,8 @@ class FirstStages(Streaming):
         return changelog.unionByName(self._carried_result(step.stage), allowMissingColumns=True)
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
-        """Return packed rows (``PACKED``) of the changes of the stage at ``step``, which are a
-        result and feed no stage, with the rows that pass the step. ``inputs``: its packed inputs.
+        """Return packed rows (``PACKED``) of the changes of the stage at ``step``, with the rows
+        that pass it. The changes are a result and feed no stage. ``inputs``: its packed inputs.
         The stage's rows in ``results`` follow, if there are any.
         """
         packed = super().run_to_result(step, inputs)
