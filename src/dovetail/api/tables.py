@@ -1587,7 +1587,7 @@ class WindowedTable(WindowedSide):
         -------
         Stream
             A record for each change. A deleted row is a record without a value. With
-            ``"on_close"``, a record has the time of the last change of its window, and a
+            ``"on_close"``, a record has the time of the last change of its window. A
             window whose row is deleted by then has none.
 
         Raises
