@@ -16,13 +16,16 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from registry_server import PASSWORD, USER, Server, served
 
 import dovetail as dt
+from dovetail.io.formats.avro import AvroFormat
 from dovetail.io.formats.plain import FormatContext
+from dovetail.io.sources.kafka import to_records
 
 FIRST = {
     "type": "record",
@@ -347,6 +350,36 @@ def derived(columns: StructType) -> str:
     from dovetail.io.formats.avro import schema_of
 
     return json.dumps(schema_of(FormatContext("to_topic", "value"), columns))
+
+
+def test_an_upsert_of_a_plain_null_fails(avro_spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "schemas.json"
+    version = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"string"'}
+    path.write_text(json.dumps([version]))
+    changes = avro_spark.sql(
+        "select 'k' as k, v, _change, current_timestamp() as _timestamp "
+        "from values ('upsert', 'a'), ('delete', null), ('upsert', null) as (_change, v)"
+    )
+    for registry in (None, dt.formats.registry(path)):
+        value = dt.formats.avro('"string"', registry=registry)
+        frame = b"" if registry is None else b"\0\0\0\0\7"
+
+        def written(condition: str, value: AvroFormat = value) -> list[bytes | None]:
+            records = to_records(
+                changes.where(condition),
+                key_columns=["k"],
+                value_columns=["v"],
+                value=value,
+                topic="orders",
+            )
+            return [record.value for record in records.collect()]
+
+        assert written("v = 'a'") == [frame + b"\2a"]
+        assert written("_change = 'delete'") == [None]
+        with pytest.raises(
+            PySparkException, match="write_topic: an upsert of a null v would read as a delete"
+        ):
+            written("_change = 'upsert' AND v IS NULL")
 
 
 def test_records_within_a_schema_have_names_of_their_own() -> None:

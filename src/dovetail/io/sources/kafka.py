@@ -363,8 +363,8 @@ def to_records(
     ``_change`` becomes ``dovetail.change``. Another ``_change`` than ``upsert`` and ``delete``
     fails the query.
 
-    A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
-    tell an upsert of null from a delete: with them such an upsert fails the query.
+    A null key is written as null, in JSON as ``{"k":null}``. ``"string"``, ``"bytes"`` and Avro of
+    a plain value cannot tell an upsert of null from a delete: such an upsert fails the query.
 
     ``key_columns``, ``value_columns``: the columns that ``key`` and ``value`` are made of, in their
     formats. Without columns, JSON writes ``{}``; ``"string"`` and ``"bytes"`` need one column.
@@ -386,12 +386,11 @@ def to_records(
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).encode(FormatContext("write_topic", part, topic), columns)
 
-    upserted = encoded("value", value, value_columns)
-    if not format_of(value).tells_null:
-        null = f'an upsert of null would read as a delete with value="{value}"'
-        upserted = F.coalesce(
-            upserted, _failing_column(F.lit(f'{null}. Write it with value="json".'))
-        )
+    null = f"an upsert of a null {', '.join(value_columns)} would read as a delete"
+    upserted = F.coalesce(
+        encoded("value", value, value_columns),
+        _failing_column(F.lit(f'{null}. Write it with value="json".')),
+    )
     change = F.col(CHANGE)
     tombstone = F.lit(None)
     unknown = F.concat(
