@@ -227,8 +227,22 @@ def test_what_cannot_be_written_so_is_refused_before_the_query_starts(
         sink = dt.to_topic("nope", servers=servers, exactly_once=True, options=options)
         with pytest.raises(dt.errors.ConfigurationError, match=message):
             run(table, sink, tmp_path / "checkpoint")
+        beside = dt.to_topic("also", servers=servers, exactly_once=True, options=options)
+        with pytest.raises(dt.errors.ConfigurationError, match=message):
+            dt.run({table: [sink, beside]}, checkpoint=tmp_path / "checkpoint", buckets=2)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(dt.errors.ConfigurationError, match=r"Install dovetail\[kafka\] for the"):
         dt.to_topic("nope", servers=kafka_servers, exactly_once=True)
     with pytest.raises(dt.errors.PlanError, match="transactions= is given without exactly_once=Tr"):
         dt.to_topic("nope", servers=kafka_servers, transactions=2)
+
+
+def test_on_spark_connect_a_client_need_not_reach_the_brokers(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "ANSWER_SECONDS_MAX", 1.0)
+    sink = dt.to_topic("orders", servers="127.0.0.1:1", exactly_once=True)
+    with pytest.raises(dt.errors.ConfigurationError, match=r"127\.0\.0\.1:1 give no answer"):
+        sink.database(spark)
+    monkeypatch.setattr(transactional, "is_remote", lambda session: True)
+    assert sink.database(spark) == "127.0.0.1:1"
