@@ -177,6 +177,19 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
     assert "its schema, number 5, is none that subject orders-value had" in letter["_problem"]
 
 
+def test_an_empty_schema_declares_no_columns(avro_spark: SparkSession) -> None:
+    schema = envelope([column("id", "int32")])
+    events = [avro_event("c", None, {"id": 1}), avro_event("d", {"id": 1}, None)]
+    frame = records(avro_spark, [encoded(schema, event) for event in events])
+    value = dt.formats.debezium(
+        {}, avro=dt.formats.avro(json.dumps(schema)), metadata={"kind": "op"}
+    )
+    table = dt.Table.from_records(frame, value=value, key="string", name="orders")
+    assert table.schema.names == ["key", "kind", "_change", "_timestamp", "_position"]
+    rows = table.plan.frame.select("key", "_deleted", "kind").collect()
+    assert [tuple(row) for row in rows] == [("k0", False, "c"), ("k1", True, "d")]
+
+
 def test_the_units_of_plain_avro_are_those_of_the_writer(
     avro_spark: SparkSession, tmp_path: Path
 ) -> None:

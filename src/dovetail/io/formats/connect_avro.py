@@ -140,9 +140,12 @@ class SchemaReader:
             for name, inner in parts.items()
         ]
         row = _reader_row(writer.row, envelopes, wanted)
-        for side, names in (("after", wanted.columns.names), ("before", wanted.keys)):
-            if side in writer_fields and names:
-                of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in names]}
+        for side, columns in wanted.sides.items():
+            if side in writer_fields:
+                of_side = {
+                    **row,
+                    "fields": [f for f in row["fields"] if f["name"] in columns.names],
+                }
                 fields.append({"name": side, "type": ["null", of_side], "default": None})
         reader = {**writer.schema, "fields": fields}
         natural = _spark_type(context, _without_logical(row))
