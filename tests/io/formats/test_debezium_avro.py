@@ -280,6 +280,33 @@ def test_a_decimal_may_have_a_scale_beyond_its_digits() -> None:
         type_of(50, 40)
 
 
+@pytest.mark.parametrize(
+    ("described", "type_", "problem"),
+    [
+        (column("v", "string"), "array<string>", "string, which is no array<string>"),
+        (column("v", "string"), "struct<x: string>", "string, which is no struct<x:string>"),
+        (column("v", "string"), "map<string,string>", "string, which is no map<string,string>"),
+        (column("v", "int64"), "array<long>", "long, which is no array<bigint>"),
+        (column("v", "int32", f"{TIME}Date"), "array<date>", "Date, which is no array<date>"),
+        (column("v", "struct"), "map<string,double>", "record, which is no map<string,double>"),
+        (column("v", "map"), "struct<x: string>", "map, which is no struct<x:string>"),
+        (
+            column("v", "array", items=column("", "string")),
+            "array<array<string>>",
+            "string, which is no array<string>",
+        ),
+    ],
+)
+def test_nested_columns_of_other_types_are_refused(
+    avro_spark: SparkSession, described: dict[str, Any], type_: str, problem: str
+) -> None:
+    schema = json.dumps(envelope([column("id", "int64"), described]))
+    value = dt.formats.debezium(f"id long, v {type_}", avro=dt.formats.avro(schema))
+    frame = records(avro_spark, [b""])
+    with pytest.raises(dt.errors.PlanError, match=f"has the column 'v' encoded as .*{problem}"):
+        dt.Table.from_records(frame, value=value, key_columns="id", name="t")
+
+
 def test_a_null_of_before_a_column_was_not_null_is_one() -> None:
     def version(note: Any, size: Any) -> Envelope:
         schema = envelope([column("id", "int32")])

@@ -48,7 +48,6 @@ from dovetail.io.formats.connect import (
     ENCODINGS,
     TIME,
     ColumnEncoding,
-    element_type,
 )
 from dovetail.io.formats.events import METADATA, WantedParts
 from dovetail.io.formats.plain import FormatContext
@@ -374,11 +373,11 @@ def _is_coded(name: str) -> bool:
 
 
 def _is_convertible(type_: DataType, encoding: str) -> bool:
-    """Return True if values in an encoding can become values of ``type_`` or, for an array type, of
-    its elements. Texts, structs and maps take any encoding. ``encoding``: the full name, or that of
-    a plain type such as ``long``.
+    """Return True if whole values in an encoding can become values of ``type_``. Texts take any
+    encoding; arrays, maps and structs take none. ``encoding``: the full name, or that of a plain
+    type such as ``long``.
     """
-    encodings = ENCODINGS.get(type(element_type(type_)))
+    encodings = ENCODINGS.get(type(type_))
     return encodings is None or encoding in encodings
 
 
@@ -429,8 +428,10 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
         yield from _unfit_parts(type_.elementType, within[""])
     elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
         yield from _unfit_parts(type_.valueType, within[""])
-    elif not encoding.is_of_type(type_) and not _is_convertible(type_, encoding.known or ""):
-        yield encoding.known or "a union", type_.simpleString()
+    elif not encoding.is_of_type(type_):
+        assert encoding.known is not None  # of a schema
+        if not _is_convertible(type_, encoding.known):
+            yield encoding.known, type_.simpleString()
 
 
 def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
