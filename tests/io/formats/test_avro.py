@@ -421,6 +421,15 @@ def test_a_schema_that_a_file_has_twice_has_the_place_of_the_last(tmp_path: Path
     assert [(each.id, each.version) for each in versions] == [(8, 2), (7, 3)]
 
 
+def test_a_schema_in_a_file_may_be_json_itself(tmp_path: Path) -> None:
+    path = tmp_path / "schemas.json"
+    path.write_text(json.dumps([{"subject": "s", "version": 1, "id": 7, "schema": FIRST}]))
+    registry = dt.formats.registry(path)
+    (version,) = registry.versions("s")
+    assert json.loads(version.schema) == FIRST
+    assert registry.id_of("s", json.dumps(FIRST, indent=2), "AVRO") == 7
+
+
 def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:
     listed = [
         {"subject": "orders-value", "version": n + 1, "id": 7 + n, "schema": json.dumps(schema)}
