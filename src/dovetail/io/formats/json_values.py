@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import reduce
 from typing import Final, Literal, TypeAlias
 
@@ -44,13 +43,13 @@ JsonEncoding: TypeAlias = Literal[
 ]
 """The encoding of a time: ISO 8601, or a number that counts from 1970-01-01 in UTC."""
 
-_MICROSECONDS: Final[Mapping[str, Decimal]] = {
-    "epoch_seconds": Decimal(1_000_000),
-    "epoch_millis": Decimal(1000),
-    "epoch_micros": Decimal(1),
-    "epoch_nanos": Decimal("0.001"),
+_EXPONENTS: Final[Mapping[str, int]] = {
+    "epoch_seconds": 6,
+    "epoch_millis": 3,
+    "epoch_micros": 0,
+    "epoch_nanos": -3,
 }
-"""The microseconds of one unit of a timestamp, by encoding."""
+"""The power of ten that is the microseconds of one unit of a timestamp, by encoding."""
 _DATE: Final = r"(?:\d{4}|[+-]\d{4,6})-\d\d-\d\d"
 _MINUTE: Final = r"\d\d:\d\d"
 _SECOND: Final = r":\d\d(?:\.\d+)?"
@@ -199,17 +198,20 @@ class JsonValues:
 def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
     """Return a date or timestamp of ``type_`` from ``raw``, a text with a number that counts from
     1970 in UTC. A date counts days, and ``encoding`` does not matter. A timestamp counts in the
-    unit of ``encoding``, such as ``epoch_millis``. The number is rounded to nine decimals. Then
-    digits finer than microseconds are cut off, towards the past.
+    unit of ``encoding``, such as ``epoch_millis``. Digits finer than microseconds are cut off,
+    towards the past. Of days and microseconds, 17 decimals count; further ones are rounded.
 
     It is null for null, for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
-    count = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
+    # The unit is put into the text's exponent, for Spark rounds the products of long decimals.
+    parts = F.split(raw, "[eE]")
+    exponent = F.coalesce(F.try_element_at(parts, F.lit(2)).try_cast("int"), F.lit(0))
+    shifted = F.concat(parts[0], F.lit("E"), exponent + F.lit(_EXPONENTS.get(encoding, 0)))
+    count = F.when(raw.rlike(NUMBER), shifted.try_cast("decimal(38,17)"))
     if isinstance(type_, DateType):
         days = F.when(count == F.floor(count), count).try_cast("long")
         return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days.cast("int")))
-    product = F.try_multiply(count, F.lit(_MICROSECONDS[encoding]))
-    micros = F.floor(product).try_cast("long")
+    micros = F.floor(count).try_cast("long")
     micros = F.when(micros.between(_FIRST_US, _LAST_US), micros)
     if isinstance(type_, TimestampNTZType):
         return F.timestamp_add("MICROSECOND", micros, F.lit("1970-01-01").cast(type_))
@@ -343,7 +345,7 @@ def refuse_unfit_encodings(
             )
         of_date = isinstance(times[path], DateType)
         if encoding != "iso" and of_date != (encoding == "epoch_days"):
-            fitting = "'epoch_days'" if of_date else ", ".join(map(repr, _MICROSECONDS))
+            fitting = "'epoch_days'" if of_date else ", ".join(map(repr, _EXPONENTS))
             raise PlanError(
                 operator,
                 f"encodings= names {encoding!r} for {path!r} of type {times[path].simpleString()}",
