@@ -225,11 +225,11 @@ def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | Non
 
     ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``, a struct.
     """
-    doubts = [] if is_infinite(converted, type_) is None else [is_infinite(converted, type_)]
-    if _has_decimal(type_):
-        doubts.append(text.rlike(_WITH_COMMA))
-    conditions = [doubt for doubt in doubts if doubt is not None]
-    return reduce(Column.__or__, conditions) if conditions else None
+    infinite = is_infinite(converted, type_)
+    if not _has_decimal(type_):
+        return infinite
+    has_commas = text.rlike(_WITH_COMMA)
+    return has_commas if infinite is None else infinite | has_commas
 
 
 def is_infinite(converted: Column, type_: DataType) -> Column | None:
