@@ -23,6 +23,8 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.io.sinks.kafka import producers, transactional
+from dovetail.io.sinks.kafka.transactional import TransactionalBatches, TransactionalSink
+from dovetail.io.sinks.ownership import Owner
 
 NewTopic = Callable[[int], str]
 COLUMNS = "id long, n long, seq long, at timestamp, tenant string"
@@ -155,6 +157,28 @@ def test_topics_of_a_query_are_committed_together(
     assert by_number == [list(range(key, 2 * RECORDS, KEYS)) for key in range(KEYS)]
     with pytest.raises(dt.errors.PlanError, match="committed together differ in options= or trans"):
         both(transactions=2)
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_topics_may_have_texts_and_bytes(spark: SparkSession, ansi: str) -> None:
+    rows = spark.sql("select 1L as id, 'a' as text, X'ff' as bytes, timestamp_seconds(1) as at")
+    table = dt.Table.from_changelog(rows, key="id", timestamp="at", name="rows")
+    sinks = [
+        (TransactionalSink(value, "db:9092", "string", value), table.select(name))
+        for value, name in (("string", "text"), ("bytes", "bytes"))
+    ]
+    batches = TransactionalBatches(
+        "run", [(sink, result.plan) for sink, result in sinks], Owner("c"), "c", 0
+    )
+    changes = rows.selectExpr("*", "'upsert' as _change", "at as _timestamp", "0L as _position")
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        records = batches._records([changes, changes]).collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    found = [(r["topic"], r["key"], r["value"]) for r in records]
+    assert sorted(found) == [(0, b"1", b"a"), (1, b"1", b"\xff")]
 
 
 def test_copies_of_a_checkpoint_are_refused_and_a_rewound_one_writes_again(

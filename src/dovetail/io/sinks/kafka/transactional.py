@@ -219,14 +219,16 @@ class TransactionalBatches:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics in one frame: ``key``, ``value``, ``headers``, and
-        ``topic``, the index of the record's sink. There are as many tasks as transactions. The
-        records of a key are in one task, in order. ``batches``: the changes of each sink, in the
-        order of ``sinks``.
+        """Return the records of all topics in one frame: ``key`` and ``value`` (binary),
+        ``headers``, and ``topic``, the index of the record's sink. There are as many tasks as
+        transactions. The records of a key are in one task, in order. ``batches``: the changes of
+        each sink, in the order of ``sinks``.
         """
         frames = [
             # By position, then as they come.
             sink.records(batch, node, [POSITION])
+            # Some formats make texts, others bytes.
+            .withColumns({part: F.col(part).cast("binary") for part in ("key", "value")})
             .withColumn(TOPIC_COLUMN, F.lit(index))
             .withColumn(_ORDER_COLUMN, F.monotonically_increasing_id())
             for index, (batch, (sink, node)) in enumerate(zip(batches, self.sinks, strict=True))
