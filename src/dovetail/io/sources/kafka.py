@@ -293,47 +293,11 @@ def write_topic(
         headers=headers,
         topic=topic,
     )
-    sink = _sink_options(topic, servers, options)
+    sink = sink_options(topic, servers, options)
     return records.writeStream.format("kafka").outputMode("append").options(**sink)
 
 
-def save_to_topic(
-    changes: DataFrame,
-    *,
-    key_columns: Sequence[str],
-    value_columns: Sequence[str],
-    topic: str,
-    servers: str,
-    key: WriteFormat = "json",
-    value: WriteFormat = "json",
-    headers: Headers | None = None,
-    options: Mapping[str, str] | None = None,
-) -> None:
-    """Write ``changes``, the changelog of a micro-batch as a static frame, to a topic at once.
-
-    Records are made by ``to_records``: keys of ``key_columns`` in the format ``key``, values of
-    ``value_columns`` in the format ``value``, and ``headers``. Spark's sink is at-least-once: a
-    task that fails is written again from its beginning. ``servers``: the brokers, ``host:port``,
-    separated by commas. ``options``: further options of Spark's Kafka sink, which overrule the
-    arguments and ``SINK_DEFAULTS``.
-
-    Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
-    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer, or if its
-    functions or package are missing. Spark's errors of writing pass.
-    """
-    records = to_records(
-        changes,
-        key_columns=key_columns,
-        value_columns=value_columns,
-        key=key,
-        value=value,
-        headers=headers,
-        topic=topic,
-    )
-    records.write.format("kafka").options(**_sink_options(topic, servers, options)).save()
-
-
-def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
+def sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """Return the options of Spark's Kafka sink: the defaults, then ``topic`` and ``servers``, then
     ``options``, each overruling those before. Raises ``PlanError`` if the resulting topic is not
     the name of one topic.
