@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.errors import PlanError
+from dovetail.plan.types.checks import types_within
 
 JsonEncoding: TypeAlias = Literal[
     "iso", "epoch_seconds", "epoch_millis", "epoch_micros", "epoch_nanos", "epoch_days"
@@ -120,7 +121,7 @@ class JsonValues:
         timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
         by which encodings are found; empty for the whole object.
         """
-        if not _has_coded(type_):
+        if not _contains(type_, *_CODED_TYPES):
             return raw
         if isinstance(type_, StructType):
             fields = (
@@ -144,7 +145,7 @@ class JsonValues:
         timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
         by which encodings are found; empty for the whole object.
         """
-        if not _has_coded(type_):
+        if not _contains(type_, *_CODED_TYPES):
             return F.lit(False)
         if isinstance(type_, StructType):
             lost = (
@@ -226,7 +227,7 @@ def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | Non
     ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``, a struct.
     """
     infinite = is_infinite(converted, type_)
-    if not _has_decimal(type_):
+    if not _contains(type_, DecimalType):
         return infinite
     has_commas = text.rlike(_WITH_COMMA)
     return has_commas if infinite is None else infinite | has_commas
@@ -376,28 +377,9 @@ def _nested_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _has_decimal(type_: DataType) -> bool:
-    """Return True if ``type_`` is or contains a decimal, at any depth; map keys do not count."""
-    if isinstance(type_, StructType):
-        return any(_has_decimal(f.dataType) for f in type_)
-    if isinstance(type_, ArrayType):
-        return _has_decimal(type_.elementType)
-    if isinstance(type_, MapType):
-        return _has_decimal(type_.valueType)
-    return isinstance(type_, DecimalType)
-
-
-def _has_coded(type_: DataType) -> bool:
-    """Return True if ``type_`` is, or contains at any depth, a ``tinyint``, date or timestamp; map
-    keys do not count.
-    """
-    if isinstance(type_, StructType):
-        return any(_has_coded(f.dataType) for f in type_)
-    if isinstance(type_, ArrayType):
-        return _has_coded(type_.elementType)
-    if isinstance(type_, MapType):
-        return _has_coded(type_.valueType)
-    return isinstance(type_, _CODED_TYPES)
+def _contains(type_: DataType, *kinds: type[DataType]) -> bool:
+    """Return True if ``type_`` is, or contains at any depth, a type of ``kinds``."""
+    return any(isinstance(part, kinds) for part in types_within(type_))
 
 
 def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:
