@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from dovetail.io.formats.avro import refuse_same_names, spark_type_of_schema
 from dovetail.io.formats.avro_schemas import (
     Avro,
+    as_nullable,
     avro_type_name,
     fields_by_name,
     has_other_unit,
@@ -338,11 +339,7 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
     else:
         inner = declared.valueType if isinstance(declared, MapType) else None
         read["values"] = _reader_schema(written["values"], wanted["values"], inner)
-    return (
-        [branch if branch == "null" else read for branch in reader]
-        if isinstance(reader, list)
-        else read
-    )
+    return as_nullable(reader, read)
 
 
 def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
@@ -554,12 +551,7 @@ def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
         for name, of in fields_by_name(branch).items()
         if name in names
     ]
-    narrowed = {**branch, "fields": fields}
-    return (
-        [branch if branch == "null" else narrowed for branch in schema]
-        if isinstance(schema, list)
-        else narrowed
-    )
+    return as_nullable(schema, {**branch, "fields": fields})
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:
