@@ -16,13 +16,16 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from registry_server import PASSWORD, USER, Server, served
 
 import dovetail as dt
+from dovetail.io.formats.avro import AvroFormat
 from dovetail.io.formats.plain import FormatContext
+from dovetail.io.sources.kafka import to_records
 
 FIRST = {
     "type": "record",
@@ -349,6 +352,36 @@ def derived(columns: StructType) -> str:
     return json.dumps(schema_of(FormatContext("to_topic", "value"), columns))
 
 
+def test_an_upsert_of_a_plain_null_fails(avro_spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "schemas.json"
+    version = {"subject": "orders-value", "version": 1, "id": 7, "schema": '"string"'}
+    path.write_text(json.dumps([version]))
+    changes = avro_spark.sql(
+        "select 'k' as k, v, _change, current_timestamp() as _timestamp "
+        "from values ('upsert', 'a'), ('delete', null), ('upsert', null) as (_change, v)"
+    )
+    for registry in (None, dt.formats.registry(path)):
+        value = dt.formats.avro('"string"', registry=registry)
+        frame = b"" if registry is None else b"\0\0\0\0\7"
+
+        def written(condition: str, value: AvroFormat = value) -> list[bytes | None]:
+            records = to_records(
+                changes.where(condition),
+                key_columns=["k"],
+                value_columns=["v"],
+                value=value,
+                topic="orders",
+            )
+            return [record.value for record in records.collect()]
+
+        assert written("v = 'a'") == [frame + b"\2a"]
+        assert written("_change = 'delete'") == [None]
+        with pytest.raises(
+            PySparkException, match="write_topic: an upsert of a null v would read as a delete"
+        ):
+            written("_change = 'upsert' AND v IS NULL")
+
+
 def test_records_within_a_schema_have_names_of_their_own() -> None:
     """Columns whose structs would be named as the whole record, as one within another, and as one
     of Avro's own types.
@@ -386,6 +419,15 @@ def test_a_schema_that_a_file_has_twice_has_the_place_of_the_last(tmp_path: Path
     )
     versions = dt.formats.registry(path).versions("s")
     assert [(each.id, each.version) for each in versions] == [(8, 2), (7, 3)]
+
+
+def test_a_schema_in_a_file_may_be_json_itself(tmp_path: Path) -> None:
+    path = tmp_path / "schemas.json"
+    path.write_text(json.dumps([{"subject": "s", "version": 1, "id": 7, "schema": FIRST}]))
+    registry = dt.formats.registry(path)
+    (version,) = registry.versions("s")
+    assert json.loads(version.schema) == FIRST
+    assert registry.id_of("s", json.dumps(FIRST, indent=2), "AVRO") == 7
 
 
 def test_a_file_of_schemas(avro_spark: SparkSession, tmp_path: Path) -> None:

@@ -176,6 +176,19 @@ def test_the_key_is_that_of_the_record(spark: SparkSession) -> None:
     ]
 
 
+def test_a_row_without_columns_has_the_metadata_alone(spark: SparkSession) -> None:
+    values = [event("c", None, {"id": 1}), event("d", {"id": 1}, None), event("u", None, None)]
+    frame = records(spark, values, ["a", "b", "c"])
+    value = dt.formats.debezium({}, metadata={"op": "op"})
+    assert read(frame, value, key="string", malformed="drop") == [
+        (0, False, "a", "c"),
+        (1, True, "b", "d"),
+    ]
+    assert problems(frame, value, key="string") == {
+        2: "value: no row after the change, whose op is u"
+    }
+
+
 def test_an_update_of_the_key_deletes_the_former_row(spark: SparkSession) -> None:
     values = [
         event("u", {"id": 1}, {"id": 2, "n": 5}),

@@ -177,6 +177,19 @@ def test_events_of_a_registry(avro_spark: SparkSession, tmp_path: Path) -> None:
     assert "its schema, number 5, is none that subject orders-value had" in letter["_problem"]
 
 
+def test_an_empty_schema_declares_no_columns(avro_spark: SparkSession) -> None:
+    schema = envelope([column("id", "int32")])
+    events = [avro_event("c", None, {"id": 1}), avro_event("d", {"id": 1}, None)]
+    frame = records(avro_spark, [encoded(schema, event) for event in events])
+    value = dt.formats.debezium(
+        {}, avro=dt.formats.avro(json.dumps(schema)), metadata={"kind": "op"}
+    )
+    table = dt.Table.from_records(frame, value=value, key="string", name="orders")
+    assert table.schema.names == ["key", "kind", "_change", "_timestamp", "_position"]
+    rows = table.plan.frame.select("key", "_deleted", "kind").collect()
+    assert [tuple(row) for row in rows] == [("k0", False, "c"), ("k1", True, "d")]
+
+
 def test_the_units_of_plain_avro_are_those_of_the_writer(
     avro_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -265,6 +278,33 @@ def test_a_decimal_may_have_a_scale_beyond_its_digits() -> None:
         assert type_of(*given) == DecimalType(*expected)
     with pytest.raises(dt.errors.PlanError, match="of scale 40, above Spark's 38"):
         type_of(50, 40)
+
+
+@pytest.mark.parametrize(
+    ("described", "type_", "problem"),
+    [
+        (column("v", "string"), "array<string>", "string, which is no array<string>"),
+        (column("v", "string"), "struct<x: string>", "string, which is no struct<x:string>"),
+        (column("v", "string"), "map<string,string>", "string, which is no map<string,string>"),
+        (column("v", "int64"), "array<long>", "long, which is no array<bigint>"),
+        (column("v", "int32", f"{TIME}Date"), "array<date>", "Date, which is no array<date>"),
+        (column("v", "struct"), "map<string,double>", "record, which is no map<string,double>"),
+        (column("v", "map"), "struct<x: string>", "map, which is no struct<x:string>"),
+        (
+            column("v", "array", items=column("", "string")),
+            "array<array<string>>",
+            "string, which is no array<string>",
+        ),
+    ],
+)
+def test_nested_columns_of_other_types_are_refused(
+    avro_spark: SparkSession, described: dict[str, Any], type_: str, problem: str
+) -> None:
+    schema = json.dumps(envelope([column("id", "int64"), described]))
+    value = dt.formats.debezium(f"id long, v {type_}", avro=dt.formats.avro(schema))
+    frame = records(avro_spark, [b""])
+    with pytest.raises(dt.errors.PlanError, match=f"has the column 'v' encoded as .*{problem}"):
+        dt.Table.from_records(frame, value=value, key_columns="id", name="t")
 
 
 def test_a_null_of_before_a_column_was_not_null_is_one() -> None:

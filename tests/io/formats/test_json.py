@@ -219,6 +219,34 @@ def test_a_declared_encoding_counts(spark: SparkSession, encoding: str) -> None:
         assert str(value).lower() in why.lower()
 
 
+def test_digits_finer_than_microseconds_are_cut_off(spark: SparkSession) -> None:
+    """Never rounded: the next microsecond, or the whole day, has not come yet."""
+    cases: list[tuple[str, Any, str | None]] = [
+        ("s", 0.9999999999, "1970-01-01T00:00:00.999999Z"),
+        ("s", "0.99999999999999999999", "1970-01-01T00:00:00.999999Z"),
+        ("s", "99.999999999999e-2", "1970-01-01T00:00:00.999999Z"),
+        ("s", 1714557600.1234567, "2024-05-01T10:00:00.123456Z"),
+        ("s", "+.5", "1970-01-01T00:00:00.500000Z"),
+        ("s", "-0.0000000001", "1969-12-31T23:59:59.999999Z"),
+        ("s", "1E-9999", "1970-01-01T00:00:00.000000Z"),
+        ("s", "1E+9999", None),
+        ("n", "999.999999999999", "1970-01-01T00:00:00.000000Z"),
+        ("n", 253402300799999999999, "9999-12-31T23:59:59.999999Z"),
+        ("n", 253402300800000000000, None),
+        ("d", "1.0000000001", None),
+        ("d", "-0.00000000001", None),
+        ("d", "10.0e-1", "1970-01-02"),
+    ]
+    found = read(
+        spark,
+        "s timestamp, n timestamp, d date",
+        [json.dumps({name: value}) for name, value, _ in cases],
+        {"s": "epoch_seconds", "n": "epoch_nanos", "d": "epoch_days"},
+    )
+    times = [row and next(iter(json.loads(row).values())) for row, _ in found]
+    assert times == [time for _, _, time in cases]
+
+
 def test_debezium_names_what_does_not_fit(spark: SparkSession) -> None:
     values = [
         {"op": "c", "ts_ms": 1, "after": {"id": 1, "speed": 70000}},

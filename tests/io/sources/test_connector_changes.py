@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import dovetail as dt
+from dovetail.plan.nodes import Source
 
 SETTING = "spark.databricks.delta.changelogV2.enabled"
 SETTINGS = {
@@ -76,6 +77,9 @@ def test_deltas_changes_are_those_of_its_feed(delta_spark: SparkSession, tmp_pat
     ]
     for options in ({}, {"computeUpdates": "true"}, {"deduplicationMode": "none"}):
         assert changes(read(streaming=False, options=options)) == expected
+    timed = read(streaming=False, timestamp=F.timestamp_seconds("id"))
+    assert isinstance(timed.plan, Source)
+    assert timed.plan.time_text == f"timestamp_seconds(spark_catalog.default.{name}.id)"
 
     with pytest.raises(StreamingQueryException, match="Micro-batch scan is not supported"):
         read().write_stream(

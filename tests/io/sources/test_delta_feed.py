@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from delta_rows import add_rows
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
@@ -153,6 +154,23 @@ class Simulated:
             end = max(end, at)
             found = value if end <= time else found
         return found
+
+
+def test_an_expression_is_the_time_of_rows(delta_spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    add_rows(path, "id long, v string", (1, "2024-01-01"))
+    table = dt.Table.from_delta(
+        delta_spark,
+        path,
+        key="id",
+        timestamp=F.to_timestamp("v"),
+        streaming=False,
+        options={"versionAsOf": "0"},
+    )
+    assert isinstance(table.plan, Source)
+    assert table.plan.time_text == "to_timestamp(v)"
+    (row,) = table.changelog().collect()
+    assert (row["id"], row["v"], str(row["_timestamp"])) == (1, "2024-01-01", "2024-01-01 00:00:00")
 
 
 def test_a_history_is_the_table_at_each_time(spark: SparkSession) -> None:

@@ -34,6 +34,13 @@ def without_null(schema: Avro) -> Avro:
     return branches[0] if len(branches) == 1 else schema
 
 
+def as_nullable(schema: Avro, type_: Avro) -> Avro:
+    """Return ``type_`` in place of the only type besides null of ``schema``, so nullable if that
+    is. A ``schema`` that is no union gives ``type_``.
+    """
+    return [of if of == "null" else type_ for of in schema] if isinstance(schema, list) else type_
+
+
 def union_types(schema: Avro) -> list[Avro]:
     """Return the types of a union, null included; a list of ``schema`` alone if it is no union."""
     return schema if isinstance(schema, list) else [schema]
@@ -104,9 +111,7 @@ def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
     elif kind == avro_type_name(written) and kind in ("array", "map"):
         inner = "items" if kind == "array" else "values"
         read = {**wanted, inner: with_units_of_writer(written[inner], wanted[inner])}
-    if not isinstance(reader, list) or wanted is reader:
-        return read
-    return [branch if branch == "null" else read for branch in reader]
+    return read if wanted is reader else as_nullable(reader, read)
 
 
 def widens(narrow: DataType, wide: DataType, *, whole: bool = True) -> bool:

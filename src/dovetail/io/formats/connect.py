@@ -142,13 +142,11 @@ _DAYS_AND_YEARS: Final = (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}Year")
 """The encodings besides times that are numbers."""
 _ZONED_STAMPS: Final = (f"{TIME}ZonedTimestamp", f"{TIME}IsoTimestamp")
 ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
+    **dict.fromkeys((ArrayType, MapType, StructType), ()),
     BooleanType: ("boolean", "int"),
-    ByteType: ("int", "long"),
-    ShortType: ("int", "long"),
-    IntegerType: ("int", "long", *_PER_MICROSECOND, *_DAYS_AND_YEARS),
-    LongType: ("int", "long", *_PER_MICROSECOND, *_DAYS_AND_YEARS),
-    FloatType: ("float", "double"),
-    DoubleType: ("float", "double"),
+    **dict.fromkeys((ByteType, ShortType), ("int", "long")),
+    **dict.fromkeys((IntegerType, LongType), ("int", "long", *_PER_MICROSECOND, *_DAYS_AND_YEARS)),
+    **dict.fromkeys((FloatType, DoubleType), ("float", "double")),
     BinaryType: ("bytes", f"{_DATA}Bits"),
     DateType: (f"{TIME}Date", f"{CONNECT}Date", f"{TIME}IsoDate"),
     DayTimeIntervalType: (*_TIME_NAMES, f"{TIME}ZonedTime", f"{TIME}IsoTime"),
@@ -156,8 +154,8 @@ ENCODINGS: Final[Mapping[type[DataType], tuple[str, ...]]] = {
     TimestampNTZType: (*_TIMESTAMP_NAMES, *_ZONED_STAMPS),
     TimestampType: (*_TIMESTAMP_NAMES, *_ZONED_STAMPS),
 }
-"""By type: the encodings that can become values of it. Types that are absent (texts, structs, maps)
-take any."""
+"""By type: the encodings that can become values of it. Arrays, maps and structs are only made of
+their like, part by part. Types that are absent, such as texts, take any."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from dovetail.io.formats.avro import refuse_same_names, spark_type_of_schema
 from dovetail.io.formats.avro_schemas import (
     Avro,
+    as_nullable,
     avro_type_name,
     fields_by_name,
     has_other_unit,
@@ -48,7 +49,6 @@ from dovetail.io.formats.connect import (
     ENCODINGS,
     TIME,
     ColumnEncoding,
-    element_type,
 )
 from dovetail.io.formats.events import METADATA, WantedParts
 from dovetail.io.formats.plain import FormatContext
@@ -140,9 +140,12 @@ class SchemaReader:
             for name, inner in parts.items()
         ]
         row = _reader_row(writer.row, envelopes, wanted)
-        for side, names in (("after", wanted.columns.names), ("before", wanted.keys)):
-            if side in writer_fields and names:
-                of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in names]}
+        for side, columns in wanted.sides.items():
+            if side in writer_fields:
+                of_side = {
+                    **row,
+                    "fields": [f for f in row["fields"] if f["name"] in columns.names],
+                }
                 fields.append({"name": side, "type": ["null", of_side], "default": None})
         reader = {**writer.schema, "fields": fields}
         natural = _spark_type(context, _without_logical(row))
@@ -337,11 +340,7 @@ def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avr
     else:
         inner = declared.valueType if isinstance(declared, MapType) else None
         read["values"] = _reader_schema(written["values"], wanted["values"], inner)
-    return (
-        [branch if branch == "null" else read for branch in reader]
-        if isinstance(reader, list)
-        else read
-    )
+    return as_nullable(reader, read)
 
 
 def _encoding_of_schema(schema: Avro, natural: DataType) -> ColumnEncoding:
@@ -372,11 +371,11 @@ def _is_coded(name: str) -> bool:
 
 
 def _is_convertible(type_: DataType, encoding: str) -> bool:
-    """Return True if values in an encoding can become values of ``type_`` or, for an array type, of
-    its elements. Texts, structs and maps take any encoding. ``encoding``: the full name, or that of
-    a plain type such as ``long``.
+    """Return True if whole values in an encoding can become values of ``type_``. Texts take any
+    encoding; arrays, maps and structs take none. ``encoding``: the full name, or that of a plain
+    type such as ``long``.
     """
-    encodings = ENCODINGS.get(type(element_type(type_)))
+    encodings = ENCODINGS.get(type(type_))
     return encodings is None or encoding in encodings
 
 
@@ -427,8 +426,10 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
         yield from _unfit_parts(type_.elementType, within[""])
     elif isinstance(type_, MapType) and isinstance(encoding.natural, MapType):
         yield from _unfit_parts(type_.valueType, within[""])
-    elif not encoding.is_of_type(type_) and not _is_convertible(type_, encoding.known or ""):
-        yield encoding.known or "a union", type_.simpleString()
+    elif not encoding.is_of_type(type_):
+        assert encoding.known is not None  # of a schema
+        if not _is_convertible(type_, encoding.known):
+            yield encoding.known, type_.simpleString()
 
 
 def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
@@ -551,12 +552,7 @@ def _with_fields(schema: Avro, names: Sequence[str]) -> Avro:
         for name, of in fields_by_name(branch).items()
         if name in names
     ]
-    narrowed = {**branch, "fields": fields}
-    return (
-        [branch if branch == "null" else narrowed for branch in schema]
-        if isinstance(schema, list)
-        else narrowed
-    )
+    return as_nullable(schema, {**branch, "fields": fields})
 
 
 def _without_logical(schema: Avro, *, every: bool = True) -> Avro:

@@ -183,7 +183,7 @@ class DebeziumFormat(Format):
         envelopes = [Envelope.from_schema(context, text) for text in writers.values()]
         if self.avro is not None and self.avro.schema is not None:
             envelopes.append(Envelope.from_schema(context, self.avro.schema))
-        columns = self.schema or envelopes[-1].types(context)
+        columns = envelopes[-1].types(context) if self.schema is None else self.schema
         added = [StructField(name, METADATA[path]) for name, path in self.metadata.items()]
         if self.keeps:
             added.append(StructField(UNSENT, ArrayType(StringType())))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import reduce
 from typing import Final, Literal, TypeAlias
 
@@ -38,19 +37,20 @@ from pyspark.sql.types import (
 )
 
 from dovetail.errors import PlanError
+from dovetail.plan.types.checks import types_within
 
 JsonEncoding: TypeAlias = Literal[
     "iso", "epoch_seconds", "epoch_millis", "epoch_micros", "epoch_nanos", "epoch_days"
 ]
 """The encoding of a time: ISO 8601, or a number that counts from 1970-01-01 in UTC."""
 
-_MICROSECONDS: Final[Mapping[str, Decimal]] = {
-    "epoch_seconds": Decimal(1_000_000),
-    "epoch_millis": Decimal(1000),
-    "epoch_micros": Decimal(1),
-    "epoch_nanos": Decimal("0.001"),
+_EXPONENTS: Final[Mapping[str, int]] = {
+    "epoch_seconds": 6,
+    "epoch_millis": 3,
+    "epoch_micros": 0,
+    "epoch_nanos": -3,
 }
-"""The microseconds of one unit of a timestamp, by encoding."""
+"""The power of ten that is the microseconds of one unit of a timestamp, by encoding."""
 _DATE: Final = r"(?:\d{4}|[+-]\d{4,6})-\d\d-\d\d"
 _MINUTE: Final = r"\d\d:\d\d"
 _SECOND: Final = r":\d\d(?:\.\d+)?"
@@ -121,7 +121,7 @@ class JsonValues:
         timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
         by which encodings are found; empty for the whole object.
         """
-        if not _has_coded(type_):
+        if not _contains(type_, *_CODED_TYPES):
             return raw
         if isinstance(type_, StructType):
             fields = (
@@ -145,7 +145,7 @@ class JsonValues:
         timestamps are texts, ``tinyint`` is short. ``path``: the dotted path of the value's field,
         by which encodings are found; empty for the whole object.
         """
-        if not _has_coded(type_):
+        if not _contains(type_, *_CODED_TYPES):
             return F.lit(False)
         if isinstance(type_, StructType):
             lost = (
@@ -199,17 +199,20 @@ class JsonValues:
 def _time_of_number(raw: Column, type_: DataType, encoding: str) -> Column:
     """Return a date or timestamp of ``type_`` from ``raw``, a text with a number that counts from
     1970 in UTC. A date counts days, and ``encoding`` does not matter. A timestamp counts in the
-    unit of ``encoding``, such as ``epoch_millis``. The number is rounded to nine decimals. Then
-    digits finer than microseconds are cut off, towards the past.
+    unit of ``encoding``, such as ``epoch_millis``. Digits finer than microseconds are cut off,
+    towards the past. Of days and microseconds, 17 decimals count; further ones are rounded.
 
     It is null for null, for no number, for a date with a fraction, and for years outside 1 to 9999.
     """
-    count = F.when(raw.rlike(NUMBER), raw.try_cast("decimal(38,9)"))
+    # The unit is put into the text's exponent, for Spark rounds the products of long decimals.
+    parts = F.split(raw, "[eE]")
+    exponent = F.coalesce(F.try_element_at(parts, F.lit(2)).try_cast("int"), F.lit(0))
+    shifted = F.concat(parts[0], F.lit("E"), exponent + F.lit(_EXPONENTS.get(encoding, 0)))
+    count = F.when(raw.rlike(NUMBER), shifted.try_cast("decimal(38,17)"))
     if isinstance(type_, DateType):
         days = F.when(count == F.floor(count), count).try_cast("long")
         return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days.cast("int")))
-    product = F.try_multiply(count, F.lit(_MICROSECONDS[encoding]))
-    micros = F.floor(product).try_cast("long")
+    micros = F.floor(count).try_cast("long")
     micros = F.when(micros.between(_FIRST_US, _LAST_US), micros)
     if isinstance(type_, TimestampNTZType):
         return F.timestamp_add("MICROSECOND", micros, F.lit("1970-01-01").cast(type_))
@@ -223,11 +226,11 @@ def is_suspect(text: Column, converted: Column, type_: DataType) -> Column | Non
 
     ``text``: the JSON object as it came. ``converted``: the object's value in ``type_``, a struct.
     """
-    doubts = [] if is_infinite(converted, type_) is None else [is_infinite(converted, type_)]
-    if _has_decimal(type_):
-        doubts.append(text.rlike(_WITH_COMMA))
-    conditions = [doubt for doubt in doubts if doubt is not None]
-    return reduce(Column.__or__, conditions) if conditions else None
+    infinite = is_infinite(converted, type_)
+    if not _contains(type_, DecimalType):
+        return infinite
+    has_commas = text.rlike(_WITH_COMMA)
+    return has_commas if infinite is None else infinite | has_commas
 
 
 def is_infinite(converted: Column, type_: DataType) -> Column | None:
@@ -344,7 +347,7 @@ def refuse_unfit_encodings(
             )
         of_date = isinstance(times[path], DateType)
         if encoding != "iso" and of_date != (encoding == "epoch_days"):
-            fitting = "'epoch_days'" if of_date else ", ".join(map(repr, _MICROSECONDS))
+            fitting = "'epoch_days'" if of_date else ", ".join(map(repr, _EXPONENTS))
             raise PlanError(
                 operator,
                 f"encodings= names {encoding!r} for {path!r} of type {times[path].simpleString()}",
@@ -375,28 +378,9 @@ def _nested_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _has_decimal(type_: DataType) -> bool:
-    """Return True if ``type_`` is or contains a decimal, at any depth; map keys do not count."""
-    if isinstance(type_, StructType):
-        return any(_has_decimal(f.dataType) for f in type_)
-    if isinstance(type_, ArrayType):
-        return _has_decimal(type_.elementType)
-    if isinstance(type_, MapType):
-        return _has_decimal(type_.valueType)
-    return isinstance(type_, DecimalType)
-
-
-def _has_coded(type_: DataType) -> bool:
-    """Return True if ``type_`` is, or contains at any depth, a ``tinyint``, date or timestamp; map
-    keys do not count.
-    """
-    if isinstance(type_, StructType):
-        return any(_has_coded(f.dataType) for f in type_)
-    if isinstance(type_, ArrayType):
-        return _has_coded(type_.elementType)
-    if isinstance(type_, MapType):
-        return _has_coded(type_.valueType)
-    return isinstance(type_, _CODED_TYPES)
+def _contains(type_: DataType, *kinds: type[DataType]) -> bool:
+    """Return True if ``type_`` is, or contains at any depth, a type of ``kinds``."""
+    return any(isinstance(part, kinds) for part in types_within(type_))
 
 
 def _false_if_null(check: Callable[[Column], Column | None]) -> Callable[[Column], Column]:

@@ -194,9 +194,6 @@ class Format(ABC):
         """
         return False
 
-    tells_null: ClassVar[bool] = True
-    """True if an encoded null differs from a record without a value."""
-
 
 ReadFormat: TypeAlias = Annotated[
     Literal["string", "bytes"] | StructType | Mapping[str, DataType] | Format,
@@ -282,8 +279,6 @@ class _SingleColumn(Format):
     """The shorthand of the format: text or bytes."""
     writable_types: tuple[type[DataType], ...]
     """The types of columns that can be written."""
-
-    tells_null: ClassVar[bool] = False
 
     def decoding(self, context: FormatContext) -> Decoding:
         """Return the steps that read one column, named ``key`` or ``value`` by ``context.part``.

@@ -76,7 +76,7 @@ class Registry(ABC):
 @dataclass(frozen=True)
 class FileRegistry(Registry):
     """The schemas in a file: a JSON list of objects with ``subject``, ``version``, ``id`` and
-    ``schema``.
+    ``schema``. A schema is a text with its JSON, or the JSON itself.
     """
 
     path: str
@@ -96,7 +96,9 @@ class FileRegistry(Registry):
         try:
             listed = json.loads(Path(self.path).read_text("utf-8"))
             for version in sorted(listed, key=lambda version: version["version"]):
-                registered = Registered(version["id"], version["version"], version["schema"])
+                schema = version["schema"]
+                text = schema if isinstance(schema, str) else json.dumps(schema)
+                registered = Registered(version["id"], version["version"], text)
                 by_id = subjects.setdefault(version["subject"], {})
                 by_id.pop(registered.id, None)
                 by_id[registered.id] = registered
@@ -287,7 +289,7 @@ def registry(address: Address, *, auth: Auth | None = None, timeout_s: Seconds =
     written by them, but none of them is the latest. It also gives the id of a
     schema that is written, and registers a schema that it does not know. A file registers
     nothing: a schema that it lacks is a ``ConfigurationError``. So is, at a URL, a version
-    with references to other schemas.
+    with references to other schemas. In a file a schema may stand as JSON in place of its text.
 
     Examples
     --------

@@ -24,7 +24,7 @@ _TABLE_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConnectorChanges:
     """A table to be read as changes, with the arguments of ``Table.from_changes``."""
 

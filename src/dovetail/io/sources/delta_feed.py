@@ -18,7 +18,7 @@ from dovetail.platform.spark_errors import convert_spark_errors
 _TABLE_REMEDY = "Give the path of a Delta table in path=, or its name in the catalog in table="
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeltaChanges:
     """A Delta table to be read as changes, with the arguments of ``Table.from_delta``."""
 

@@ -118,7 +118,7 @@ class FeedRequest:
         return Schema.model_validate_json(self.columns)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IcebergChanges:
     """An Iceberg table to be read as changes, with the arguments of ``Table.from_iceberg``."""
 

@@ -299,47 +299,11 @@ def write_topic(
         headers=headers,
         topic=topic,
     )
-    sink = _sink_options(topic, servers, options)
+    sink = sink_options(topic, servers, options)
     return records.writeStream.format("kafka").outputMode("append").options(**sink)
 
 
-def save_to_topic(
-    changes: DataFrame,
-    *,
-    key_columns: Sequence[str],
-    value_columns: Sequence[str],
-    topic: str,
-    servers: str,
-    key: WriteFormat = "json",
-    value: WriteFormat = "json",
-    headers: Headers | None = None,
-    options: Mapping[str, str] | None = None,
-) -> None:
-    """Write ``changes``, the changelog of a micro-batch as a static frame, to a topic at once.
-
-    Records are made by ``to_records``: keys of ``key_columns`` in the format ``key``, values of
-    ``value_columns`` in the format ``value``, and ``headers``. Spark's sink is at-least-once: a
-    task that fails is written again from its beginning. ``servers``: the brokers, ``host:port``,
-    separated by commas. ``options``: further options of Spark's Kafka sink, which overrule the
-    arguments and ``SINK_DEFAULTS``.
-
-    Raises ``PlanError`` if a column is missing or does not suit its format, and if ``topic`` is no
-    topic's name. Raises ``ConfigurationError`` if a format's registry does not answer, or if its
-    functions or package are missing. Spark's errors of writing pass.
-    """
-    records = to_records(
-        changes,
-        key_columns=key_columns,
-        value_columns=value_columns,
-        key=key,
-        value=value,
-        headers=headers,
-        topic=topic,
-    )
-    records.write.format("kafka").options(**_sink_options(topic, servers, options)).save()
-
-
-def _sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
+def sink_options(topic: str, servers: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """Return the options of Spark's Kafka sink: the defaults, then ``topic`` and ``servers``, then
     ``options``, each overruling those before. Raises ``PlanError`` if the resulting topic is not
     the name of one topic.
@@ -369,8 +333,8 @@ def to_records(
     ``_change`` becomes ``dovetail.change``. Another ``_change`` than ``upsert`` and ``delete``
     fails the query.
 
-    A null key is written as null, in JSON as ``{"k":null}``. ``"string"`` and ``"bytes"`` cannot
-    tell an upsert of null from a delete: with them such an upsert fails the query.
+    A null key is written as null, in JSON as ``{"k":null}``. ``"string"``, ``"bytes"`` and Avro of
+    a plain value cannot tell an upsert of null from a delete: such an upsert fails the query.
 
     ``key_columns``, ``value_columns``: the columns that ``key`` and ``value`` are made of, in their
     formats. Without columns, JSON writes ``{}``; ``"string"`` and ``"bytes"`` need one column.
@@ -392,12 +356,11 @@ def to_records(
         columns = StructType([changes.schema[name] for name in names])
         return format_of(form).encode(FormatContext("write_topic", part, topic), columns)
 
-    upserted = encoded("value", value, value_columns)
-    if not format_of(value).tells_null:
-        null = f'an upsert of null would read as a delete with value="{value}"'
-        upserted = F.coalesce(
-            upserted, _failing_column(F.lit(f'{null}. Write it with value="json".'))
-        )
+    null = f"an upsert of a null {', '.join(value_columns)} would read as a delete"
+    upserted = F.coalesce(
+        encoded("value", value, value_columns),
+        _failing_column(F.lit(f'{null}. Write it with value="json".')),
+    )
     change = F.col(CHANGE)
     tombstone = F.lit(None)
     unknown = F.concat(

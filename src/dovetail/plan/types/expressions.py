@@ -103,8 +103,9 @@ def text_of(owner: object, item: str | Column, row: Callable[[], DataFrame]) -> 
     function is its name alone.
 
     ``row``: makes a frame to resolve the expression over; called for an expression only. ``owner``:
-    the node that has the expression. The text is cached until this object is freed, so weak
-    references to it must be possible. Spark's own error passes if the expression does not resolve.
+    the node or reader that has the expression. The text is cached until this object is freed, so it
+    must be hashable, by its identity, and take weak references. Spark's own error passes if the
+    expression does not resolve.
     """
     if isinstance(item, str):
         return item if _PLAIN_NAME.fullmatch(item) else quoted(item)

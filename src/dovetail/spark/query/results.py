@@ -221,10 +221,10 @@ class BatchSink(Sink, Protocol):
 class JointSink(BatchSink, Protocol):
     """A sink that is written together with others of its database."""
 
-    @property
-    def database(self) -> Hashable:
-        """The identity of the database in which the micro-batches are committed; sinks with an
-        equal one are written together.
+    def database(self, session: SparkSession) -> Hashable:
+        """Return the identity of the database in which the micro-batches are committed; sinks with
+        an equal one are written together. ``session``: that of the query. Errors are those of
+        ``joint``.
         """
 
     def joint(
@@ -350,7 +350,8 @@ def writer_of_results(
     session = rows.sparkSession
     results = _results_of(plan, [outcome.node for outcome in outcomes])
     pairs = [(r, sink) for r, o in zip(results, outcomes, strict=True) for sink in o.sinks]
-    writes = [_sink_group(session, group, checkpoint) for group in _group_by_database(pairs)]
+    groups = _group_by_database(session, pairs)
+    writes = [_sink_group(session, group, checkpoint) for group in groups]
 
     def write(batch: DataFrame, batch_id: int) -> None:
         """Compute the micro-batch with the id ``batch_id`` and write it to all sinks. Its rows are
@@ -368,17 +369,20 @@ def writer_of_results(
     return batch_writer(rows, write)
 
 
-def _group_by_database(pairs: Sequence[tuple[_Result, Any]]) -> list[list[tuple[_Result, Any]]]:
+def _group_by_database(
+    session: SparkSession, pairs: Sequence[tuple[_Result, Any]]
+) -> list[list[tuple[_Result, Any]]]:
     """Return ``pairs`` of a result and a sink in groups that are written together. Sinks with the
     method ``joint`` and an equal ``database`` share a group, every other sink has its own. Groups
-    keep the order of their first pair.
+    keep the order of their first pair. Errors of ``database`` pass.
     """
     joint = [hasattr(sink, "joint") for _, sink in pairs]
     if sum(joint) < 2:
         return [[pair] for pair in pairs]
     groups: dict[Hashable, list[tuple[_Result, Any]]] = {}
     for pair_index, (pair, is_joint) in enumerate(zip(pairs, joint, strict=True)):
-        groups.setdefault(pair[1].database if is_joint else pair_index, []).append(pair)
+        database = pair[1].database(session) if is_joint else pair_index
+        groups.setdefault(database, []).append(pair)
     return [*groups.values()]
 
 

@@ -23,6 +23,8 @@ from pyspark.sql import functions as F
 
 import dovetail as dt
 from dovetail.io.sinks.kafka import producers, transactional
+from dovetail.io.sinks.kafka.transactional import TransactionalBatches, TransactionalSink
+from dovetail.io.sinks.ownership import Owner
 
 NewTopic = Callable[[int], str]
 COLUMNS = "id long, n long, seq long, at timestamp, tenant string"
@@ -157,6 +159,28 @@ def test_topics_of_a_query_are_committed_together(
         both(transactions=2)
 
 
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_topics_may_have_texts_and_bytes(spark: SparkSession, ansi: str) -> None:
+    rows = spark.sql("select 1L as id, 'a' as text, X'ff' as bytes, timestamp_seconds(1) as at")
+    table = dt.Table.from_changelog(rows, key="id", timestamp="at", name="rows")
+    sinks = [
+        (TransactionalSink(value, "db:9092", "string", value), table.select(name))
+        for value, name in (("string", "text"), ("bytes", "bytes"))
+    ]
+    batches = TransactionalBatches(
+        "run", [(sink, result.plan) for sink, result in sinks], Owner("c"), "c", 0
+    )
+    changes = rows.selectExpr("*", "'upsert' as _change", "at as _timestamp", "0L as _position")
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        records = batches._records([changes, changes]).collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    found = [(r["topic"], r["key"], r["value"]) for r in records]
+    assert sorted(found) == [(0, b"1", b"a"), (1, b"1", b"\xff")]
+
+
 def test_copies_of_a_checkpoint_are_refused_and_a_rewound_one_writes_again(
     kafka_spark: SparkSession, kafka_servers: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -227,8 +251,22 @@ def test_what_cannot_be_written_so_is_refused_before_the_query_starts(
         sink = dt.to_topic("nope", servers=servers, exactly_once=True, options=options)
         with pytest.raises(dt.errors.ConfigurationError, match=message):
             run(table, sink, tmp_path / "checkpoint")
+        beside = dt.to_topic("also", servers=servers, exactly_once=True, options=options)
+        with pytest.raises(dt.errors.ConfigurationError, match=message):
+            dt.run({table: [sink, beside]}, checkpoint=tmp_path / "checkpoint", buckets=2)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(dt.errors.ConfigurationError, match=r"Install dovetail\[kafka\] for the"):
         dt.to_topic("nope", servers=kafka_servers, exactly_once=True)
     with pytest.raises(dt.errors.PlanError, match="transactions= is given without exactly_once=Tr"):
         dt.to_topic("nope", servers=kafka_servers, transactions=2)
+
+
+def test_on_spark_connect_a_client_need_not_reach_the_brokers(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "ANSWER_SECONDS_MAX", 1.0)
+    sink = dt.to_topic("orders", servers="127.0.0.1:1", exactly_once=True)
+    with pytest.raises(dt.errors.ConfigurationError, match=r"127\.0\.0\.1:1 give no answer"):
+        sink.database(spark)
+    monkeypatch.setattr(transactional, "is_remote", lambda session: True)
+    assert sink.database(spark) == "127.0.0.1:1"

@@ -13,7 +13,7 @@ from dovetail.io.sinks.spark_sinks import WriteBatch
 from dovetail.io.sources.kafka import (
     NEEDS_JAR,
     Headers,
-    save_to_topic,
+    sink_options,
     to_records,
     write_topic,
 )
@@ -73,7 +73,8 @@ class TopicSink:
         a registry that does not answer, and for missing functions or packages of a format.
         """
         self._refuse_without_connector(changes.sparkSession, node)
-        return write_topic(changes, **self._write_arguments(node))
+        arguments = self._record_arguments(node)
+        return write_topic(changes, **arguments, servers=self.servers, options=self.options)
 
     def batches(self, session: SparkSession, node: Node, checkpoint: str) -> WriteBatch:
         """Return the function that writes a micro-batch's records, given its changes and its id. A
@@ -86,14 +87,10 @@ class TopicSink:
         """
         self._refuse_without_connector(session, node)
         self.refuse_unfit(session, node)
-        return lambda batch, _: save_to_topic(batch, **self._write_arguments(node))
-
-    def _write_arguments(self, node: Node) -> dict[str, Any]:
-        """Return the arguments of ``write_topic`` and ``save_to_topic`` for the changelog of
-        ``node``, by name: those of ``_record_arguments``, and the sink's ``servers`` and
-        ``options``.
-        """
-        return {**self._record_arguments(node), "servers": self.servers, "options": self.options}
+        options = sink_options(self.topic, self.servers, self.options)
+        return lambda batch, _: (
+            self.records(batch, node).write.format("kafka").options(**options).save()
+        )
 
     def _record_arguments(self, node: Node) -> dict[str, Any]:
         """Return the arguments of ``to_records`` for the changelog of ``node``, by name. They are

@@ -85,13 +85,15 @@ class TransactionalSink(TopicSink):
         """
         return connection_settings(self.settings)
 
-    @property
-    def database(self) -> Hashable:
-        """The identity of the brokers' cluster, its id. Sinks with the same are committed together.
-        The brokers are asked. Raises ``ConfigurationError`` if they cannot be reached, and the
-        client's error for settings that it does not know.
+    def database(self, session: SparkSession) -> Hashable:
+        """Return the identity of the brokers' cluster, its id, by asking the brokers. Sinks with
+        the same are committed together. On Spark Connect it is ``servers`` if this process cannot
+        reach the brokers.
+
+        Raises ``ConfigurationError`` for settings that the client does not know, and without
+        Spark Connect for brokers that cannot be reached.
         """
-        return _Cluster.from_brokers(self).identity
+        return _Cluster.from_brokers(self, may_fail=is_remote(session)).identity
 
     def writer(self, changes: DataFrame, node: Node, checkpoint: str) -> DataStreamWriter:
         """Return Spark's writer of the query's ``changes`` into the topic, configured but not
@@ -149,7 +151,6 @@ class TransactionalSink(TopicSink):
                     "topics that are committed together differ in options= or transactions=",
                     "Give all exactly_once= topics of a query the same",
                 )
-        refuse_settings(title, first.settings)
         cluster = _Cluster.from_brokers(first, may_fail=is_remote(session))
         if cluster.topics is not None:
             for sink, _ in sinks:
@@ -218,14 +219,16 @@ class TransactionalBatches:
                     raise error.failure from error
 
     def _records(self, batches: Sequence[DataFrame]) -> DataFrame:
-        """Return the records of all topics in one frame: ``key``, ``value``, ``headers``, and
-        ``topic``, the index of the record's sink. There are as many tasks as transactions. The
-        records of a key are in one task, in order. ``batches``: the changes of each sink, in the
-        order of ``sinks``.
+        """Return the records of all topics in one frame: ``key`` and ``value`` (binary),
+        ``headers``, and ``topic``, the index of the record's sink. There are as many tasks as
+        transactions. The records of a key are in one task, in order. ``batches``: the changes of
+        each sink, in the order of ``sinks``.
         """
         frames = [
             # By position, then as they come.
             sink.records(batch, node, [POSITION])
+            # Some formats make texts, others bytes.
+            .withColumns({part: F.col(part).cast("binary") for part in ("key", "value")})
             .withColumn(TOPIC_COLUMN, F.lit(index))
             .withColumn(_ORDER_COLUMN, F.monotonically_increasing_id())
             for index, (batch, (sink, node)) in enumerate(zip(batches, self.sinks, strict=True))
@@ -254,8 +257,9 @@ class _Cluster:
     def from_brokers(sink: TransactionalSink, *, may_fail: bool = False) -> _Cluster:
         """Return the cluster of ``sink``, as its brokers tell it. If they cannot be reached, raise
         ``ConfigurationError`` or, with ``may_fail``, return a cluster whose topics are not known.
-        Raises the client's error for settings that it does not know.
+        Raises ``ConfigurationError`` for settings that the client does not know.
         """
+        refuse_settings(sink.title, sink.settings)
         client = client_for(sink.title)
         admin = client.admin.AdminClient(sink.connection, logger=SILENT_LOGGER)
         try:

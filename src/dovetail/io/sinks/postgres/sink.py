@@ -119,11 +119,10 @@ class PostgresSink:
         tables = PostgresTables([self.prepare_table(session, node, checkpoint)], Owner(checkpoint))
         return lambda batch, batch_id: tables.write([batch], batch_id)
 
-    @property
-    def database(self) -> tuple[Any, ...]:
-        """The identity of the database, read from the server: its start time and the database's
-        OID. All DSNs of one database give the same. Raises ``ConfigurationError`` if no attempt
-        succeeds.
+    def database(self, session: SparkSession) -> tuple[Any, ...]:
+        """Return the identity of the database, read from the server: its start time and the
+        database's OID. All DSNs of one database give the same. ``session`` is not used. Raises
+        ``ConfigurationError`` if no attempt succeeds.
         """
         return self.sink_settings.run_with_retries(lambda: self.query_one_row(_DATABASE_QUERY))
 
