@@ -133,9 +133,15 @@ def _read_local_rows(
 ) -> tuple[list[str], Iterator[list[Any]]]:
     """Return (names of columns, rows) of ``table``, the name of a table or a store, from files on a
     local disk. Rows are lists of values in the order of the names, in no order of keys, read as
-    they are asked for. ``key``: texts of keys (``keys_of_text``), None for all rows. A key without
-    a row gives none, and one given twice gives its rows once. ``columns``: the names wanted, each
-    once in their order; None or an empty list for all.
+    they are asked for.
+
+    Values are those of ``plain_value``. A timestamp with a zone is a datetime in UTC, and a struct
+    is a dict. A map is a dict, or a list of pairs if its keys are nested. Other values are as Arrow
+    gives them; null is None.
+
+    ``key``: texts of keys (``keys_of_text``), None for all rows. A key without a row gives none,
+    and one given twice gives its rows once. ``columns``: the names wanted, each once in their
+    order; None or an empty list for all.
 
     Raises ``ConfigurationError`` for an unknown table, and ``PlanError`` for a text that is no key.
     Reading the rows raises ``ConfigurationError`` for unknown columns, and ``UnreadableFile`` for
@@ -156,7 +162,12 @@ def _read_local_rows(
 
 def _frame_rows(frame: DataFrame) -> Iterator[list[Any]]:
     """Return an iterator over the rows of a frame, each a list of its values in the order of
-    columns (``plain_value``). Spark runs when the first row is asked for.
+    columns. Spark begins at the call, with the frame's shuffles, and its errors pass. Each
+    partition of the result is computed once its first row is asked for.
+
+    Values are those of ``plain_value``. A timestamp with a zone is a datetime in UTC, and a struct
+    is a dict. A map is a dict, or a list of pairs if its keys are nested. Other values are as Spark
+    gives them; null is None.
     """
     from dovetail.plan.types.arrow import arrow_schema
 

@@ -484,7 +484,8 @@ class _ResultPack(Pack):
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield one row of ``PACKED`` with all rows held, then forget them; nothing if there are
-        none. Its bucket is the partition's index modulo the count of buckets.
+        none. It goes to the result that ``carrier`` names (``Carrier.reader``), not to a stage. Its
+        bucket is the partition's index modulo the count of buckets.
         """
         if self._held:
             tag = Tag(self._carrier.reader, 0, self._partition, self._number)

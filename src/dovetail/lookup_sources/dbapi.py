@@ -61,7 +61,9 @@ class DbapiLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The driver and the table, without the connection's secrets."""
+        """The driver's module and the table, such as ``pymysql shop.orders``, for errors and
+        ``explain``. It has none of the connection's secrets.
+        """
         return f"{self.driver} {self.table}"
 
     def open(self, schema: pa.Schema) -> DbapiReader:

@@ -39,7 +39,9 @@ class DeltaFilesLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the name of the table's folder."""
+        """The words ``delta table`` and the name of the table's folder, without its path, for
+        errors and ``explain``.
+        """
         return f"delta table {pathlib.Path(self.path).name}"
 
     def open(self, schema: pa.Schema) -> DeltaFilesReader:

@@ -41,7 +41,9 @@ class IcebergLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the name of the table."""
+        """The words ``iceberg table`` and the table's name with its namespace, for errors and
+        ``explain``.
+        """
         return f"iceberg table {self.address.table}"
 
     def open(self, schema: pa.Schema) -> IcebergReader:

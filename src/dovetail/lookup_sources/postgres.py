@@ -45,7 +45,9 @@ class PostgresLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the table, without the connection's secrets."""
+        """The word ``postgres`` and the table, such as ``postgres sales.orders``, for errors and
+        ``explain``. It has none of the connection's secrets.
+        """
         return f"postgres {self.table}"
 
     def open(self, schema: pa.Schema) -> PostgresReader:

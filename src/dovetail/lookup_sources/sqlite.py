@@ -36,7 +36,9 @@ class SqliteLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the table."""
+        """The word ``sqlite`` and the table, such as ``sqlite orders``, for errors and
+        ``explain``.
+        """
         return f"sqlite {self.table}"
 
     def open(self, schema: pa.Schema) -> SqliteReader:

@@ -111,11 +111,13 @@ def stages_up_to(last: Stage) -> Iterator[Stage]:
 
 
 def count_readers(results: Sequence[Node]) -> Counter[Node]:
-    """Return the count of nodes and results that read each node, directly or as the result of its
-    stage. A node that nothing reads counts 0; one that another reads twice counts once for it.
+    """Return for each node the count of its readers: the nodes that have it as an input, and its
+    listings in ``results``. A node is also read by an input that is the result of its stage
+    (``Derived``).
 
-    ``results``: the nodes with no reader in the plan. Each listing of a node here is one reader
-    more, so a node listed twice has two more.
+    A reader counts once, even if it reads the node by both of its inputs. A node that nothing reads
+    counts 0. ``results``: the last nodes of the plan. A node that is listed twice has two readers
+    more.
     """
     parts = dict.fromkeys(part for node in results for part in node.walk())
     reading = {

@@ -175,7 +175,8 @@ def _arrange_stage(
 
     ``library``: grandalf's classes (``grandalf_classes``). ``number``: the stage's index in
     ``graph.stages``, from 1. ``sizes``: width and height in pixels by node id. The result has boxes
-    by node id, or by ``("port", id)`` for a port of the node outside.
+    by node id, or by ``("port", id)`` for a port of the node outside. Each box has its upper left
+    corner and its size.
     """
     stage_sizes: dict[Hashable, Size] = {
         node.id: sizes[node.id] for node in graph.nodes if node.stage == number
@@ -202,10 +203,11 @@ def _arrange_boxes(
     """Return the places of boxes in layers, ``layer_gap`` pixels apart, and the points of the lines
     between them. Parts of the graph that no line connects come beside each other.
 
-    The result has the ``size`` of all boxes together, ``boxes`` by their keys, and ``lines``: the
-    points within each line by its pair of keys, without its ends. There are two of them for each
-    layer that the line passes. All are in pixels from the upper left corner. Boxes of a layer keep
-    the order of ``sizes`` where that causes no crossing.
+    The result has the ``size`` of all boxes together. It has ``boxes`` by their keys, each with its
+    upper left corner and its size. It has ``lines``: the points within each line by its pair of
+    keys, without its ends. There are two of them for each layer that the line passes. All are in
+    pixels from the upper left corner of the whole. Boxes of a layer keep the order of ``sizes``
+    where that causes no crossing.
 
     ``library``: grandalf's classes (``grandalf_classes``). ``sizes``: width and height of each box
     by a key of its own. ``lines``: pairs of keys in ``sizes``, from the upper box to the lower one;

@@ -114,9 +114,10 @@ def _text_lines(node: GraphNode) -> list[Line]:
 
 
 def _wrap_text(text: str) -> list[str]:
-    """Return a text in lines that fit into a box: at most three of 40 characters. A longer text
-    ends with ``…``. Unprintable characters become JSON's escapes, and an empty text has no lines.
-    Words of more than 40 characters are broken.
+    """Return a text in lines that fit into a box: at most three of at most 40 characters. A longer
+    text loses its end, and its last line ends with `` …``, which counts. Unprintable characters
+    become JSON's escapes, and an empty text has no lines. Words of more than 40 characters are
+    broken.
     """
     return wrap(printable(text), _SIGNS_MAX, max_lines=_LINES_MAX, placeholder=" …")
 
@@ -138,8 +139,9 @@ def _cap_height(kind: GraphKind) -> float:
 
 
 def _heading_line(stage: GraphStage) -> Line:
-    """Return the title of a stage as one line, a pair of a class in the style sheet and a text. A
-    title of more than 60 characters is cut at a word and ends with ``…``.
+    """Return the title of a stage as one line, a pair of a class in the style sheet and a text. The
+    text has at most 60 characters. A longer title loses whole words at its end, and `` …`` follows,
+    which counts. Unprintable characters become JSON's escapes.
     """
     return "dt-heading", shorten(printable(stage.title), _HEADING_MAX, placeholder=" …")
 

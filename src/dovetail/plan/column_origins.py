@@ -90,7 +90,8 @@ def _source_origins(node: Source) -> Mapping[str, Origins]:
 @_origins_by_column.register
 def _view_origins(node: View) -> Mapping[str, Origins]:
     """Return the origins of a view's columns, by name: those of the column or expression that each
-    is made of (``View.columns``). The columns that its condition reads are not among them.
+    is made of (``View.columns``). An origin is a column of a source or lookup store, with its use.
+    The columns that the view's condition reads are not among them.
 
     A field of a group's whole last row, as ``key_by`` makes it, has the origins of the column of
     that name in the grouped rows.
@@ -111,8 +112,9 @@ def _view_origins(node: View) -> Mapping[str, Origins]:
 @_origins_by_column.register
 def _lookup_origins(node: Lookup) -> Mapping[str, Origins]:
     """Return the origins of each column of a lookup's result, by name: those of the stream's
-    column, or the column of the store with the use ``"identity"``. A column that has the whole
-    record, or the store's whole row, as a struct has none.
+    column, or the column of the store with the use ``"identity"``. An origin is a column of a
+    source or lookup store, with its use. A column that has the whole record, or the store's whole
+    row, as a struct has none.
     """
     below = _origins_by_column(node.node)
     origins = {name: below[name] for name in node.key.names}
@@ -129,7 +131,8 @@ def _lookup_origins(node: Lookup) -> Mapping[str, Origins]:
 @_origins_by_column.register
 def _unwindowed_origins(node: Unwindowed) -> Mapping[str, Origins]:
     """Return the origins of the columns of a windowed table read as a table or stream, by their
-    names there: those of the column or expression that each is made of.
+    names there: those of the column or expression that each is made of. An origin is a column of a
+    source or lookup store, with its use.
     """
     return _origins_of_items(node, _origins_by_column(node.input), node.columns)
 
@@ -137,7 +140,7 @@ def _unwindowed_origins(node: Unwindowed) -> Mapping[str, Origins]:
 @_origins_by_column.register
 def _join_origins(node: JoinNode) -> Mapping[str, Origins]:
     """Return the origins of each column of a join's result, by name: key columns, then selected
-    ones.
+    ones. An origin is a column of a source or lookup store, with its use.
 
     A key column has the origins of the left or right key column that it stems from. If right rows
     may appear alone in a join by the same key, those of the right column are added to the left
@@ -171,9 +174,10 @@ def _join_origins(node: JoinNode) -> Mapping[str, Origins]:
 
 @_origins_by_column.register
 def _aggregation_origins(node: Aggregation) -> Mapping[str, Origins]:
-    """Return the origins of each column of an aggregation's result, by name. A grouping column has
-    those of the input's column. An aggregate has those of the columns that it reads, with the use
-    ``aggregation``. The bounds of windows and a count of rows have none.
+    """Return the origins of each column of an aggregation's result, by name. An origin is a column
+    of a source or lookup store, with its use. A grouping column has those of the input's column. An
+    aggregate has those of the columns that it reads, with the use ``"aggregation"``. The bounds of
+    windows and a count of rows have none.
     """
     below = _origins_by_column(node.input)
     windows = dict.fromkeys((WINDOW_START, WINDOW_END) if node.windows else (), frozenset[Origin]())
@@ -222,10 +226,14 @@ def _deciding_origins(node: Node) -> Iterator[Origin]:
 def _origins_of_items(
     node: Node, below: Mapping[str, Origins], columns: Iterable[ColumnItem]
 ) -> dict[str, Origins]:
-    """Return the origins of the columns of ``node``, by name.
+    """Return the origins of the columns of ``node``, by name, in the order of ``node.row``. An
+    origin is a column of a source or lookup store, with the ``use`` made of it. A column that is
+    copied has the uses in ``below``. Any other has at least ``"transformation"``.
 
     ``below``: the origins of its input's columns, by name. ``columns``: the item that each column
-    of ``node.row`` is made of, in the same order: a name, an expression, a constant or a field.
+    of ``node.row`` is made of, in the same order. It is a column's name, an expression, a field of
+    a struct, or a constant. Expressions and constants have the origins of the columns that their
+    text names as words.
     """
     return {
         name: _origins_of_item(item, below)
@@ -235,11 +243,13 @@ def _origins_of_items(
 
 def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
     """Return the origins of ``item``, which makes a column: the name of a column, an expression or
-    its SQL, a field of a struct, or a constant.
+    its SQL, a field of a struct, or a constant. An origin is a column of a source or lookup store,
+    with the ``use`` made of it.
 
-    A name in ``below`` has the origins given there. Everything else has those of the columns that
-    its text names, at least as ``"transformation"``. ``below``: the origins of the columns that
-    ``item`` may use, by name.
+    A name in ``below`` has the origins given there. A field of a struct has those of the struct.
+    Everything else, a constant too, has those of the columns that its text names as words. The use
+    is then at least ``"transformation"``. ``below``: the origins of the columns that ``item`` may
+    use, by name.
     """
     if isinstance(item, str) and item in below:
         return below[item]
@@ -250,8 +260,9 @@ def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
 
 def _origins_of_expression(text: str, below: Mapping[str, Origins]) -> Origins:
     """Return the origins of an expression: those of the columns in ``below`` that its text names.
-    Their use is ``"transformation"``, or ``"aggregation"`` if it was. A text that names none gives
-    an empty set. ``below``: the origins of columns, by name.
+    An origin is a column of a source or lookup store, with its use. The use becomes
+    ``"transformation"``, or stays ``"aggregation"``. A text that names no column gives an empty
+    set. ``below``: the origins of columns, by name.
     """
     named = (origins for name, origins in below.items() if is_named_in(name, text))
     return _with_use(frozenset().union(*named), "transformation")
@@ -261,7 +272,8 @@ def _origins_of_names(
     columns: Mapping[str, Origins], names: Iterable[str], use: Use
 ) -> Iterator[Origin]:
     """Yield the origins that ``columns`` has for each of ``names``, in order, with the use ``use``
-    as ``_with_use`` gives it. Names that are not in it yield none.
+    as ``_with_use`` gives it. An origin is a column of a source or lookup store, with its use.
+    Names that are not in ``columns`` yield none.
     """
     for name in names:
         yield from _with_use(columns.get(name, frozenset()), use)

@@ -25,6 +25,9 @@ def computed_row(
     by the field of ``node`` that has the input: ``node`` of a view, ``left`` and then ``right`` of
     a join. None stands for no row. ``expressions``: evaluates Spark expressions. The step runs in
     this process, on these rows alone, at time 0.
+
+    An expression that fails raises Spark's error. But a view that makes dead letters leaves the row
+    out, so the result is None. Other errors of the step pass, too.
     """
     sources = {
         name: Source(name=name, key=getattr(node, name).key, values=getattr(node, name).values)

@@ -121,7 +121,9 @@ class DistinctKeys:
 
 def few_keys(session: SparkSession, keys: pa.Table, types: Sequence[DataType]) -> DistinctKeys:
     """Return keys of this process as ``DistinctKeys`` with a frame that is marked for broadcast,
-    ranges, and the keys themselves as ``few``. There may be none.
+    and the keys themselves as ``few``. There may be none. Its ``ranges`` are the smallest and the
+    largest value of each column. A range is None without keys, if the column has nulls, and for
+    types other than integers, decimals and texts without a collation.
 
     ``keys``: columns ``_f0``, ``_f1`` … without duplicates, perhaps with nulls. ``types``: their
     Spark types, in order, which ``delta_upsert.is_plain`` must allow.
@@ -135,16 +137,20 @@ def keys_of(scratch: StoredFrames, frame: DataFrame, columns: Sequence[str]) -> 
     """Return the distinct values of a frame's ``columns``, as columns ``_f0``, ``_f1`` … in this
     order. Values that contain a null are left out.
 
-    The result has a count and ranges. The keys are not collected to this process, so its ``few`` is
-    None. Runs a job, and stores the keys in ``scratch`` until that is released.
+    The result has their count, and as ``ranges`` the smallest and the largest value of each column.
+    A range is None without keys, and for types other than integers, decimals and texts without a
+    collation. The keys are not collected to this process, so ``few`` is None. Runs a job, and
+    stores the keys in ``scratch`` until that is released.
     """
     keys = scratch.keep(delta_rules.keys_of(frame, columns))
     return count_keys(keys)
 
 
 def count_keys(keys: DataFrame) -> DistinctKeys:
-    """Return keys as ``DistinctKeys``, with their count and ranges. They are not collected to this
-    process, so its ``few`` is None. Runs a job.
+    """Return keys as ``DistinctKeys``, with their count, and as ``ranges`` the smallest and the
+    largest value of each column. A range is None without keys, if the column has nulls, and for
+    types other than integers, decimals and texts without a collation. The keys are not collected to
+    this process, so ``few`` is None. Runs a job.
 
     ``keys``: distinct values as columns ``_f0``, ``_f1`` …, stored by ``StoredFrames.keep``. They
     are marked for broadcast if they are at most ``BROADCAST_ROWS_MAX`` (500,000).

@@ -231,9 +231,12 @@ class Deltas:
         return delta_rules.delta_of_aggregate(node, before, now)
 
     def _keys_of_delta(self, delta: RowDelta, columns: Sequence[str]) -> DistinctKeys:
-        """Return the distinct values of ``columns`` in ``delta``, rows that go and come, at least
-        one. Values that contain a null are left out. They are counted in this process if the rows
-        are held here, else by a job.
+        """Return the distinct values of ``columns`` in all rows of ``delta``, as columns ``_f0``,
+        ``_f1`` … in this order. Values that contain a null are left out, so there may be none.
+
+        ``delta``: rows that go and come, at least one, else ``AssertionError``. If this process
+        holds its rows, it also holds the keys, as ``few``. Else a job stores and counts them, and
+        ``few`` is None.
         """
         assert delta.frame is not None
         if delta.few is None:

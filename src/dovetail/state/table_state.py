@@ -76,9 +76,13 @@ class TableState(RunState):
         return range(self.key_columns.stop, len(self.schema))
 
     def store(self, rows: pa.Table) -> None:
-        """Append a batch's rows, merge some, and drop the runs whose rows are all older than
-        ``horizon_us``. ``rows``: the columns of ``schema``, in hash order, one per key. Without
-        rows the runs are dropped all the same.
+        """Append a batch's rows as a sorted run, merge some runs, and drop those whose rows are all
+        older than ``horizon_us``, exclusive. That is this store's attribute, in microseconds. If it
+        is ``NO_TIME``, no run is dropped. A row's time is that in the column ``expiry``. A run that
+        is being merged stays.
+
+        ``rows``: the columns of ``schema``, in hash order, one per key. Without rows nothing
+        is merged, but runs are dropped all the same.
         """
         super().store(rows)
         self.expire(self.horizon_us)

@@ -206,9 +206,12 @@ def without_frames(node: Node, replacements: dict[Node, Node]) -> Node:
 
 
 def _field_without_frames(part: Any, replacements: dict[Node, Node]) -> Any:
-    """Return the value of a node's field with the nodes in it replaced by ``without_frames``. It is
-    a node, a tuple with nodes, or a value without nodes, which is returned as it is.
-    ``replacements``: the replacement of each node so far, to which this adds.
+    """Return the value of a node's field with the nodes in it replaced by ``without_frames``: by
+    nodes whose sources have no Spark frame, because a test gives their rows as values.
+
+    ``part``: the value, a node or a tuple of nodes. Any other value is returned as it is. So is a
+    node or a tuple whose sources have no frame already. ``replacements``: the replacement of each
+    node so far, to which this adds.
     """
     if isinstance(part, Node):
         return without_frames(part, replacements)

@@ -357,9 +357,12 @@ class RawValue:
         return F.coalesce(lost, F.lit(False))
 
     def _lost_elements(self, raw: Column, value: Column, type_: DataType) -> Column:
-        """Return an array of booleans, true for each element whose value was lost; null where one
-        of the arrays is. ``raw``, ``value``: arrays of the raw elements and of their values, of
-        equal length. ``type_``: the type of the elements.
+        """Return an array of booleans, true for each element that is lost (``is_lost``): it, or a
+        part of it at any depth, is null in ``value`` but not in ``raw``. The array is null where
+        ``raw`` or ``value`` is.
+
+        ``raw``, ``value``: arrays of the raw elements and of their values, of equal length.
+        ``type_``: the type of the elements.
         """
         return F.zip_with(raw, value, lambda a, b: self._part("", a).is_lost(b, type_))
 

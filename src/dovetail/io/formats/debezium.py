@@ -244,10 +244,11 @@ class DebeziumFormat(Format):
         wanted: WantedParts,
         records: DataFrame,
     ) -> DataFrame:
-        """Return the records with ``_event``, each decoded by the Avro schema that wrote it.
-        ``_event`` is null for unreadable records, also for those of an unknown schema. Another new
-        column ``_parsed`` is a struct of ``number``, the id of that schema. Columns of the steps
-        between stay, too.
+        """Return the records with ``_event`` (``WantedParts.add_event``), each decoded by the Avro
+        schema that wrote it. ``_event`` is null for records that cannot be decoded, also for those
+        of an unknown schema. Other unreadable events, such as one with a value that does not fit
+        its column, have the reason in ``_event.problem``, else null. Another new column ``_parsed``
+        is a struct of ``number``, the id of that schema. Columns of the steps between stay, too.
 
         ``writers``: the schemas as JSON by id, at least one; by None without a registry.
         ``envelopes``: those that define the columns, the reader's first. ``wanted``: the parts of
@@ -305,10 +306,14 @@ class DebeziumFormat(Format):
         return JsonObject(json_text(F.col("value"), framed=self.framed), whole)
 
     def _read_json_events(self, wanted: WantedParts, records: DataFrame) -> DataFrame:
-        """Return the records with ``_event``, the ``wanted`` parts of a JSON envelope, null for
-        unreadable records. Another new column ``_absent`` is true where a record has no value:
-        null, JSON's null, or a null payload. The columns ``_parsed``, ``_found``, ``_read``,
-        ``_exact`` and ``_raw`` are of the steps between.
+        """Return the records with ``_event``, the event of a JSON envelope's ``wanted`` parts
+        (``WantedParts.add_event``). It is null where the value is no JSON object with these parts
+        in their types. Other unreadable events, such as one without a key column, have the reason
+        in ``_event.problem``, else null.
+
+        Another new column, ``_absent``, is true where a record has no value: null, JSON's null, or
+        a null payload. ``_event`` then has no meaning: it is null, or its ``op`` is. The columns
+        ``_parsed``, ``_found``, ``_read``, ``_exact`` and ``_raw`` are of the steps between.
 
         ``records``: with a column ``value`` of bytes or text. If the format is ``framed``, the five
         bytes of a framing are skipped.

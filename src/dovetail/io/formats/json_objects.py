@@ -76,9 +76,12 @@ class JsonObject:
         return F.when(fits, converted)
 
     def problem(self, parsed: Column) -> Column:
-        """Return a text why a field does not fit its type, the first reason found: ``column <path>
-        is no <type>: <text>``. It is null where all fit, and where the text is not one JSON object.
-        A field that is null or missing fits. ``parsed``: the column of ``JsonObject.parsed``.
+        """Return a text why a field does not fit its type: ``column <path> is no <type>: <text>``.
+        It is null where all fit, and where the text is not one JSON object. A field that is null or
+        missing fits. ``parsed``: the column of ``JsonObject.parsed``.
+
+        Of several reasons, those of fields with a cut-off binary value come first. Then come those
+        of plain values at any depth, then those of whole fields, each in the order of the schema.
         """
         converted = JsonValues(self.encodings).convert(parsed["object"], self.schema)
         texts = StructType([StructField(f.name, StringType()) for f in self.schema])

@@ -56,7 +56,9 @@ class MongodbLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the collection, such as ``mongodb shop.orders``, without any secrets."""
+        """The word ``mongodb`` and the collection, such as ``mongodb shop.orders``, for errors and
+        ``explain``. It has no secrets.
+        """
         return f"mongodb {self.collection}"
 
     def open(self, schema: pa.Schema) -> MongodbReader:
@@ -224,8 +226,15 @@ def _date_of_midnight(value: Any, type_: pa.DataType) -> Any:
 
 def _key_condition(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
     """Return MongoDB's condition that a document has one of the keys in the fields ``by``, in a
-    form that uses indexes: ``$in`` for one field, else ``$or``. ``keys``: one column for each of
-    ``by``. There must be a key, and each must be one that MongoDB can store exactly.
+    form that uses indexes. For one field it is ``{field: {"$in": values}}``. Else it is ``{"$or":
+    [...]}`` with ``{field: {"$in": values}, ...}`` for each key.
+
+    The values are those that a document may have for a key's value (``_stored_values``). A text of
+    an object id or a UUID also stands for that id. A date stands for its midnight. An array with
+    such a value meets the condition, too.
+
+    ``keys``: one column for each of ``by``, without nulls, and at least one row. MongoDB must be
+    able to store each key exactly.
     """
     columns = [[_stored_values(value) for value in column.to_pylist()] for column in keys.columns]
     if len(columns) == 1:

@@ -42,7 +42,9 @@ class RedisLookup(DeclaredSource):
 
     @property
     def title(self) -> str:
-        """The store and the pattern of its keys, without the connection's secrets."""
+        """The word ``redis`` and the pattern of keys, such as ``redis order:{id}``, for errors and
+        ``explain``. It has none of the connection's secrets.
+        """
         return f"redis {self.pattern}"
 
     def open(self, schema: pa.Schema) -> RedisReader:

@@ -22,14 +22,18 @@ from dovetail.plan.metrics import metric_name
 
 
 def run(job: Job, _: RetractLaw) -> OperatorOutcome:
-    """Emit a message to the group for each row that leaves or enters one, in the order of the
-    records. A row that leaves is a tombstone with the old values. It is marked silent
-    (``_instruction``) if the new row's message to the same group follows.
+    """Emit the messages by which rows leave and enter groups, in the order of the records. For each
+    record, the key's former row leaves its group, as a tombstone with the old values. Then the new
+    row, if the record has one, enters its group.
 
-    Of each key's last row, its group and the aggregated columns are stored. Rows with a null in the
-    group's columns enter no group, and are counted as ``null_group``. Without rows in the batch,
-    emit nothing and leave the store as it is. Return the messages as ``output``, with the store and
-    the counts.
+    Both messages are sent even if the row stays as it was. If both go to one group, the tombstone
+    is marked silent (``_instruction``): only the second one emits a result. Of a versioned table,
+    only records that are the latest version of their key send messages.
+
+    Of each key's last row, its group and the aggregated columns are stored. Of a versioned table
+    these are stored of each version. Rows with a null in the group's columns enter no group, and
+    are counted as ``null_group``. Without rows in the batch, emit nothing and leave the store as it
+    is. Return the messages as ``output``, None for none, with the store and the counts.
     """
     source = job.sources[0]
     shape = source.shape

@@ -123,7 +123,8 @@ class DeltaJoinLaw(Law):
 
 def join_key_input(source: SourceSpec, primary: tuple[str, ...]) -> SourceSpec:
     """Return the layout ``source`` as an input of a delta join: rows with nulls in their join key
-    stay, rows with a null in a ``primary`` column do not.
+    stay. Rows with a null in a ``primary`` column do not. Of a delete, only those ``primary``
+    columns count that are also in the join key.
 
     ``primary``: the names of the primary key's columns; empty if these may be null, too.
     """

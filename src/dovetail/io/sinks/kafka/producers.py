@@ -149,10 +149,14 @@ class BatchWrite:
 def write_task_records(
     order: BatchWrite, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the records of this task in a transaction, and yield one row of ``REPORT_SCHEMA``:
-    task, count of records, few records, and failure. A task without records yields nothing. A task
-    with at most 2,000 records and 1 MiB writes nothing. It yields them in that row as
-    ``few_records``, bytes in Arrow's IPC format for the driver.
+    """Write the records of this task in one transaction, commit it, and yield one row of
+    ``REPORT_SCHEMA``. A topic that already has the micro-batch gets none of its records, so a task
+    that runs again writes nothing twice.
+
+    The row has ``task`` and ``records``, the count written. A failure is in ``kind``, ``problem``
+    and ``remedy``, null for none. A task without records yields nothing. A task with at most 2,000
+    records and at most 1 MiB writes nothing: the driver does. The row then has 0 ``records``, and
+    them in ``few_records``, bytes in Arrow's IPC format, else null.
 
     ``order``: the micro-batch and its topics. ``batches``: the task's records (``key``, ``value``,
     ``headers``, and ``topic``, an index in ``order.topics``), in the order to write. The task is

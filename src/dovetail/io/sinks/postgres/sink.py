@@ -186,7 +186,8 @@ class PostgresSink:
         return answer
 
     def prepare_table(self, session: SparkSession, node: Node, checkpoint: str) -> PostgresTable:
-        """Return the table for the changelog of ``node``, created if missing, else checked.
+        """Return the table for the changelog of ``node``, created if missing, else checked. Also
+        create ``dovetail_queries`` if it is missing, which has each query's last micro-batch.
         ``checkpoint``: the query's folder.
 
         Raises ``PlanError`` for unsuitable columns, and for ``existing=`` with a changelog that is
