@@ -230,6 +230,13 @@ def test_values_are_read_as_the_declared_types() -> None:
     }
 
 
+def test_whole_numbers_beside_texts_keep_all_digits() -> None:
+    schema = pa.schema([("n", pa.decimal128(20, 1))])
+    rows = [(2**53 + 1,), ("1.5",), (Decimal("2.5"),), (None,)]
+    numbers = [Decimal(2**53 + 1), Decimal("1.5"), Decimal("2.5"), None]
+    assert rows_as_table("s", rows, schema, (), typeless=True)["n"].to_pylist() == numbers
+
+
 @pytest.mark.parametrize("text", [b"0x10", b"0XFF"])
 def test_hexadecimal_digits_are_no_whole_number(text: bytes) -> None:
     schema = pa.schema([("x", pa.int8())])

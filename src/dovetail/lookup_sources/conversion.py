@@ -261,7 +261,8 @@ def _with_one_number_type(values: list[Any], *, texts: bool) -> list[Any]:
     """
     if texts and any(isinstance(value, str) for value in values):
         is_number = [isinstance(v, (int, Decimal)) and not isinstance(v, bool) for v in values]
-        return [f"{v:f}" if number else v for v, number in zip(values, is_number, strict=True)]
+        # Decimal's own form, since that of an int would go through a float.
+        return [f"{Decimal(v):f}" if n else v for v, n in zip(values, is_number, strict=True)]
     if not any(isinstance(value, Decimal) for value in values):
         return values
     return [Decimal(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in values]

@@ -21,7 +21,7 @@ from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.aggregation import Aggregation
 from dovetail.plan.transforms.expectation import Expectation
 from dovetail.plan.transforms.unwindow import Unwindowed
-from dovetail.plan.view_columns import ColumnItem, FieldOf, item_as_text
+from dovetail.plan.view_columns import ColumnItem, Constant, FieldOf, item_as_text
 from dovetail.plan.views import View, is_named_in
 
 Use: TypeAlias = Literal["identity", "transformation", "aggregation", "join", "filter", "group_by"]
@@ -232,8 +232,8 @@ def _origins_of_items(
 
     ``below``: the origins of its input's columns, by name. ``columns``: the item that each column
     of ``node.row`` is made of, in the same order. It is a column's name, an expression, a field of
-    a struct, or a constant. Expressions and constants have the origins of the columns that their
-    text names as words.
+    a struct, or a constant. An expression has the origins of the columns that its text names as
+    words, and a constant has none.
     """
     return {
         name: _origins_of_item(item, below)
@@ -246,15 +246,17 @@ def _origins_of_item(item: ColumnItem, below: Mapping[str, Origins]) -> Origins:
     its SQL, a field of a struct, or a constant. An origin is a column of a source or lookup store,
     with the ``use`` made of it.
 
-    A name in ``below`` has the origins given there. A field of a struct has those of the struct.
-    Everything else, a constant too, has those of the columns that its text names as words. The use
-    is then at least ``"transformation"``. ``below``: the origins of the columns that ``item`` may
-    use, by name.
+    A name in ``below`` has the origins given there. A field of a struct has those of the struct,
+    and a constant has none. Everything else has those of the columns that its text names as words.
+    The use is then at least ``"transformation"``. ``below``: the origins of the columns that
+    ``item`` may use, by name.
     """
     if isinstance(item, str) and item in below:
         return below[item]
     if isinstance(item, FieldOf):
         return _with_use(below[item.struct], "transformation")
+    if isinstance(item, Constant):
+        return frozenset()
     return _origins_of_expression(item if isinstance(item, str) else item_as_text(item), below)
 
 
