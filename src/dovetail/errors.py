@@ -22,6 +22,7 @@ user's own line, and the whole traceback on request.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -223,7 +224,8 @@ def line_of(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *lines[:1]])
 
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+"""The folder of the library, with a separator at its end."""
 
 
 def _shell() -> Any:

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import dovetail as dt
 from dovetail import cli
 from dovetail.command import sessions, state
+from dovetail.platform.files import files_of
 
 pytest.importorskip("rocksdict")
 TABLES = next(path for path in CHECKPOINTS if path.name == "tables")
@@ -179,6 +180,21 @@ def test_the_doctor_of_a_checkpoint(
         assert re.search(problem, found[what])
     shown = CliRunner().invoke(cli.app, ["doctor", str(checkpoint)])
     assert all(what in shown.output for what in ("dovetail.json", "place", *lacks))
+
+
+@pytest.mark.parametrize("name", ["a b", "über", "50%25 #1"])
+def test_the_doctor_of_a_checkpoint_that_was_not_moved(
+    spark: SparkSession, golden: Copied, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    copied = golden(TABLES)
+    checkpoint = copied.rename(copied.parent / name)
+    bound_with(at=files_of(spark).qualified(str(checkpoint)))(checkpoint)
+    (checkpoint.parent / "here").mkdir()
+    monkeypatch.chdir(checkpoint.parent / "here")
+    for written in (str(checkpoint), f"file:{checkpoint}/", f"../{name}"):
+        made = CliRunner().invoke(cli.app, ["doctor", written, "--json"])
+        found = {one["what"]: one["lacks"] for one in json.loads(made.output)}
+        assert found["place"] is None
 
 
 def test_the_doctor_of_a_session(spark: SparkSession) -> None:

@@ -100,6 +100,12 @@ def test_many_keys_are_asked_for_in_as_many_queries_as_it_takes(shop: Store) -> 
             assert len(ids(reader, "ann", *names)) == 1002
 
 
+def test_a_row_comes_once_though_several_queries_find_it(shop: Store) -> None:
+    for most in (1, 2, 3):
+        with closing(shop.source(keys_max=most).open(SCHEMA)) as reader:
+            assert ids(reader, "ANN", "ann", "Ann", "bob", "ann ") == [1, 2, 3, 5, 6]
+
+
 def test_keys_of_several_columns_and_constants(shop: Store) -> None:
     source = shop.source(indexes=[dt.lookups.index("customer", "amount")])
     keys = pa.table({"customer": ["ann", "ann", "bob"], "amount": [5, 6, 6]})

@@ -100,6 +100,18 @@ def test_constants_restrict_what_is_found(database: str, store: Any) -> None:
     assert ids({"note": None}) == [1, 2]
     assert ids({"note": [None, "x"], "amount": 7}) == [3]
     assert ids({"note": "'; DROP TABLE sales.orders; --"}) == []
+    assert ids({"amount": [None, 5, 6.0, 6.5]}) == [1, 2]
+    assert ids({"id": [2**70, 3]}) == [3]
+
+
+@pytest.mark.parametrize("constants", [[5, "5"], [True, 1], [True, 0.5], [2**60 + 1, 0.5]])
+def test_constants_that_no_column_has_together_are_refused(constants: list[Any]) -> None:
+    with pytest.raises(dt.errors.PlanError) as refused:
+        source("postgresql://me@host/db", where={"id": [None, *constants]})
+    assert str(refused.value) == (
+        "postgres sales.orders: where= has constants for 'id' that no column has together: "
+        f"{[None, *constants]}. Give constants of the column's type."
+    )
 
 
 def test_several_columns_and_types_are_looked_up_together(database: str, store: Any) -> None:
@@ -382,11 +394,8 @@ def test_what_is_shown_of_a_source_has_no_secrets() -> None:
     made = source(
         "postgresql://me:secret@host/db", indexes=[dt.lookups.index("customer", unique=True)]
     )
-    from dovetail.lookup_sources.source import summary_of_source
-
-    assert summary_of_source(made) == (
-        "postgres sales.orders: PRIMARY KEY (id); UNIQUE INDEX INDEX_customer (customer)"
-    )
+    assert made.title == "postgres sales.orders"
+    assert [index.summary for index in made.indexes] == ["UNIQUE INDEX INDEX_customer (customer)"]
     assert "secret" not in repr(made)
 
 

@@ -30,6 +30,12 @@ def named() -> dt.Table:
     return testing.table("names", key="v", schema={"v": pa.string(), "long": pa.string()})
 
 
+def windowed(name: str = "records") -> dt.WindowedTable:
+    records = testing.stream(name, key="id", schema=SCHEMA)
+    hours = records.group_by("v").window(dt.windows.tumbling("1 hour"))
+    return hours.agg(n=dt.count())
+
+
 # Each with what its error says of it; None for those that are the same each time.
 EXPRESSIONS: dict[str, tuple[Callable[[], Column], str | None]] = {
     "rand": (F.rand, "rand()"),
@@ -66,11 +72,18 @@ REFUSED: list[Callable[[Column], Any]] = [
         .rename({"r": "q"})
         .key_by("q")
     ),
+    lambda c: windowed().to_stream(select={"r": c.cast("string"), "n": "n"}, key="r"),
+    lambda c: (
+        windowed()
+        .join(windowed("others"), select={"r": c.cast("string")})
+        .to_stream(select=["r"], key="r")
+    ),
 ]
 TAKEN: list[Callable[[Column], Any]] = [
     lambda c: table().join(table("b").select(), select={"r": c}),
     lambda c: table().group_by("v").agg(n=dt.count()).with_columns(r=c),
     lambda c: stream().with_columns(r=c).select("r"),
+    lambda c: windowed().to_stream(select={"v": "v", "r": c}),
 ]
 
 

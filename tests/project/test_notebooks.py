@@ -15,6 +15,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
 
+import dovetail
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 CALL = """\
 import pyarrow as pa
@@ -79,6 +81,14 @@ def test_a_line_of_a_module_is_named_by_its_file(
     lines = shown(shell, capsys, "import own_topology\nown_topology.made()")
     assert lines[1] == f"File {tmp_path}/own_topology.py, line 5"
     assert lines[2] == "----> orders.select("
+
+
+def test_a_module_beside_the_library_is_not_of_the_library(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = f"{Path(dovetail.__file__).parent}_jobs/shop.py"
+    lines = shown(shell, capsys, f"exec(compile({CALL!r}, {file!r}, 'exec'))")
+    assert lines[1] == f"File {file}, line 4"
 
 
 def test_a_cause_is_named(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,9 @@ import re
 from os.path import normpath
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
+"""A path with a scheme, as Hadoop reads it: scheme, host and path. The path may have any letter."""
 
 
 class Dataset(NamedTuple):
@@ -31,10 +33,11 @@ def folder(path: str) -> Dataset:
     >>> folder("/data/orders")
     Dataset(namespace='file', name='/data/orders')
     """
-    parts = urlsplit(path)
-    if parts.scheme in ("", "file"):
-        return Dataset("file", str(Path(parts.path if parts.scheme else path).absolute()))
-    return Dataset(f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/")
+    uri = _URI.fullmatch(path)
+    scheme, host, name = ("file", None, path) if uri is None else uri.groups()
+    if scheme.lower() == "file":
+        return Dataset("file", str(Path(name).absolute()))
+    return Dataset(f"{scheme.lower()}://{host or ''}", name.strip("/") or "/")
 
 
 def normal_folder(path: str) -> Dataset:

@@ -15,9 +15,8 @@ import pyarrow as pa
 from dovetail.base.error_text import first_line
 from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import ConfigurationError, DataError, PlanError
-from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
-from dovetail.lookup_sources.keys import positions_among, refuse_types
+from dovetail.lookup_sources.keys import find_rows_of_own_query, positions_among, refuse_types
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
@@ -111,10 +110,12 @@ class DbapiReader:
             (*kinds, pa.types.is_decimal, pa.types.is_binary),
             "Join by whole numbers, decimals, texts, bytes, booleans or dates",
         )
-        rows = call_with_retries(source, lambda: self._look_up_once(by, keys))
+        step = max(1, source.keys_max // max(1, len(by)))
+        answers = call_with_retries(source, lambda: self._look_up_once(by, keys, step))
+        rows = [row for answer in answers for row in answer]
         table = rows_as_table(source.title, rows, self._schema, source.key, counted=True)
         key = positions_among(keys, table.select(list(by)))
-        asked = key != NO_GROUP
+        asked = find_rows_of_own_query(key, step, [len(answer) for answer in answers])
         unfit = np.zeros(keys.num_rows, np.bool_)
         return Found(table.filter(pa.array(asked)), key[asked], unfit)
 
@@ -127,9 +128,11 @@ class DbapiReader:
             with suppress(Exception):
                 connection.close()
 
-    def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Look up ``keys`` by the columns ``by`` once, connecting if need be. Return the database's
-        rows, as tuples in the order of the schema.
+    def _look_up_once(
+        self, by: Sequence[str], keys: pa.Table, step: int
+    ) -> list[Sequence[Sequence[Any]]]:
+        """Look up ``keys`` by the columns ``by`` once, ``step`` of them in a query, connecting if
+        need be. Return the rows that each query gave, as tuples in the order of the schema.
 
         Raises ``OSError`` if another attempt may help: for the driver's ``OperationalError`` or
         ``InterfaceError``, and for any error of connecting. The driver's other errors become
@@ -144,14 +147,14 @@ class DbapiReader:
         except Exception as error:
             raise OSError(first_line(error)) from None
         try:
-            rows = self._query_rows(by, keys)
+            answers = [*self._query_rows(by, keys, step)]
         except Exception as error:
             self.close()
             if not isinstance(error, self._driver.Error):
                 raise
             raise self._error_to_raise(error) from None
         self._end_transaction()
-        return rows
+        return answers
 
     def _end_transaction(self) -> None:
         """End a transaction that the driver may have begun, so that the next lookup sees all
@@ -186,23 +189,21 @@ class DbapiReader:
             "See that its columns have the declared types and that its user can read them",
         )
 
-    def _query_rows(self, by: Sequence[str], keys: pa.Table) -> list[Sequence[Any]]:
-        """Return the rows of all ``keys`` in the columns ``by``, with values in the order of the
-        schema. Each query has at most ``keys_max`` values of keys, and one key at least.
+    def _query_rows(
+        self, by: Sequence[str], keys: pa.Table, step: int
+    ) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield, query by query, the rows of ``step`` of the ``keys`` in the columns ``by``, with
+        values in the order of the schema. The last query may have fewer keys.
 
         Rows of other keys may be among them, if the database compares loosely. Without keys one
         query still checks that the columns exist. The connection must be open; errors of the driver
         pass.
         """
-        step = max(1, self._source.keys_max // max(1, len(by)))
-        rows: list[Sequence[Any]] = []
         with closing(self._connection.cursor()) as cursor:
             # Query even without keys, to check that the table and its columns exist.
             for start in range(0, max(keys.num_rows, 1), step):
-                chunk = keys.slice(start, step)
-                cursor.execute(*self._statement(by, chunk))
-                rows += cursor.fetchall()
-        return rows
+                cursor.execute(*self._statement(by, keys.slice(start, step)))
+                yield cursor.fetchall()
 
     def _statement(self, by: Sequence[str], keys: pa.Table) -> tuple[str, Any]:
         """Return an SQL query for the rows that have one of ``keys`` in the columns ``by`` and pass

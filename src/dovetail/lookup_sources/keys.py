@@ -67,6 +67,18 @@ def positions_among(distinct: pa.Table, keys: pa.Table) -> Ints:
     return position_by_group[second]
 
 
+def find_rows_of_own_query(key: Ints, step: int, counts: Sequence[int]) -> Mask:
+    """Return a mask of n rows that keeps each for the query that asked for its key: bool[n]. A
+    store that compares loosely, such as without case, gives a row to other queries, too.
+
+    ``key``: the position of each row's key, int64[n], ``NO_GROUP`` for a key that no query asked
+    for. Rows come query by query. ``step``: the number of keys that each query but the last asked
+    for, in the order of their positions. ``counts``: the number of rows that each query gave.
+    """
+    query = np.repeat(np.arange(len(counts)), np.array(counts, np.int64))
+    return key // step == query  # type: ignore[no-any-return]
+
+
 def find_whole_keys(keys: pa.Array, low: int, high: int) -> Mask:
     """Return a mask of the n ``keys`` that are whole and from ``low`` to ``high``, both included:
     bool[n]. ``keys``: one column of whole numbers or decimals, without nulls. Whole numbers must

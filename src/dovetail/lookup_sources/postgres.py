@@ -12,7 +12,11 @@ import pyarrow as pa
 from dovetail.base.error_text import first_line
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError
-from dovetail.lookup_sources.conversion import changed_store_error, rows_as_table
+from dovetail.lookup_sources.conversion import (
+    changed_store_error,
+    refuse_mixed_constants,
+    rows_as_table,
+)
 from dovetail.lookup_sources.postgres_connection import (
     connect,
     deadline,
@@ -257,7 +261,7 @@ class PostgresReader:
             column.cast(key_column_type(columns[name]).arrow or column.type)
             for name, column in zip(keys.schema.names, keys.columns, strict=True)
         )
-        constants = ([v for v in c if v is not None] for _, c in self._source.filters)
+        constants = (_constants_to_send(c) for _, c in self._source.filters)
         return [*(column.to_pylist() for column in travelling), *(c for c in constants if c)]
 
 
@@ -273,6 +277,14 @@ def _constants_condition(sql: Any, column: str, constants: Sequence[Any]) -> Any
     if any(value is not None for value in constants):
         parts.append(sql.SQL("t.{} = ANY(%s)").format(name))
     return sql.SQL("({})").format(sql.SQL(" OR ").join(parts))
+
+
+def _constants_to_send(constants: Sequence[Any]) -> list[Any]:
+    """Return the constants that are not None as values of one type, as psycopg needs them: whole
+    numbers beside floats become floats, others stay as they are.
+    """
+    values = [value for value in constants if value is not None]
+    return [*map(float, values)] if any(isinstance(v, float) for v in values) else values
 
 
 @validated
@@ -322,7 +334,8 @@ def postgres(
     ------
     PlanError
         If ``dsn`` is no connection string, ``table`` is no name, or ``key`` names no
-        column. Also if a list in ``where`` is empty.
+        column. Also if a list in ``where`` is empty, or has constants that no column has
+        together.
     ConfigurationError
         If psycopg is missing. A query fails with it if the server does not answer after all
         attempts.
@@ -367,4 +380,7 @@ def postgres(
     options = declared_fields(
         title, key=key, indexes=indexes, where=where, timeout_s=timeout_s, retries=retries
     )
+    # Of one type, whole numbers may be beyond int64, as numeric has them.
+    mixed = [(n, c) for n, c in options["filters"] if len({type(v) for v in c} - {type(None)}) > 1]
+    refuse_mixed_constants(title, mixed)
     return PostgresLookup(dsn=dsn, table=table, **options)

@@ -413,13 +413,3 @@ def index_for(source: LookupSource, columns: Sequence[str]) -> Index | None:
     indexes = (Index("PRIMARY KEY", source.key, unique=True), *source.indexes)
     usable = [item for item in indexes if set(item.columns) <= set(columns)]
     return max(usable, key=lambda item: (item.unique, len(item.columns)), default=None)
-
-
-def summary_of_source(source: LookupSource) -> str:
-    """Return a lookup source in one line for ``explain``: its title, its key, its indexes, and its
-    filters with their constants. The address and secrets of its connection are not shown.
-    """
-    parts = [f"PRIMARY KEY ({', '.join(source.key)})"]
-    parts += [item.summary for item in source.indexes]
-    parts += [f"WHERE {column} IN {list(values)!r}" for column, values in source.filters]
-    return f"{source.title}: {'; '.join(parts)}"

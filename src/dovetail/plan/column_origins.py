@@ -16,6 +16,7 @@ from dovetail.plan.joins.delta_join import DeltaJoin
 from dovetail.plan.joins.foreign_key_join import ForeignKeyJoin
 from dovetail.plan.joins.lookup import Lookup
 from dovetail.plan.joins.stream_table_join import StreamTableJoin
+from dovetail.plan.joins.window_join import WindowJoin
 from dovetail.plan.nodes import Derived, JoinNode, Node, Source, right_key_name
 from dovetail.plan.select import SIDES
 from dovetail.plan.transforms.aggregation import Aggregation
@@ -192,13 +193,15 @@ def _deciding_origins(node: Node) -> Iterator[Origin]:
     """Yield the columns of sources and stores by which ``node`` itself decides which rows it has,
     without the nodes below it.
 
-    The use is ``"join"`` for columns of the keys of joins and lookups. It is ``"filter"`` for the
-    conditions of ``where`` and of an ``expect`` that drops rows, ``"group_by"`` for groups. Other
-    nodes yield none. A column may come several times.
+    The use is ``"join"`` for columns of the keys of joins and lookups, and for those of a join's
+    ``window_of``. It is ``"filter"`` for the conditions of ``where`` and of an ``expect`` that
+    drops rows, ``"group_by"`` for groups. Other nodes yield none. A column may come several times.
     """
     if isinstance(node, JoinNode):
         left, right = (_origins_by_column(side) for side in node.inputs)
-        on = getattr(node, "on", node.left.key.names)
+        on = [*getattr(node, "on", node.left.key.names)]
+        if isinstance(node, WindowJoin) and node.window_of is not None:
+            on.append(node.window_of)
         paired = [item[1] for item in on if isinstance(item, tuple)]
         yield from _origins_of_names(right, paired or node.right.key.names, "join")
         for item in on:

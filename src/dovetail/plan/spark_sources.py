@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dovetail.errors import PlanError
 from dovetail.plan.nodes import Source
 from dovetail.platform import jvm
 from dovetail.platform.sessions import is_remote
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 _V1, _V2 = ".StreamingRelation", ".StreamingRelationV2"
 _FORMATS_WITHOUT_FILES = frozenset({"delta", "kafka", "rate", "socket", "rate-micro-batch"})
+_STEPS_WITH_STATE = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "GlobalLimit",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+"""The steps of a streaming frame for which Spark keeps state. A join of two streams is one, too."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,34 @@ def spark_sources_of_inputs(sources: Iterable[Source]) -> Iterator[tuple[Source,
         if source.frame is not None and not source.static:
             for leaf in spark_sources_of(source.frame):
                 yield source, leaf
+
+
+def refuse_frames_with_state(operator: str, sources: Iterable[Source], because: str) -> None:
+    """Raise ``PlanError`` for the first input whose frame has a step for which Spark keeps state,
+    such as ``dropDuplicates`` or a join of two streams. Static inputs and those without a frame
+    pass. On Spark Connect all pass.
+
+    ``operator``: the subject of the error. ``because``: the end of its problem, after the step.
+    """
+    for source in sources:
+        frame = None if source.static else source.frame
+        if frame is None or is_remote(frame.sparkSession):
+            continue
+        waiting = [jvm.analyzed_plan(frame)]
+        while waiting:
+            step = waiting.pop()
+            name = str(step.nodeName())
+            # A frame that does not stream, as on one side of a join, has no state.
+            inputs = [part for part in jvm.items(step.children()) if part.isStreaming()]
+            joins = name == "Join" and len(inputs) > 1
+            if joins or (inputs and name in _STEPS_WITH_STATE):
+                raise PlanError(
+                    operator,
+                    f"{source.title} is read through a step with state of Spark's own ({name}), "
+                    f"{because}",
+                    "Do it with dovetail, as with Stream.deduplicate, or in a query of its own",
+                )
+            waiting += inputs
 
 
 def is_limited(frame: DataFrame) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,9 @@ def _findings(files: LocalFiles) -> Iterator[Finding]:
         "no query starts from it",
         "restore it from a copy",
     )
-    here, at = (
-        Path(files.checkpoint).absolute().as_uri().replace("///", "/"),
-        bound.get(CHECKPOINT_PATH),
-    )
+    # Hadoop's form of a path: nothing is escaped, and "." and ".." are gone.
+    here = f"file:{normpath(Path(files.checkpoint).absolute())}"
+    at = bound.get(CHECKPOINT_PATH)
     moved = None if at in (None, here) else f"it was made at {at}"
     yield Finding(
         "place",

@@ -88,6 +88,21 @@ def test_keys_of_several_fields_and_many_queries(
     assert ids(source(orders), "ann", "nobody", "bob") == [(0, 1), (0, 3), (2, 2)]
 
 
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_document_comes_once_though_several_queries_find_it(
+    orders: Any, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    """As in a collection whose collation ignores case, which the test's server does not have."""
+    monkeypatch.setattr(lookup_mongodb, "_KEYS_MAX", bound)
+
+    def loosely(by: Sequence[str], keys: pa.Table) -> dict[str, Any]:
+        texts = keys.column(0).to_pylist()
+        return {by[0]: {"$in": [way(text) for text in texts for way in (str.lower, str.title)]}}
+
+    monkeypatch.setattr(lookup_mongodb, "_key_condition", loosely)
+    assert ids(source(orders), "ANN", "ann", "Ann", "bob") == [(1, 1), (1, 3), (2, 5), (3, 2)]
+
+
 def test_long_keys_are_sent_in_several_queries(
     orders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

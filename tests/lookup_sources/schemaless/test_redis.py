@@ -153,6 +153,21 @@ def test_a_json_text_that_is_no_row_is_an_error(redis_client: Any, text: Any, pr
         rows(source(redis_client, form="json"), ids(1))
 
 
+@pytest.mark.parametrize("declared", [pa.float64(), pa.float32(), pa.list_(pa.float64())])
+def test_a_json_number_beyond_all_doubles_is_an_error(
+    redis_client: Any, declared: pa.DataType
+) -> None:
+    number = "[1e308, -1e400]" if declared.num_fields else "-1e400"
+    redis_client.set("t:1", f'{{"v": {number}, "other": 1e999}}')
+    schema = pa.schema({"id": pa.int64(), "v": declared})
+    with pytest.raises(DataError, match=r"column 'v' is declared .*, and -1E\+400 is too large"):
+        rows(source(redis_client, form="json"), ids(1), schema)
+    redis_client.set("t:1", '{"v": 1e308, "w": -Infinity, "other": 1e999}')
+    schema = pa.schema({"id": pa.int64(), "v": pa.float64(), "w": pa.float64()})
+    found = rows(source(redis_client, form="json"), ids(1), schema)
+    assert found == [(0, {"id": 1, "v": 1e308, "w": -float("inf")})]
+
+
 @pytest.mark.parametrize("form", ["hash", "json"])
 def test_keys_of_another_form_are_an_error(redis_client: Any, form: Any) -> None:
     redis_client.rpush("t:1", "x")

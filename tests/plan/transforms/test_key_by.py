@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
+import dovetail as dt
 from dovetail import testing
 
 
@@ -34,3 +35,39 @@ def test_all_columns_may_be_the_key(
         ("Rome", 1, "upsert"),
         ("Oslo", 2, "delete"),
     ]
+
+
+SCHEMA = {"id": pa.int64(), "city": pa.string()}
+
+
+@pytest.mark.parametrize(
+    ("named", "values"),
+    [
+        ({"id": "id"}, ["city"]),
+        ({"city": "city"}, ["id"]),
+        ({"town": "city", "id": "id"}, []),
+        ({"id": "id", "town": "city"}, []),
+    ],
+)
+def test_a_key_may_be_named_as_its_column(named: dict[str, str], values: list[str]) -> None:
+    cities = testing.table("cities", key="id", schema=SCHEMA)
+    keyed = cities.key_by(**named)
+    assert (keyed.plan.key.names, keyed.plan.values.names) == ([*named], values)
+    row = {"id": 1, "city": "Oslo"}
+    (change,) = testing.Driver(keyed).pipe(cities, row, timestamp=1)
+    assert {**change.key, **change.values} == {
+        **{name: row[column] for name, column in named.items()},
+        **{name: row[name] for name in values},
+    }
+
+
+@pytest.mark.parametrize("named", [{"id": "city", "city": "id"}, {"town": "city", "ID": "id"}])
+def test_a_key_with_the_name_of_another_key_column_is_refused(named: dict[str, str]) -> None:
+    cities = testing.table("cities", key="id", schema=SCHEMA)
+    new = next(name for name in named if name.lower() == "id")
+    with pytest.raises(dt.errors.PlanError) as refused:
+        cities.key_by(**named)
+    assert str(refused.value) == (
+        f"key_by of cities: {new}= has the name of a former key column. Give it another name here, "
+        f"and {new!r} by rename() behind key_by()."
+    )

@@ -187,6 +187,23 @@ def test_a_delta_join_is_decided_by_the_columns_that_it_pairs() -> None:
     assert uses(row_origins(joined.plan)) == [("left", "a", "join"), ("right", "b", "join")]
 
 
+def test_a_join_with_windows_is_decided_by_the_window_that_a_row_looks_in(
+    spark: SparkSession,
+) -> None:
+    clicks = testing.stream("clicks", key="shop", schema={"shop": pa.int64()})
+    counts = clicks.group_by("shop").window(dt.windows.tumbling("1 hour")).agg(n=dt.count())
+    hour = pa.timestamp("us", "UTC")
+    orders = testing.table("orders", key="shop", schema={"shop": pa.int64(), "hour": hour})
+    for window_of in ("hour", F.date_trunc("hour", "hour")):
+        joined = orders.join(counts, window_of=window_of)
+        assert uses(row_origins(joined.plan)) == [
+            ("clicks", "shop", "group_by"),
+            ("clicks", "shop", "join"),
+            ("orders", "hour", "join"),
+            ("orders", "shop", "join"),
+        ]
+
+
 @pytest.mark.parametrize(("on_fail", "decides"), [("drop", True), ("warn", False)])
 def test_an_expectation_that_drops_rows_decides_which_there_are(
     on_fail: Any, decides: bool

@@ -250,3 +250,18 @@ def test_what_cannot_be_loaded_first_is_refused(world: World) -> None:
     driver.pipe(named, {"item": "pen", "name": "Pen"}, timestamp=9)
     (change,) = driver.pipe(fed, {"id": 1, "item": "pen"}, timestamp=1)
     assert change.values == {"item": "pen", "name": "Pen"}
+
+
+def test_a_stream_that_waits_has_no_state_of_sparks_own(world: World) -> None:
+    """Its operator would be missing in the micro-batches in which it waits."""
+    sales = dt.Stream.from_changelog(
+        world.frame("sales", SALES).dropDuplicates(["id"]),
+        key="id",
+        timestamp=F.timestamp_micros("n"),
+    )
+    world.write("prices", [{"item": "a", "price": 1, "n": 1}])
+    world.write("sales", [{"id": 1, "item": "a", "n": 2}])
+    joined = sales.join(world.prices(), on="item", load="first")
+    with pytest.raises(PlanError, match=r"a step with state of Spark's own \(Deduplicate\)"):
+        world.start(joined, [], **ALL).awaitTermination()
+    assert not (world.folder / "checkpoint").exists()

@@ -300,6 +300,8 @@ def test_a_record_of_the_future_is_recovered_from(spark: SparkSession, tmp_path:
 def test_partitions_that_repartition_has_given_up_do_not_count() -> None:
     """Spark leaves their folders as they were."""
     names = {"c/state/0/0": {3: ["3.zip"], 4: [], 5: []}, "c/state/0/1": {2: [], 3: []}}
+    names["c/state/1/0/left-keyToNumValues"] = names["c/state/0/0"]
+    names["c/state/1/1/left-keyToNumValues"] = names["c/state/0/1"]
     for batch in (3, 4):
         refuse_missing_state(names, 1, batch)
     with pytest.raises(dt.errors.CheckpointError, match="repartitioned after micro-batch 2"):

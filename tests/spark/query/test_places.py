@@ -189,6 +189,16 @@ def test_files_that_are_too_old_are_warned_of(spark: SparkSession, home: Path) -
         query.awaitTermination()
 
 
+@pytest.mark.parametrize("pattern", ["{in,old,gone}", "{{ne,ol}d,i{n,m}}", "?[nl]{,d}"])
+def test_files_of_a_pattern_with_alternatives_that_are_too_old_are_warned_of(
+    spark: SparkSession, home: Path, pattern: str
+) -> None:
+    put(home / "data/in", {"id": 1})
+    put(home / "data/old", {"id": 2}, age=8 * 86400)
+    with pytest.warns(DovetailWarning, match="maxFileAge"):
+        run(spark, home, source=home / "data" / pattern)
+
+
 def test_a_query_keeps_its_time_zone(spark: SparkSession, home: Path) -> None:
     """What dovetail and Spark's readers compute is in the zone of the first start; what the frame
     has computed itself is refused in another.

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import Mask
+from dovetail.arrays.timeline import Ints, Mask
 from dovetail.base.error_text import first_line
 from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Seconds, Text, validated
 from dovetail.errors import DataError, PlanError
-from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
     changed_store_error,
     convert_parts,
@@ -27,6 +26,7 @@ from dovetail.lookup_sources.conversion import (
 )
 from dovetail.lookup_sources.keys import (
     find_calendar_keys,
+    find_rows_of_own_query,
     index_distinct_keys,
     positions_among,
     refuse_types,
@@ -109,10 +109,8 @@ class MongodbReader:
             [_find_storable_keys(column.combine_chunks()) for column in keys.columns]
         )
         asked = keys.filter(pa.array(fit))
-        table = call_with_retries(source, lambda: self._look_up_once(by, asked))
-        key = positions_among(keys, table.select(list(by)))
-        has_key = key != NO_GROUP
-        return Found(table.filter(pa.array(has_key)), key[has_key], ~fit)
+        table, key = call_with_retries(source, lambda: self._look_up_once(by, asked))
+        return Found(table, np.flatnonzero(fit)[key], ~fit)
 
     def close(self) -> None:
         """Close the client's connections, if there are any. A later lookup connects again."""
@@ -120,9 +118,10 @@ class MongodbReader:
         if client is not None:
             client.close()
 
-    def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
+    def _look_up_once(self, by: Sequence[str], keys: pa.Table) -> tuple[pa.Table, Ints]:
         """Look up ``keys`` by the fields ``by`` once, connecting if need be. Return the documents
-        as rows of the schema, possibly with others that a collation takes for equal.
+        as rows of the schema, and the position of each one's key in ``keys``: int64[rows].
+        Documents that only a collation takes for equal are left out.
 
         ``keys``: one column for each of ``by``, only keys that MongoDB can store. Raises
         ``OSError`` if another attempt may help, also for two documents with one primary key. Raises
@@ -132,17 +131,21 @@ class MongodbReader:
         import bson.errors
 
         source, pymongo = self._source, self._pymongo
+        step = _keys_per_query(by, keys)
         try:
             with pymongo.timeout(source.timeout_s):
-                documents = list(self._find_documents(by, keys))
+                answers = [*self._find_documents(by, keys, step)]
         except (pymongo.errors.PyMongoError, bson.errors.BSONError) as error:
             self.close()
             raise self._error_to_raise(error) from None
-        rows = [_row_of_document(document, self._schema) for document in documents]
+        rows = [_row_of_document(document, self._schema) for found in answers for document in found]
         table = rows_as_table(source.title, rows, self._schema, source.key)
+        key = positions_among(keys, table.select(list(by)))
+        asked = find_rows_of_own_query(key, step, [len(found) for found in answers])
+        table, key = table.filter(pa.array(asked)), key[asked]
         if index_distinct_keys([table.select(list(source.key))])[1] < table.num_rows:
             raise OSError("two documents have one key, or one changed while they were read")
-        return table
+        return table, key
 
     def _error_to_raise(self, error: Exception) -> Exception:
         """Return the error to raise for ``error``, one of pymongo's: ``OSError`` if another attempt
@@ -157,25 +160,21 @@ class MongodbReader:
             "See that the lookup's user can read the collection, and that its values are valid",
         )
 
-    def _find_documents(self, by: Sequence[str], keys: pa.Table) -> Iterator[Any]:
-        """Yield, as dicts, the documents that have one of the keys in the fields ``by`` and pass
-        the source's filters. They have the schema's fields; one that a document lacks is missing.
+    def _find_documents(
+        self, by: Sequence[str], keys: pa.Table, step: int
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield, query by query, the documents that have one of ``step`` of the keys in the fields
+        ``by`` and pass the source's filters. The last query may have fewer keys. Documents are
+        dicts with the schema's fields; one that a document lacks is missing.
 
-        One query asks for at most 10,000 keys of one column or 1,000 of several, and for keys of
-        about 4 MiB in all. Without keys no query is sent, but the collection must exist when the
-        reader connects. Raises ``DataError`` for a missing collection; errors of pymongo pass.
+        Without keys no query is sent, but the collection must exist when the reader connects.
+        Raises ``DataError`` for a missing collection; errors of pymongo pass.
         """
         collection = self._open_collection()
-        names = self._schema.names
-        projection = {"_id": 0} | dict.fromkeys(names, 1)
-        bounds = (
-            _KEYS_MAX if len(by) == 1 else _PAIRS_MAX,
-            keys.num_rows * _BYTES_MAX // max(1, keys.nbytes),
-        )
-        step = max(1, min(bounds))
+        projection = {"_id": 0} | dict.fromkeys(self._schema.names, 1)
         for start in range(0, keys.num_rows, step):
             conditions = [_key_condition(by, keys.slice(start, step)), *self._filter_conditions()]
-            yield from collection.find({"$and": conditions}, projection)
+            yield list(collection.find({"$and": conditions}, projection))
 
     def _open_collection(self) -> Any:
         """Return pymongo's collection, whose documents are read by ``_codec_options``. Make the
@@ -202,6 +201,14 @@ class MongodbReader:
         for name, constants in self._source.filters:
             # An array would meet a constant that is one of its elements.
             yield {name: {"$in": list(constants), "$not": {"$type": "array"}}}
+
+
+def _keys_per_query(by: Sequence[str], keys: pa.Table) -> int:
+    """Return how many of ``keys`` one query asks for: at most 10,000 of one column or 1,000 of
+    several, of about 4 MiB in all, and at least one. ``by``: the fields that they are of.
+    """
+    by_size: int = keys.num_rows * _BYTES_MAX // max(1, keys.nbytes)
+    return max(1, min(_KEYS_MAX if len(by) == 1 else _PAIRS_MAX, by_size))
 
 
 def _row_of_document(document: dict[str, Any], schema: pa.Schema) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -194,11 +195,19 @@ class RedisReader:
         if self._source.form == "hash":
             return texts_as_table(title, list(zip(*replies, strict=True)), schema)
         has_decimal = any(pa.types.is_decimal(type_) for type_ in schema.types)
-        decoder = json.JSONDecoder(parse_float=Decimal if has_decimal else float)
+        decoder = json.JSONDecoder(parse_float=Decimal if has_decimal else _float_or_decimal)
         rows = [
             tuple(map(_json_object(title, decoder, text).get, schema.names)) for text in replies
         ]
         return rows_as_table(title, rows, schema, (), typeless=True)
+
+
+def _float_or_decimal(text: str) -> float | Decimal:
+    """Return a JSON number with a fraction or an exponent as a float; as a decimal if it is too
+    large for one. Python would take it for infinity.
+    """
+    number = float(text)
+    return Decimal(text) if math.isinf(number) else number
 
 
 def _json_object(title: str, decoder: json.JSONDecoder, text: bytes) -> dict[str, Any]:

@@ -544,10 +544,8 @@ class ExplodeLaw(Law):
             return not_latest_metrics(sources)
         return [
             *not_latest_metrics(sources),
-            *[
-                metric_name(sources[0].name, "null_element"),
-                metric_name(sources[0].name, "repeated"),
-            ],
+            metric_name(sources[0].name, "null_element"),
+            metric_name(sources[0].name, "repeated"),
         ]
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from pyspark.sql import Column
 
+from dovetail.errors import PlanError
 from dovetail.plan.nodes import Node
 from dovetail.plan.transforms.aggregation import aggregation
 from dovetail.plan.types.aggregates import LastRowCall
@@ -41,8 +42,8 @@ def table_under_key(
     Raises ``PlanError`` if no column is named or one twice, for unknown columns, and for a table
     joined with ``late="history"``. It also refuses key columns that are random or of an unsuitable
     type. So it does value columns whose equal values may differ in their bytes, such as maps. A
-    name in ``named`` must not be that of a key column of ``node``, nor of a column that stays a
-    value.
+    name in ``named`` may be that of a key column of ``node`` only for this column. It must not be
+    that of a column that stays a value.
     """
     name = f"key_by of {node.name}"
     view = rows_under_key(node, columns, named)
@@ -50,7 +51,18 @@ def table_under_key(
     row = "row"
     while row in map(str.lower, view.row.names):
         row += "_"
-    source = with_columns(node, named, errors) if named else node
+    former = {column.lower() for column in node.key.names}
+    computed = dict[str, str | Column]()
+    for new, item in named.items():
+        if new.lower() not in former:
+            computed[new] = item
+        elif not (isinstance(item, str) and item == new):
+            raise PlanError(
+                name,
+                f"{new}= has the name of a former key column",
+                f"Give it another name here, and {new!r} by rename() behind key_by()",
+            )
+    source = with_columns(node, computed, errors) if computed else node
     keys = tuple(view.key.names)
     # A struct has at least one field.
     last = LastRowCall(columns=values or keys[:1], key=keys, unique=duplicates == "fail")

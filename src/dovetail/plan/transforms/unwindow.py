@@ -14,6 +14,7 @@ from dovetail.errors import PlanError
 from dovetail.plan.nodes import Derived, Describe, Node
 from dovetail.plan.select import computed_field
 from dovetail.plan.types.checks import known_field, refuse_duplicates, refuse_key_type, refuse_names
+from dovetail.plan.types.expressions import refuse_random
 
 WindowMode: TypeAlias = Annotated[
     Literal["on_change", "on_close"], Rule("'on_change' or 'on_close': once a window is closed")
@@ -110,7 +111,7 @@ def windows_as_stream(
     Columns that are no key are values.
 
     Raises ``PlanError`` for unknown, duplicate and reserved names, for no key column, and for keys
-    of an unsuitable type. Expressions must resolve, which needs a Spark session.
+    that are random or of an unsuitable type. Expressions must resolve, which needs a Spark session.
     """
     name = f"to_stream of {node.name}"
     columns = node.row
@@ -134,6 +135,7 @@ def windows_as_stream(
                 f"Known are {', '.join(fields)}",
             )
         refuse_key_type(name, fields[column])
+        refuse_random(name, f"key column {column!r}", fields[column])
     if not keys:
         raise PlanError(name, "key= names no column", "Name at least one, or leave it out")
     refuse_duplicates(name, keys, "Name it once in key=")
@@ -162,16 +164,18 @@ def _item_name(operator: str, columns: StructType, item: str | Column) -> str:
 
 
 def _selected_field(operator: str, columns: StructType, name: str, item: object) -> StructField:
-    """Return the field of a selected column, nullable, under the name ``name``.
+    """Return the field of a selected column, nullable, under the name ``name``. Its metadata marks
+    random values.
 
     ``operator``: the node in errors. ``columns``: the schema of the windowed table's row. ``item``:
     a column's name or an expression. Raises ``PlanError`` for an unknown name, and for an
     expression that Spark cannot resolve.
     """
     if isinstance(item, Column):
-        resolved = _expression_field(operator, columns, item)
-        return StructField(name, resolved.dataType, True, resolved.metadata)
-    return StructField(name, known_field(operator, "select=", item, columns).dataType, True)
+        field = _expression_field(operator, columns, item)
+    else:
+        field = known_field(operator, "select=", item, columns)
+    return StructField(name, field.dataType, True, field.metadata)
 
 
 def _expression_field(operator: str, columns: StructType, item: Column) -> StructField:

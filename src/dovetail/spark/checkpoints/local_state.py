@@ -20,11 +20,15 @@ from zipfile import ZipFile
 
 from dovetail.arrays.bucket_labels import bucket_labels, bucket_number
 from dovetail.spark.checkpoints.changelog_files import UnreadableFile, blob_changes, blob_of
-from dovetail.spark.checkpoints.state_files import CommittedBatches, ManifestBlobs, StatefulOperator
+from dovetail.spark.checkpoints.state_files import (
+    STATE_OPERATOR,
+    CommittedBatches,
+    ManifestBlobs,
+    StatefulOperator,
+)
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 
-_OPERATOR = "transformWithStateInPandasExec"
 _VERSION = "v1\n"
 _FAMILY = "blobs"
 """The state variable in which buckets keep their blobs."""
@@ -72,17 +76,22 @@ class LocalFiles:
         return bound
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the ids of the first and the last micro-batch that
-        have a file in ``commits``. None if none is committed or no state is stored yet.
+        """Return the operators that run stages with state, and the names of other operators. Also
+        return the ids of the first and the last micro-batch that have a file in ``commits``. None
+        if none is committed or no stage has stored anything yet.
 
         ``caller`` is not used. Raises ``UnreadableFile`` for an operator in another format.
         """
         batches = _numbers_in_folder(self._folder / "commits")
         folders = _numbers_in_folder(self._folder / "state")
-        if not batches or not folders:
+        if not batches:
             return None
-        operators = [self._stateful_operator(number, batches[-1]) for number in folders]
-        return CommittedBatches(operators, batches[0], batches[-1])
+        described = [(number, *self._describe_operator(number, batches[-1])) for number in folders]
+        operators = [
+            StatefulOperator(n, count) for n, name, count in described if name == STATE_OPERATOR
+        ]
+        others = tuple(name for _, name, _ in described if name != STATE_OPERATOR)
+        return CommittedBatches(operators, batches[0], batches[-1], others) if operators else None
 
     def manifests(
         self,
@@ -104,7 +113,8 @@ class LocalFiles:
         """
         read: dict[StatefulOperator, dict[int, MemoryBlobs]] = {}
         for last in operators:
-            operator = self._stateful_operator(last.number, batch)
+            _, partitions = self._describe_operator(last.number, batch)
+            operator = last._replace(partitions=partitions)
             labels: list[list[int]] = [[] for _ in range(operator.partitions)]
             for bucket, label in enumerate(bucket_labels(buckets)):
                 labels[bucket % operator.partitions].append(label)
@@ -144,22 +154,23 @@ class LocalFiles:
                         raise UnreadableFile(f"no segment {name}")
                     yield name, blob
 
-    def _stateful_operator(self, number: int, batch: int) -> StatefulOperator:
-        """Return the operator with the id ``number`` and the count of its partitions after the
-        micro-batch with the id ``batch``. Raises ``UnreadableFile`` if its metadata is missing or
-        has another format, and for another kind of operator.
+    def _describe_operator(self, number: int, batch: int) -> tuple[str, int]:
+        """Return Spark's name of the operator with the id ``number``, and the count of its
+        partitions after the micro-batch with the id ``batch``. Raises ``UnreadableFile`` if its
+        metadata is missing or has another format.
+
+        Operators that run stages have versions of their metadata, by micro-batch. Others of Spark's
+        have one file.
         """
-        folder = self._folder / f"state/{number}/_metadata/v2"
-        versions = [version for version in _numbers_in_folder(folder) if version <= batch]
-        data = self.read(f"state/{number}/_metadata/v2/{versions[-1]}") if versions else None
+        folder = f"state/{number}/_metadata"
+        versions = [v for v in _numbers_in_folder(self._folder / folder / "v2") if v <= batch]
+        data = self.read(f"{folder}/v2/{versions[-1]}" if versions else f"{folder}/metadata")
         head, _, body = (data or b"").decode().partition("\n")
-        if head != "v2":
+        if head not in ("v1", "v2"):
             raise UnreadableFile("metadata of another version")
         described = json.loads(body)
-        (store,) = described["stateStoreInfo"]
-        if described["operatorInfo"]["operatorName"] != _OPERATOR:
-            raise UnreadableFile("another operator")
-        return StatefulOperator(number, store["numPartitions"])
+        first, *_ = described["stateStoreInfo"]
+        return described["operatorInfo"]["operatorName"], first["numPartitions"]
 
     @contextmanager
     def _open_partition(

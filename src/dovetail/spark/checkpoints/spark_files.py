@@ -16,6 +16,7 @@ from dovetail.platform.files import Folder, files_of
 from dovetail.platform.spark_errors import convert_spark_errors
 from dovetail.spark.checkpoints.checkpoint import CheckpointFile
 from dovetail.spark.checkpoints.state_files import (
+    STATE_OPERATOR,
     CommittedBatches,
     ManifestBlobs,
     StatefulOperator,
@@ -73,9 +74,9 @@ class SparkFiles:
         return CheckpointFile(self.session, self.checkpoint).with_present_path(bound, caller)
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return the operators with state, and the ids of the first and the last micro-batch whose
-        state all of them still have. None if none is committed or no state is stored yet. Runs a
-        Spark job.
+        """Return the operators that run stages with state, and the names of other operators. Also
+        return the ids of the first and the last micro-batch whose state all of the former still
+        have. None if none is committed or no stage has stored anything yet. Runs a Spark job.
 
         ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if Spark cannot
         read the checkpoint, and for a path that it cannot read (``refuse_unreadable``).
@@ -85,12 +86,19 @@ class SparkFiles:
         with convert_spark_errors(
             caller, f"Spark cannot read {self.checkpoint}", "Mend what it names"
         ):
-            rows = self.session.read.format("state-metadata").load(self.checkpoint).collect()
+            read = self.session.read.format("state-metadata").load(self.checkpoint).collect()
+        rows = [row for row in read if row["operatorName"] == STATE_OPERATOR]
+        # A join of streams has a row for each of its stores.
+        others = {
+            row["operatorId"]: row["operatorName"]
+            for row in read
+            if row["operatorName"] != STATE_OPERATOR
+        }
         operators = [StatefulOperator(row["operatorId"], row["numPartitions"]) for row in rows]
         first = max((row["minBatchId"] for row in rows), default=-1)
         last = min((row["maxBatchId"] for row in rows), default=-1)
         # Spark says -1 while the first micro-batch is planned and not committed.
-        return None if last < 0 else CommittedBatches(operators, first, last)
+        return None if last < 0 else CommittedBatches(operators, first, last, (*others.values(),))
 
     def manifests(
         self,

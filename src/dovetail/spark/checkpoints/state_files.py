@@ -11,10 +11,13 @@ from typing import Any, NamedTuple, Protocol
 
 from dovetail.state.blobs import MemoryBlobs
 
+STATE_OPERATOR = "transformWithStateInPandasExec"
+"""Spark's name of the operators that run stages. Sources may have other operators with state."""
+
 
 class StatefulOperator(NamedTuple):
-    """One of Spark's operators with state: its id, which names the folder ``state/<number>``, and
-    the count of its partitions. Or one of the stages that share it.
+    """An operator of Spark's that runs stages with state: its id, which names the folder
+    ``state/<number>``, and the count of its partitions. Or one of the stages that share it.
     """
 
     number: int
@@ -32,6 +35,9 @@ class CommittedBatches(NamedTuple):
     operators: list[StatefulOperator]
     first: int
     last: int
+    others: tuple[str, ...] = ()
+    """Spark's names of other operators with state, such as ``dedupe``, which sources may have. A
+    name may come twice. Nothing reads their state."""
 
 
 ManifestBlobs = Mapping[int, MemoryBlobs]
@@ -87,10 +93,10 @@ class StateFiles(Protocol):
         """
 
     def committed_batches(self, caller: str) -> CommittedBatches | None:
-        """Return Spark's operators with state (``operators``), each an id and its count of
-        partitions. Also return the ids of the first and the last micro-batch whose state can be
-        read (``first``, ``last``, both inclusive). None if none is committed or no state is stored
-        yet.
+        """Return the operators that run stages with state (``operators``), each an id and its count
+        of partitions. Also return the ids of the first and the last micro-batch whose state can be
+        read (``first``, ``last``, both inclusive). ``others`` has the names of other operators.
+        None if none is committed or no stage has stored anything yet.
 
         ``caller``: the user's call, to begin errors. Raises ``ConfigurationError`` if Spark cannot
         read the checkpoint, and ``UnreadableFile`` for local files in another format.

@@ -24,7 +24,11 @@ from dovetail.spark.checkpoints.stage_layout import (
     StageLayout,
     stages_of_json,
 )
-from dovetail.spark.checkpoints.state_files import ManifestBlobs, StateFiles, StatefulOperator
+from dovetail.spark.checkpoints.state_files import (
+    CommittedBatches,
+    StateFiles,
+    StatefulOperator,
+)
 from dovetail.state import manifest as manifests
 from dovetail.state.blobs import MemoryBlobs
 from dovetail.state.manifest import Manifest
@@ -89,6 +93,8 @@ class CheckpointStores:
     operators: Mapping[StatefulOperator, Mapping[int, MemoryBlobs]] = field(default_factory=dict)
     """The operators with state, or the stages that share one, each with the blobs of its buckets'
     manifests by label."""
+    other_operators: Sequence[str] = ()
+    """Spark's names of other operators with state (``CommittedBatches.others``)."""
 
     @classmethod
     def read_with_spark(
@@ -117,14 +123,19 @@ class CheckpointStores:
         ``StateFiles.committed_batches`` and ``StateFiles.manifests``.
         """
         bound = _read_binding(caller, files)
-        operators, after = _operators_after(caller, files, batch)
-        stored: Mapping[StatefulOperator, ManifestBlobs] = {}
-        if after is not None:
-            prefixes = [""]
-            if bound["buckets"] == 1:  # stages may share operators
-                prefixes += [f"{stage['topology']}/" for stage in bound["stages"]]
-            stored = files.manifests(caller, operators, after, bound["buckets"], prefixes)
-        return replace(cls.without_state(caller, files, bound, after), operators=stored)
+        committed = _committed_with(caller, files, batch)
+        if committed is None:
+            return cls.without_state(caller, files, bound, None)
+        after = committed.last if batch is None else batch
+        prefixes = [""]
+        if bound["buckets"] == 1:  # stages may share operators
+            prefixes += [f"{stage['topology']}/" for stage in bound["stages"]]
+        stored = files.manifests(caller, committed.operators, after, bound["buckets"], prefixes)
+        return replace(
+            cls.without_state(caller, files, bound, after),
+            operators=stored,
+            other_operators=committed.others,
+        )
 
     @classmethod
     def without_state(
@@ -325,25 +336,21 @@ def _read_manifest(blobs: MemoryBlobs) -> Manifest:
     return manifest
 
 
-def _operators_after(
-    caller: str, files: StateFiles, batch: int | None
-) -> tuple[list[StatefulOperator], int | None]:
-    """Return the operators with state, and the id of the micro-batch after which they are read.
+def _committed_with(caller: str, files: StateFiles, batch: int | None) -> CommittedBatches | None:
+    """Return the committed micro-batches; None if nothing is stored yet, also for a ``batch``.
 
-    ``batch``: the wanted id, None for the last committed micro-batch. Return an empty list and None
-    if nothing is stored yet, also for a ``batch``. Raises ``CheckpointError`` for an id that Spark
-    no longer or not yet has. Further errors are those of ``StateFiles.committed_batches``.
+    ``batch``: the id of one that must be among them, None for any. Raises ``CheckpointError`` for
+    an id that Spark no longer or not yet has. Further errors are those of
+    ``StateFiles.committed_batches``.
     """
     committed = files.committed_batches(caller)
-    if committed is None:
-        return [], None
-    if batch is not None and not committed.first <= batch <= committed.last:
-        raise CheckpointError(
-            caller,
-            f"{files.checkpoint} has no micro-batch {batch}",
-            f"Spark has kept {committed.first} to {committed.last}",
-        )
-    return committed.operators, committed.last if batch is None else batch
+    if committed is None or batch is None or committed.first <= batch <= committed.last:
+        return committed
+    raise CheckpointError(
+        caller,
+        f"{files.checkpoint} has no micro-batch {batch}",
+        f"Spark has kept {committed.first} to {committed.last}",
+    )
 
 
 def refuse_other_times(caller: str, table: str, stage_store: StageStore, as_of: datetime) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -138,11 +139,22 @@ def _datasets_of_input(source: Source, namespace: str) -> tuple[Dataset, ...]:
 
 def _datasets_of_leaf(leaf: SparkSource) -> list[Dataset]:
     """Return the datasets of ``leaf``, one of Spark's streaming sources: its topics in the order
-    given, or its folder. A pattern of topics counts as the name of a topic, or of several at its
-    commas. Empty if the source is of another kind, and for topics given by ``assign``.
+    given, or its folder. A pattern of topics counts as the name of one topic. Empty if the source
+    is of another kind.
     """
     if leaf.format == "kafka":
         servers = leaf.options.get("kafka.bootstrap.servers", "")
-        names = leaf.options.get("subscribe") or leaf.options.get("subscribepattern", "")
-        return [topic(servers, name.strip()) for name in names.split(",") if name.strip()]
+        return [topic(servers, name) for name in _topics_of(leaf.options)]
     return [] if leaf.folder is None else [folder(leaf.folder)]
+
+
+def _topics_of(options: Mapping[str, str]) -> list[str]:
+    """Return the topics that the ``options`` of a Kafka source name, in the order given, or the
+    pattern of their names. Spark takes exactly one of the three options.
+    """
+    if "subscribepattern" in options:
+        return [options["subscribepattern"].strip()]
+    if "assign" in options:
+        return [*json.loads(options["assign"])]
+    names = options.get("subscribe", "").split(",")
+    return [name.strip() for name in names if name.strip()]

@@ -13,6 +13,7 @@ from dovetail.base.validation import Rule, validated
 from dovetail.engine.bucket_report import BucketReport
 from dovetail.physical.source import number_repeated_names
 from dovetail.plan.metrics import metric_name
+from dovetail.spark.checkpoints.state_files import STATE_OPERATOR
 from dovetail.spark.checkpoints.stores import utc_datetime
 from dovetail.spark.execution.observations import unused_rows
 from dovetail.spark.metrics.query_parts import QueryParts, StagePart
@@ -37,7 +38,6 @@ PHASES = {
 }
 """The phase of a micro-batch to which each of Spark's durations belongs."""
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_STATE_OPERATOR = "transformWithStateInPandasExec"
 
 
 @dataclass(frozen=True)
@@ -546,7 +546,7 @@ def _stage_figures(
     operators = [
         operator
         for operator in spark_progress.stateOperators
-        if operator.operatorName == _STATE_OPERATOR
+        if operator.operatorName == STATE_OPERATOR
     ]
     known = sum(not part.fused for part in parts.stages) == len(operators)
     remaining = iter(operators)

@@ -27,6 +27,7 @@ from dovetail.errors import CheckpointError, ConfigurationError
 from dovetail.plan.fingerprint import sources_of
 from dovetail.plan.joins.stream_table_join import sources_that_wait
 from dovetail.plan.nodes import Entry, Node, Source
+from dovetail.plan.spark_sources import refuse_frames_with_state
 from dovetail.platform.files import files_of
 from dovetail.platform.jvm import streaming_leaves
 from dovetail.platform.sessions import is_remote
@@ -44,11 +45,15 @@ def loading_entry(nodes: Sequence[Node]) -> dict[str, Any]:
     static is read.
 
     ``nodes``: the results of the query. Raises ``PlanError`` if a stream that waits also feeds a
-    table that is loaded first.
+    table that is loaded first, or if it has state of Spark's own.
     """
     held = sources_that_wait(*nodes)
     read = [source for source in sources_of(nodes) if not source.static and source not in held]
-    return {LOADING: True} if held and read else {}
+    if not held or not read:
+        return {}
+    because = "which Spark refuses after the query of load='first', in which it waits"
+    refuse_frames_with_state("load='first'", held, because)
+    return {LOADING: True}
 
 
 def refuse_remote(operator: str, session: SparkSession) -> None:

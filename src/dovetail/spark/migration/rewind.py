@@ -17,6 +17,7 @@ from dovetail.spark.migration.state_versions import (
     description_folders,
     files_by_version,
     partition_folders,
+    partition_index,
 )
 from dovetail.spark.query.end_of_input import closing_batch
 
@@ -144,7 +145,7 @@ def refuse_missing_state(
     more partitions, and the error is raised, too.
     """
     for folder, stored in names_by_version.items():
-        if int(folder.rpartition("/")[2]) < partitions:
+        if partition_index(folder) < partitions:
             if batch + 1 not in stored:
                 problem = f"{folder} has no state after micro-batch {batch}"
                 raise CheckpointError("rewind", problem, "Name a later one")

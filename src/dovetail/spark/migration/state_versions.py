@@ -13,6 +13,9 @@ it."""
 SNAPSHOT_SUFFIXES = (".zip", ".snapshot")
 """The endings of files with all of a partition's state. Other files have what a micro-batch has
 changed."""
+_JOIN_STORE = re.compile(r"(left|right)-key\w+")
+"""The name of a store of Spark's join of streams, which a source may have. It has several stores in
+a partition, each in a folder of its own."""
 
 
 def operator_folders(files: Files, root: str) -> Iterator[str]:
@@ -25,12 +28,21 @@ def operator_folders(files: Files, root: str) -> Iterator[str]:
 
 def partition_folders(files: Files, root: str) -> Iterator[str]:
     """Yield the path of the folder of each partition of each stage's state, such as
-    ``root/state/0/1``, in no order. ``root``: the folder of a checkpoint. Yield nothing without
-    state.
+    ``root/state/0/1``, in no order. A partition of a join of Spark's own has a folder for each of
+    its stores instead, such as ``root/state/1/0/left-keyToNumValues``. ``root``: the folder of a
+    checkpoint. Yield nothing without state.
     """
     for operator in operator_folders(files, root):
         for partition in files.numbers(operator):
-            yield f"{operator}/{partition}"
+            folder = f"{operator}/{partition}"
+            stores = [name for name in files.names(folder) if _JOIN_STORE.fullmatch(name)]
+            yield from (f"{folder}/{store}" for store in stores) if stores else (folder,)
+
+
+def partition_index(folder: str) -> int:
+    """Return the index of the partition in ``folder``, a path that ``partition_folders`` yields."""
+    *_, index = (name for name in folder.split("/") if name.isdigit())
+    return int(index)
 
 
 def description_folders(files: Files, root: str) -> Iterator[str]:

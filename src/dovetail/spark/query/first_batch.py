@@ -45,6 +45,7 @@ complete step.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
@@ -54,10 +55,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.arrays.bucket_labels import bucket_labels
-from dovetail.errors import CheckpointError, ConfigurationError
+from dovetail.errors import CheckpointError, ConfigurationError, DovetailWarning
 from dovetail.physical.routing import Plan
 from dovetail.plan.dead_letters import DeadLetters, nodes_with_dead_letters
+from dovetail.plan.fingerprint import sources_of
 from dovetail.plan.nodes import Node
+from dovetail.plan.spark_sources import refuse_frames_with_state
 from dovetail.platform import delta_tables
 from dovetail.platform.files import files_of
 from dovetail.platform.progress_bar import progress_bar
@@ -152,8 +155,9 @@ def prepare_checkpoint(
     without sinks and with a checkpoint of its own. It is not used if a sink is to get dead letters
     of these rows. In all other cases ``finish_first_batch`` processes the rows.
 
-    Raises ``PlanError`` for frames that do not fit, and ``CheckpointError`` for a checkpoint to go
-    on from that cannot be used. Both are raised before anything is written.
+    Raises ``PlanError`` for frames that do not fit, and for a source with state of Spark's own,
+    unless a separate query is used. Raises ``CheckpointError`` for a checkpoint to go on from that
+    cannot be used. Both are raised before anything is written.
 
     Raises ``ConfigurationError`` on Spark Connect unless a separate query reads the rows, and for
     rows that cannot be read or stored. A separate query raises its failure, too (``run_to_end``).
@@ -161,6 +165,8 @@ def prepare_checkpoint(
     if initial is None:
         initial, emits = {}, any(map(_may_emit_alone, run.nodes))
     separate = isinstance(initial, Mapping) and not emits and not _may_have_letters(run)
+    if not separate:
+        _refuse_state_of_sources(run)
     frames, stored = _open_initial(run, initial, separate=separate)
     buckets, partitions = run.bucket_and_partition_counts(
         None if stored is None else stored.buckets
@@ -192,8 +198,10 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
 
     ``checkpoint``: that of the other query. ``emits``: True if the sinks would get the results of
     the initial rows. Raises ``CheckpointError`` for a checkpoint to go on from that cannot be used,
-    and ``ConfigurationError`` if Spark cannot read its state.
+    and ``ConfigurationError`` if Spark cannot read its state. Raises ``PlanError`` for a source
+    with state of Spark's own.
     """
+    _refuse_state_of_sources(run)
     stored = _state_after_last_batch(
         run, checkpoint, CheckpointFile(run.session, checkpoint).binding_of_begun(run.operator)
     )
@@ -203,6 +211,12 @@ def forecast_of(run: StartRequest, checkpoint: str, *, emits: bool = False) -> l
     frames = initial_rows.rows_of_stores(stored, plan, run.nodes, carried, results=emits)
     assert frames.begins is not None
     return [*forecast(stored, plan, carried, frames.begins, cores(run.session))]
+
+
+def _refuse_state_of_sources(run: StartRequest) -> None:
+    """Raise ``PlanError`` for a source whose frame has a step for which Spark keeps state."""
+    because = "which Spark refuses after a first micro-batch of initial rows"
+    refuse_frames_with_state(run.title, sources_of(run.nodes), because)
 
 
 def _may_emit_alone(node: Node) -> bool:
@@ -327,7 +341,8 @@ def _state_after_last_batch(
 
     Raises ``CheckpointError`` for one that has not completed a micro-batch, has ended by
     ``close_at_end`` or is partly repartitioned. Also for one that follows another query, or whose
-    tables are not yet loaded. Raises ``ConfigurationError`` if Spark cannot read the state.
+    tables are not yet loaded. Raises ``ConfigurationError`` if Spark cannot read the state. Gives a
+    ``DovetailWarning`` for state of other operators of Spark's, which is not taken over.
     """
     refuse_repartitioning(bound, run.title)
     refuse_following(bound, checkpoint, run.title)
@@ -340,6 +355,15 @@ def _state_after_last_batch(
             "Start that query, and stop it when it has",
         )
     stored = CheckpointStores.read_with_spark(run.operator, run.session, checkpoint, None)
+    if stored.other_operators:
+        warnings.warn(
+            f"{run.title}: a source of {checkpoint} has state of Spark's own "
+            f"({', '.join(dict.fromkeys(stored.other_operators))}), which is not taken over: there "
+            "the new query begins without it. Where this matters, start with a new checkpoint, and "
+            "read its sources from their beginning.",
+            DovetailWarning,
+            stacklevel=2,
+        )
     if stored.batch is not None:
         return stored
     # There is no state, so only the offsets carry over.

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,7 @@ def _modification_times_s(folder: str) -> Iterator[float]:
     """Yield the modification times of a local folder's files at any depth, in epoch seconds. The
     folder may be a pattern; hidden files are left out. A folder that cannot be read yields none.
     """
-    for path in glob(folder):  # noqa: PTH207 -- the pattern may be absolute
+    for path in chain.from_iterable(map(glob, _alternatives(folder))):
         if Path(path).is_file():
             yield Path(path).stat().st_mtime
         for root, folders, names in os.walk(path):
@@ -266,3 +267,20 @@ def _modification_times_s(folder: str) -> Iterator[float]:
             shown = (name for name in names if not name.startswith(("_", ".")))
             with suppress(OSError):
                 yield from (Path(root, name).stat().st_mtime for name in shown)
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """Yield the patterns without braces that a pattern of Hadoop's stands for, itself without any.
+    Braces may lie in each other.
+
+    >>> [*_alternatives("/data/{a,b{1,2}}")]
+    ['/data/a', '/data/b1', '/data/a', '/data/b2']
+    """
+    innermost = re.search(r"\{([^{}]*)\}", pattern)
+    if innermost is None:
+        yield pattern
+        return
+    for choice in innermost[1].split(","):
+        yield from _alternatives(
+            f"{pattern[: innermost.start()]}{choice}{pattern[innermost.end() :]}"
+        )
