@@ -61,12 +61,20 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     assert driver.explain_change(change).reason == ""
 
 
-def test_a_change_after_the_year_9999_is_of_its_last_day() -> None:
+@pytest.mark.parametrize(
+    ("us", "time"),
+    [
+        (1_714_557_600_000 * 1_000_000, "9999-12-31 00:00:00+00:00"),
+        (-1_714_557_600_000 * 1_000_000, "0001-01-01 00:00:00+00:00"),
+    ],
+)
+def test_a_change_beyond_the_years_1_to_9999_is_of_the_nearest_day(us: int, time: str) -> None:
     """As of milliseconds that are taken for seconds."""
     orders = testing.table("orders", key="id", schema={"id": INT})
     driver = testing.Driver(orders)
-    (change,) = driver.pipe(orders, {"id": 1}, timestamp=1_714_557_600_000 * 1_000_000)
-    assert str(driver.explain_change(change).time) == "9999-12-31 00:00:00+00:00"
+    (change,) = driver.pipe(orders, {"id": 1}, timestamp=us)
+    assert str(driver.explain_change(change).time) == time
+    assert str(driver.explain_row(1).time) == time
 
 
 def test_records_with_a_nan_are_found_again() -> None:
