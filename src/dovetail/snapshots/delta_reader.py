@@ -31,6 +31,7 @@ from dovetail.snapshots.plan import (
     COUNT,
     REBUILD,
     SIGN,
+    WRITE_ANEW,
     SnapshotAggregate,
     SnapshotJoin,
     SnapshotNode,
@@ -638,9 +639,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
                 operator,
                 f"column {name!r} was {planned.simpleString()} when the join was written and "
                 f"now {present_state}",
-                "Write the join anew from the present table, then "
-                + REBUILD[0].lower()
-                + REBUILD[1:],
+                WRITE_ANEW,
             )
     return now
 

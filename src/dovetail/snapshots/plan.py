@@ -51,6 +51,10 @@ OWN_COLUMNS = (*INTERNAL_COLUMNS, *FEED_COLUMNS)
 """Column names that sources must not have."""
 REBUILD = "Let it be made anew with rebuild=True"
 """Advice on a target that must be computed anew."""
+THEN_REBUILD = REBUILD[0].lower() + REBUILD[1:]
+"""``REBUILD`` within a sentence."""
+WRITE_ANEW = "Write the join anew from the present table, then " + THEN_REBUILD
+"""Advice on a plan that no longer fits a source."""
 
 
 @dataclass(frozen=True)
