@@ -48,7 +48,7 @@ class SnapshotReader:
             _iceberg_table(source),
         )
         if str(table.metadata.table_uuid) != source.table_id:
-            raise TargetError(operator, f"the table {source.path!r} has been replaced", REBUILD)
+            raise TargetError(operator, f"the table {source.path!r} has been replaced", WRITE_ANEW)
         present = {column.field_id: column for column in table.schema().fields}
         request = _feed_request(source, columns)
         for column in request.schema.fields:
