@@ -61,6 +61,21 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     assert driver.explain_change(change).reason == ""
 
 
+def test_values_within_maps_are_found_again() -> None:
+    schema = {
+        "id": INT,
+        "x": pa.map_(TEXT, pa.float64()),
+        "y": pa.map_(TEXT, pa.list_(pa.float64())),
+    }
+    sensors = testing.table("sensors", key="id", schema=schema)
+    driver = testing.Driver(sensors)
+    nan = float("nan")
+    row = {"id": 1, "x": [("a", nan)], "y": [("b", [1.0, nan])]}
+    (change,) = driver.pipe(sensors, row, timestamp=1)
+    line = "sensors: id 1: x=[('a', nan)], y=[('b', [1.0, nan])] @1"
+    assert repr(driver.explain_change(change)) == f"{line}\n← {line}"
+
+
 @pytest.mark.parametrize(
     ("us", "time"),
     [
