@@ -6,6 +6,7 @@ from textwrap import dedent
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail import testing
@@ -59,6 +60,17 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     driver = testing.Driver(sensors)
     (change,) = driver.pipe(sensors, {"id": 1, "x": float("nan")}, timestamp=1)
     assert driver.explain_change(change).reason == ""
+
+
+def test_a_dead_letter_is_not_explained(spark: SparkSession) -> None:
+    orders = testing.table("orders", key="id", schema={"id": INT})
+    driver = testing.Driver(
+        orders.expect("id > 0", on_fail="dead_letter"), dt.dead_letters, spark=spark
+    )
+    driver.pipe(orders, {"id": 0}, timestamp=1)
+    (letter,) = driver.read(dt.dead_letters)
+    with pytest.raises(PlanError, match=r"explain_change: result= .* Give a Table or a Stream"):
+        driver.explain_change(letter, dt.dead_letters)  # type: ignore[arg-type]
 
 
 def test_values_within_maps_are_found_again() -> None:

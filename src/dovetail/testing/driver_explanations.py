@@ -166,7 +166,7 @@ class ExplainingDriver:
 
     @validated
     def explain_change(
-        self, change: AChange, result: AResult | None = None, *, members: Positive = 20
+        self, change: AChange, result: ATopology | None = None, *, members: Positive = 20
     ) -> RowExplanation:
         """Explain an emitted change: the record that caused it, and the rows that made it.
 
