@@ -721,8 +721,8 @@ FAULTS = [
     Fault(
         "commits: a row goes at its own time, which is before the one that it ends",
         "operators.histories",
-        "highest = np.maximum.accumulate(np.maximum(event_rank, stored[group]) + first) - first",
-        "highest = event_rank",
+        "running_max(events.event_time_us, events.start, events.group, stored_us)",
+        "events.event_time_us",
     ),
     Fault(
         "commits: a row that is written as it was has changed",
