@@ -20,6 +20,7 @@ from dovetail.aggregates.multiset import (
     Listing,
     Spans,
     list_elements,
+    list_ends,
     list_of,
     list_sizes,
     lists_of,
@@ -151,20 +152,13 @@ class LastRow(CollectList):
         row per update. Raises ``AggregateError`` if the lists of all updates have too many elements
         for an Arrow column.
         """
-        return _last_elements(super().scan(updates, initial, values))
+        return list_ends(super().scan(updates, initial, values), last=True)
 
     def results(self, state: Columns) -> pa.Array:
         """Return the last struct of each list in the only column of ``state``, null for an empty
         list or for null.
         """
-        return _last_elements(state[0])
-
-
-def _last_elements(lists: pa.Array) -> pa.Array:
-    """Return the last element of each list of a column, null for an empty list or for null."""
-    size = list_sizes(lists)
-    end = np.cumsum(size)
-    return lists.flatten().take(pa.array(end - 1, mask=size == 0))
+        return list_ends(state[0], last=True)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dovetail.aggregates.aggregate import (
     TracedAccumulators,
     not_null_mask,
 )
-from dovetail.aggregates.multiset import Listing, list_of, list_sizes, multiset_spans, stored_lists
+from dovetail.aggregates.multiset import Listing, list_ends, list_of, multiset_spans, stored_lists
 from dovetail.aggregates.scans import any_so_far, lowest_over, segmented_scan
 from dovetail.arrays.ordering import to_ordered_keys
 
@@ -181,7 +181,4 @@ class ChangingExtreme(Listing):
         or for null. ``state``: two columns of lists, values, ascending, and counts; only the first
         is read.
         """
-        size = list_sizes(state[0])
-        end = np.cumsum(size)
-        index = end - 1 if self.largest else end - size
-        return state[0].flatten().take(pa.array(index, mask=size == 0))
+        return list_ends(state[0], last=self.largest)

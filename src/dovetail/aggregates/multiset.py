@@ -272,6 +272,15 @@ def list_sizes(lists: pa.Array) -> Ints:
     return int64_values(pc.list_value_length(lists))
 
 
+def list_ends(lists: pa.Array, *, last: bool) -> pa.Array:
+    """Return the last element of each list of a column or, without ``last``, the first: one row per
+    list, null for an empty list or for null.
+    """
+    size = list_sizes(lists)
+    end = np.cumsum(size)
+    return lists.flatten().take(pa.array(end - 1 if last else end - size, mask=size == 0))
+
+
 def list_of(element: pa.DataType) -> pa.DataType:
     """Return the type of a list whose elements have the type ``element``. The field of the elements
     is named ``element``, as Spark names it.
