@@ -113,7 +113,7 @@ class CollectList(Listing):
         Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         group, added = list_elements(right[0])
-        updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
+        updates = GroupUpdates.added(group, len(left[0]))
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
@@ -331,7 +331,7 @@ class CollectSet(Listing):
         the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         return self._traced_accumulators(
             multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
         ).columns

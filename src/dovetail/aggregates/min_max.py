@@ -71,9 +71,7 @@ class Extreme(Accumulating):
         both are null, the other one if one is. Both have one column of as many rows.
         """
         row = np.arange(len(left[0]))
-        return self.accumulated(
-            GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
-        )
+        return self.accumulated(GroupUpdates.added(row, len(row)), left, right)
 
     def results(self, state: Columns) -> pa.Array:
         """Return the extremes, the only column of ``state``, unchanged; null for a group without a
@@ -171,7 +169,7 @@ class ChangingExtreme(Listing):
         column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         return stored_lists(
             multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
         ).columns
