@@ -106,6 +106,16 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     return np.lexsort((time_us, group))
 
 
+def start_mask(values: Ints) -> Mask:
+    """Find the values that differ from the one before them: bool[n], true for the first value, too.
+    ``values``: int64[n].
+
+    >>> start_mask(np.array([4, 4, 7, 4])).tolist()
+    [True, False, True, True]
+    """
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
+
+
 def last_of_each(numbers: Ints) -> Ints:
     """Return the index of the last occurrence of each distinct value of ``numbers``, ascending:
     int64, one per distinct value.
@@ -277,7 +287,7 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     key_number = _dense_rank(group, stable_hash(columns))
     while True:
         order = stable_argsort(key_number)
-        begins = np.append(True, np.diff(key_number[order]) != 0)
+        begins = start_mask(key_number[order])
         first = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
         differs = ~rows_equal(
             [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]

@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.grouping import lexsort
+from dovetail.arrays.grouping import lexsort, start_mask
 from dovetail.arrays.timeline import Ints, arrival_keys
 from dovetail.base.columns import HASH, INSTRUCTION, PLACE
 from dovetail.engine.batches.row_store import AT, Stock
@@ -145,7 +145,7 @@ class Slices:
         at = np.concatenate([_rows_in_stock(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
         if together is not None:
-            begins = np.append(True, together[1:] != together[:-1])
+            begins = start_mask(together)
             filled = filled[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
         edges = np.flatnonzero(np.diff(filled)) + 1
         first = np.cumsum([0, *(len(batch.rows) for batch in self.share.batches)])
