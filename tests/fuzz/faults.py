@@ -444,8 +444,8 @@ FAULTS = [
     Fault(
         "histories: of a key's stored versions one is read",
         "operators.joins.history_join",
-        "last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)",
-        "last[:-1] = np.diff(query) != 0",
+        "start_mask(query[::-1], time[::-1])[::-1]",
+        "start_mask(query[::-1])[::-1]",
         "matrix",
     ),
     Fault(

@@ -28,7 +28,7 @@ from dovetail.aggregates.aggregate import (
     int64_values,
     not_null_mask,
 )
-from dovetail.arrays.grouping import by_key, stable_argsort
+from dovetail.arrays.grouping import by_key, stable_argsort, start_mask
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.ordering import is_ordered, to_ordered_keys, with_one_nan
 
@@ -311,8 +311,7 @@ def _running_value_counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
     ``group_value``: int64[n], non-decreasing, an id of the group and value that each change belongs
     to. ``change``: int64[n], added to the count of the value.
     """
-    new = np.ones(len(group_value), dtype=np.bool_)
-    new[1:] = group_value[1:] != group_value[:-1]
+    new = start_mask(group_value)
     start = np.flatnonzero(new)
     total = np.append(0, np.cumsum(change))
     return new, total[1:] - np.repeat(total[start], np.diff(start, append=len(group_value)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +48,7 @@ def by_key(
     arranged = rows[order]
     sorted_hash = hash_[arranged]
     columns = [key.take(pa.array(arranged)) for key in keys]
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = sorted_hash[1:] != sorted_hash[:-1]
+    new = start_mask(sorted_hash)
     same_key = _equal_neighbours(columns)
     if not np.all(same_key | new[1:]):
         split = _split_collisions(columns, np.cumsum(new) - 1)
@@ -106,14 +107,15 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     return np.lexsort((time_us, group))
 
 
-def start_mask(values: Ints) -> Mask:
-    """Find the values that differ from the one before them: bool[n], true for the first value, too.
-    ``values``: int64[n].
+def start_mask(*columns: Ints) -> Mask:
+    """Find the rows that differ from the one before them in any of ``columns``: bool[n], true for
+    the first row, too. ``columns``: at least one, int64[n] each.
 
-    >>> start_mask(np.array([4, 4, 7, 4])).tolist()
+    >>> start_mask(np.array([4, 4, 7, 7]), np.array([1, 1, 1, 2])).tolist()
     [True, False, True, True]
     """
-    return np.append(True, values[1:] != values[:-1])[: len(values)]
+    differs = reduce(or_, (values[1:] != values[:-1] for values in columns))
+    return np.append(True, differs)[: len(columns[0])]
 
 
 def last_of_each(numbers: Ints) -> Ints:

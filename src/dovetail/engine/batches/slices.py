@@ -86,9 +86,7 @@ class Slices:
         order = lexsort(keys)
         if all(of.tie is None for of in rows):
             return self._cut_rows(order, None)
-        arranged = (key[order] for key in keys)
-        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
-        return self._cut_rows(order, np.append(0, np.cumsum(differs)))
+        return self._cut_rows(order, np.cumsum(start_mask(*(key[order] for key in keys))))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
         """Return for each source its stream time in microseconds when the last row of a slice
