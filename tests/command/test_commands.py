@@ -108,6 +108,10 @@ def test_the_command_line(
     assert [node["kind"] for node in graph["nodes"]] == ["input", "operator", "result"]
     assert "shop:nothing is no Table or Stream" in failed("explain", "shop:nothing")
     assert "cannot be found" in failed("explain", "shop:other")
+    for name in (":orders", "./shop:orders"):
+        assert failed("explain", name) == (
+            f"dovetail: topology: {name} names no module. Give it as module:name, without a path."
+        )
     assert CliRunner().invoke(cli.app, ["inspect"]).exit_code == 2
 
 

@@ -444,8 +444,8 @@ FAULTS = [
     Fault(
         "histories: of a key's stored versions one is read",
         "operators.joins.history_join",
-        "last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)",
-        "last[:-1] = np.diff(query) != 0",
+        "start_mask(query[::-1], time[::-1])[::-1]",
+        "start_mask(query[::-1])[::-1]",
         "matrix",
     ),
     Fault(
@@ -721,8 +721,8 @@ FAULTS = [
     Fault(
         "commits: a row goes at its own time, which is before the one that it ends",
         "operators.histories",
-        "highest = np.maximum.accumulate(np.maximum(event_rank, stored[group]) + first) - first",
-        "highest = event_rank",
+        "running_max(events.event_time_us, events.start, events.group, stored_us)",
+        "events.event_time_us",
     ),
     Fault(
         "commits: a row that is written as it was has changed",

@@ -6,6 +6,7 @@ from textwrap import dedent
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import dovetail as dt
 from dovetail import testing
@@ -61,12 +62,46 @@ def test_a_nan_is_the_value_that_is_stored() -> None:
     assert driver.explain_change(change).reason == ""
 
 
-def test_a_change_after_the_year_9999_is_of_its_last_day() -> None:
+def test_a_dead_letter_is_not_explained(spark: SparkSession) -> None:
+    orders = testing.table("orders", key="id", schema={"id": INT})
+    driver = testing.Driver(
+        orders.expect("id > 0", on_fail="dead_letter"), dt.dead_letters, spark=spark
+    )
+    driver.pipe(orders, {"id": 0}, timestamp=1)
+    (letter,) = driver.read(dt.dead_letters)
+    with pytest.raises(PlanError, match=r"explain_change: result= .* Give a Table or a Stream"):
+        driver.explain_change(letter, dt.dead_letters)  # type: ignore[arg-type]
+
+
+def test_values_within_maps_are_found_again() -> None:
+    schema = {
+        "id": INT,
+        "x": pa.map_(TEXT, pa.float64()),
+        "y": pa.map_(TEXT, pa.list_(pa.float64())),
+    }
+    sensors = testing.table("sensors", key="id", schema=schema)
+    driver = testing.Driver(sensors)
+    nan = float("nan")
+    row = {"id": 1, "x": [("a", nan)], "y": [("b", [1.0, nan])]}
+    (change,) = driver.pipe(sensors, row, timestamp=1)
+    line = "sensors: id 1: x=[('a', nan)], y=[('b', [1.0, nan])] @1"
+    assert repr(driver.explain_change(change)) == f"{line}\n← {line}"
+
+
+@pytest.mark.parametrize(
+    ("us", "time"),
+    [
+        (1_714_557_600_000 * 1_000_000, "9999-12-31 00:00:00+00:00"),
+        (-1_714_557_600_000 * 1_000_000, "0001-01-01 00:00:00+00:00"),
+    ],
+)
+def test_a_change_beyond_the_years_1_to_9999_is_of_the_nearest_day(us: int, time: str) -> None:
     """As of milliseconds that are taken for seconds."""
     orders = testing.table("orders", key="id", schema={"id": INT})
     driver = testing.Driver(orders)
-    (change,) = driver.pipe(orders, {"id": 1}, timestamp=1_714_557_600_000 * 1_000_000)
-    assert str(driver.explain_change(change).time) == "9999-12-31 00:00:00+00:00"
+    (change,) = driver.pipe(orders, {"id": 1}, timestamp=us)
+    assert str(driver.explain_change(change).time) == time
+    assert str(driver.explain_row(1).time) == time
 
 
 def test_records_with_a_nan_are_found_again() -> None:

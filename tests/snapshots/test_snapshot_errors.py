@@ -234,6 +234,9 @@ def test_a_source_that_is_another_table(tables: Tables) -> None:
     refused(
         dt.errors.TargetError, lambda: joined.refresh(tables.target), "right", "has been replaced"
     )
+    parts = ("snapshot right", "has been replaced", "Write the join anew from the present table")
+    refused(dt.errors.TargetError, joined.to_batch, *parts)
+    assert tables.joined().to_batch({"left": 0}).columns == joined.schema.names
     again = tables.joined()
     refused(dt.errors.TargetError, lambda: again.refresh(tables.target), "right.table was")
 

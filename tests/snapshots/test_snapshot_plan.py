@@ -106,6 +106,26 @@ def test_differences_are_named() -> None:
         "how was 'inner' and is 'left'",
         "right.columns.kind_of was 'string' and is 'int'",
     ]
+    assert list(plan.differences(plan.describe(ORDERS), then)) == ["it was a table and is a join"]
+    items = table("items", "id long, item string", "id")
+    nested = join(join(ORDERS, CUSTOMERS, on="customer"), items, on="id", select=["item"])
+    flat = join(ORDERS, items, on="id", select=["item"])
+    assert list(plan.differences(plan.describe(flat), plan.describe(nested))) == [
+        "left was a table and is a join"
+    ]
+
+
+@pytest.mark.parametrize("name", ["how", "by", "table"])
+def test_columns_with_names_of_parts_are_columns(name: str) -> None:
+    orders = table("orders", f"id long, customer long, {name} string", "id")
+    without, with_ = (
+        plan.describe(join(orders, CUSTOMERS, on="customer", select=select))
+        for select in (["kind_of"], ["kind_of", name])
+    )
+    assert list(plan.differences(without, with_)) == [
+        f"select.{name} was missing and is 'left.{name}'",
+        f"left.columns.{name} was missing and is 'string'",
+    ]
 
 
 def test_an_expression_has_one_text_in_every_process() -> None:
@@ -212,8 +232,9 @@ def test_an_aggregate_has_its_groups_as_key_and_says_what_it_is_made_of(
         "aggregates.last was \"Column<'max(id)'>\" and is \"Column<'min(id)'>\""
     ]
     joined = join(ORDERS, CUSTOMERS, on={"customer": "cid"})
-    differences = plan.differences(plan.describe(joined), plan.describe(node))
-    assert next(differences) == "how was 'inner' and is missing"
+    assert [*plan.differences(plan.describe(joined), described)] == [
+        "it was a join and is an aggregate"
+    ]
 
 
 def test_an_iceberg_table_that_has_lost_its_snapshots_is_refused() -> None:

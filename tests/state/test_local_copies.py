@@ -31,7 +31,7 @@ class Store:
             pa.table({"_hash": np.arange(1000) + i, "_event_time": np.arange(1000)})
             for i in range(count)
         ]
-        self.segments = [describe_segment(table, "_hash") for table in self.tables]
+        self.segments = [describe_segment(table, "_hash", "_event_time") for table in self.tables]
         self.blobs = MemoryBlobs()
         self.fetched = 0
         for segment, table in zip(self.segments, self.tables, strict=True):

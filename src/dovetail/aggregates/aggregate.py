@@ -73,6 +73,13 @@ class GroupUpdates:
     retracted: Mask
     """bool[n]: the row is taken out; it was added before."""
 
+    @classmethod
+    def added(cls, group: Ints, groups: int) -> GroupUpdates:
+        """Return the updates of rows that are all added, possibly none. ``group``, ``groups``: as
+        the fields.
+        """
+        return cls(group, groups, np.zeros(len(group), np.bool_))
+
     def __len__(self) -> int:
         """Return the count of updates."""
         return len(self.group)

@@ -20,6 +20,7 @@ from dovetail.aggregates.multiset import (
     Listing,
     Spans,
     list_elements,
+    list_ends,
     list_of,
     list_sizes,
     lists_of,
@@ -113,7 +114,7 @@ class CollectList(Listing):
         Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         group, added = list_elements(right[0])
-        updates = GroupUpdates(group, len(left[0]), np.zeros(len(group), dtype=np.bool_))
+        updates = GroupUpdates.added(group, len(left[0]))
         return self.after(updates, left, [added])
 
     def results(self, state: Columns) -> pa.Array:
@@ -153,20 +154,13 @@ class LastRow(CollectList):
         row per update. Raises ``AggregateError`` if the lists of all updates have too many elements
         for an Arrow column.
         """
-        return _last_elements(super().scan(updates, initial, values))
+        return list_ends(super().scan(updates, initial, values), last=True)
 
     def results(self, state: Columns) -> pa.Array:
         """Return the last struct of each list in the only column of ``state``, null for an empty
         list or for null.
         """
-        return _last_elements(state[0])
-
-
-def _last_elements(lists: pa.Array) -> pa.Array:
-    """Return the last element of each list of a column, null for an empty list or for null."""
-    size = list_sizes(lists)
-    end = np.cumsum(size)
-    return lists.flatten().take(pa.array(end - 1, mask=size == 0))
+        return list_ends(state[0], last=True)
 
 
 @dataclass(frozen=True)
@@ -343,7 +337,7 @@ class CollectSet(Listing):
         first. Raises ``AggregateError`` if the lists have too many elements for an Arrow column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         return self._traced_accumulators(
             multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
         ).columns

@@ -127,7 +127,7 @@ class CountDistinct(Listing):
         column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         value_spans = multiset_spans(none, [left[:-1], right[:-1]], pa.nulls(0, self.values))
         present = value_spans.last & (value_spans.count > 0)
         return self._traced_accumulators(

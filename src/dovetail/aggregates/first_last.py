@@ -67,7 +67,7 @@ class End(Accumulating):
         neither is, return null with a false flag.
         """
         row = np.arange(len(left[0]))
-        updates = GroupUpdates(row, len(row), np.zeros(len(row), dtype=np.bool_))
+        updates = GroupUpdates.added(row, len(row))
         return self._choose_values(updates, left, right[0], _flag_mask(right[1]))
 
     def results(self, state: Columns) -> pa.Array:

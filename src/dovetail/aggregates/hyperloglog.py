@@ -17,7 +17,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, not_null_mask
 from dovetail.aggregates.scans import running_sum, segmented_scan
 from dovetail.arrays.equality import canonical_key
-from dovetail.arrays.grouping import stable_argsort
+from dovetail.arrays.grouping import stable_argsort, start_mask
 from dovetail.arrays.hashing import stable_hash
 
 _INDEX_BITS = 9
@@ -65,9 +65,7 @@ class ApproxCountDistinct(Aggregate):
         register_index = updates.group[update] * _REGISTERS + register
         order = stable_argsort(register_index)
         register_index = register_index[order]
-        first = np.flatnonzero(
-            np.append(True, register_index[1:] != register_index[:-1])[: len(register_index)]
-        )
+        first = np.flatnonzero(start_mask(register_index))
         stored = _stored_registers_at(initial[0], register_index[first])
         after = rank[order]
         after[first] = np.maximum(after[first], stored)

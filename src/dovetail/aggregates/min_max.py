@@ -16,7 +16,7 @@ from dovetail.aggregates.aggregate import (
     TracedAccumulators,
     not_null_mask,
 )
-from dovetail.aggregates.multiset import Listing, list_of, list_sizes, multiset_spans, stored_lists
+from dovetail.aggregates.multiset import Listing, list_ends, list_of, multiset_spans, stored_lists
 from dovetail.aggregates.scans import any_so_far, lowest_over, segmented_scan
 from dovetail.arrays.ordering import to_ordered_keys
 
@@ -72,9 +72,7 @@ class Extreme(Accumulating):
         Both have one column of as many rows.
         """
         row = np.arange(len(left[0]))
-        return self.accumulated(
-            GroupUpdates(row, len(row), np.zeros(len(row), np.bool_)), left, right
-        )
+        return self.accumulated(GroupUpdates.added(row, len(row)), left, right)
 
     def results(self, state: Columns) -> pa.Array:
         """Return the extremes, the only column of ``state``, unchanged; null for a group without a
@@ -173,7 +171,7 @@ class ChangingExtreme(Listing):
         column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         return stored_lists(
             multiset_spans(none, [left, right], pa.nulls(0, self.values)), rows
         ).columns
@@ -183,7 +181,4 @@ class ChangingExtreme(Listing):
         or for null. ``state``: two columns of lists, values, ascending, and counts; only the first
         is read.
         """
-        size = list_sizes(state[0])
-        end = np.cumsum(size)
-        index = end - 1 if self.largest else end - size
-        return state[0].flatten().take(pa.array(index, mask=size == 0))
+        return list_ends(state[0], last=self.largest)

@@ -28,7 +28,7 @@ from dovetail.aggregates.aggregate import (
     int64_values,
     not_null_mask,
 )
-from dovetail.arrays.grouping import by_key, stable_argsort
+from dovetail.arrays.grouping import by_key, stable_argsort, start_mask
 from dovetail.arrays.hashing import stable_hash
 from dovetail.arrays.ordering import is_ordered, to_ordered_keys, with_one_nan
 
@@ -280,6 +280,15 @@ def list_sizes(lists: pa.Array) -> Ints:
     return int64_values(pc.list_value_length(lists))
 
 
+def list_ends(lists: pa.Array, *, last: bool) -> pa.Array:
+    """Return the last element of each list of a column or, without ``last``, the first: one row per
+    list, null for an empty list or for null.
+    """
+    size = list_sizes(lists)
+    end = np.cumsum(size)
+    return lists.flatten().take(pa.array(end - 1 if last else end - size, mask=size == 0))
+
+
 def list_of(element: pa.DataType) -> pa.DataType:
     """Return the type of a list whose elements have the type ``element``. The field of the elements
     is named ``element``, as Spark names it.
@@ -310,8 +319,7 @@ def _running_value_counts(group_value: Ints, change: Ints) -> tuple[Mask, Ints]:
     ``group_value``: int64[n], non-decreasing, an id of the group and value that each change belongs
     to. ``change``: int64[n], added to the count of the value.
     """
-    new = np.ones(len(group_value), dtype=np.bool_)
-    new[1:] = group_value[1:] != group_value[:-1]
+    new = start_mask(group_value)
     start = np.flatnonzero(new)
     total = np.append(0, np.cumsum(change))
     return new, total[1:] - np.repeat(total[start], np.diff(start, append=len(group_value)))

@@ -170,7 +170,7 @@ def fold_over(
         parent = pa.array(np.arange(nodes) >> 1)
         state = [column.take(parent) for column in state]
         node, row = _topmost_nodes(first, end, level)
-        updates = GroupUpdates(node, nodes, np.zeros(len(node), np.bool_))
+        updates = GroupUpdates.added(node, nodes)
         row_index = pa.array(row)
         state = kernel.fold(updates, state, [column.take(row_index) for column in values])
     return [column.slice(0, places) for column in state]

@@ -173,7 +173,7 @@ class Top(Listing):
         Arrow column.
         """
         rows = len(left[0])
-        none = GroupUpdates(np.zeros(0, np.int64), rows, np.zeros(0, np.bool_))
+        none = GroupUpdates.added(np.zeros(0, np.int64), rows)
         value_spans = self._row_spans(none, [left, right], pa.nulls(0, self.listing))
         return self._traced_accumulators(value_spans, rows).columns
 

@@ -162,10 +162,9 @@ class TableSources(Topology):
         changes = DeltaChanges(
             spark, location, label, version, streaming, key_updates, dict(options or {})
         )
-        keys = [key] if isinstance(key, str) else list(key)
-        read = [columns] if isinstance(columns, str) else columns
-        frame, time = changes.frame(keys, timestamp, read)
-        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(
+            _source_by_commit(changes, key, columns, timestamp, versioned, malformed, max_ahead)
+        )
 
     @classmethod
     @validated
@@ -291,10 +290,9 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         address = TableAddress.of(table, catalog)
         label = name or address.short_name
         changes = IcebergChanges(spark, label, address, snapshot, streaming, max_snapshots)
-        keys = [key] if isinstance(key, str) else list(key)
-        read = [columns] if isinstance(columns, str) else columns
-        frame, time = changes.frame(keys, timestamp, read)
-        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(
+            _source_by_commit(changes, key, columns, timestamp, versioned, malformed, max_ahead)
+        )
 
     @classmethod
     @validated
@@ -400,10 +398,9 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
         """
         label = name or table.rsplit(".", 1)[-1].strip("`")
         changes = ConnectorChanges(spark, table, label, version, streaming, options or {})
-        keys = [key] if isinstance(key, str) else list(key)
-        read = [columns] if isinstance(columns, str) else columns
-        frame, time = changes.frame(keys, timestamp, read)
-        return cls(_source_by_commit(frame, keys, label, versioned, time, malformed, max_ahead))
+        return cls(
+            _source_by_commit(changes, key, columns, timestamp, versioned, malformed, max_ahead)
+        )
 
     @classmethod
     @validated
@@ -487,25 +484,26 @@ valid CatalogType. Give its properties in catalog=, or name one of pyiceberg's c
 
 
 def _source_by_commit(
-    changes: DataFrame,
-    keys: Sequence[str],
-    name: str,
+    changes: DeltaChanges | IcebergChanges | ConnectorChanges,
+    key: str | Sequence[str],
+    columns: str | Sequence[str] | None,
+    timestamp: str | Column | None,
     versioned: Span | None,
-    time_text: str | None,
     malformed: Malformed,
     max_ahead: Span | None,
 ) -> Source:
-    """Return the source of a change feed's ``changes``, which take effect commit by commit.
+    """Return the source of a table's ``changes``, which take effect commit by commit.
 
-    ``changes``: a row for each change of a key. Three of its columns are used up: ``_timestamp`` (a
-    timestamp), ``_deleted`` (a boolean), and ``_commit_position`` (a long). The last orders the
-    changes: it grows by commit, and within a commit removed rows come before added ones. ``keys``:
-    the key columns. ``name``: the table's name. ``time_text``: the text of the event time in
-    fingerprints; None for the text of ``_timestamp``. ``versioned``: the span of the history, None
-    for none. ``malformed``: the effect of a row without an event time, or with one too far ahead.
+    ``key``, ``columns``: the key columns, and the value columns, None for all. ``timestamp``: the
+    time of an added row, None for the commit's. ``versioned``: the span of the history, None for
+    none. ``malformed``: the effect of a row without an event time, or with one too far ahead.
     ``max_ahead``: the most that it may be ahead of the time of reading, None for no limit. Raises
-    ``PlanError`` for columns that are unknown, named twice or of a type that cannot serve.
+    ``PlanError`` for columns that are unknown, named twice or of a type that cannot serve, and the
+    errors of ``changes``.
     """
+    keys = [key] if isinstance(key, str) else list(key)
+    read = [columns] if isinstance(columns, str) else columns
+    frame, time_text = changes.frame(keys, timestamp, read)
     roles = {
         "timestamp=": TIMESTAMP,
         "deleted=": DELETED,
@@ -513,7 +511,7 @@ def _source_by_commit(
         "log_partition=": None,
     }
     source = source_of(
-        changes, keys, roles, shared_log=False, versioned=versioned, name=name, stream=False
+        frame, keys, roles, shared_log=False, versioned=versioned, name=changes.label, stream=False
     )
     order = replace(source.order, by_commit=True)
     return source_without_unplaced(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +49,7 @@ def by_key(
     arranged = rows[order]
     sorted_hash = hash_[arranged]
     columns = [key.take(pa.array(arranged)) for key in keys]
-    new = np.ones(len(rows), dtype=np.bool_)
-    new[1:] = sorted_hash[1:] != sorted_hash[:-1]
+    new = start_mask(sorted_hash)
     same_key = _equal_neighbours(columns)
     if not np.all(same_key | new[1:]):
         split = _split_collisions(columns, np.cumsum(new) - 1)
@@ -105,6 +106,17 @@ def by_group_and_time(group: Ints, time_us: Ints) -> Ints:
     if not np.any(same & (time_us[1:] < time_us[:-1])):
         return np.arange(len(group))
     return np.lexsort((time_us, group))
+
+
+def start_mask(*columns: Ints) -> Mask:
+    """Find the rows that differ from the one before them in any of ``columns``: bool[n], true for
+    the first row, too. ``columns``: at least one, int64[n] each.
+
+    >>> start_mask(np.array([4, 4, 7, 7]), np.array([1, 1, 1, 2])).tolist()
+    [True, False, True, True]
+    """
+    differs = reduce(or_, (values[1:] != values[:-1] for values in columns))
+    return np.append(True, differs)[: len(columns[0])]
 
 
 def last_of_each(numbers: Ints) -> Ints:
@@ -278,7 +290,7 @@ def _key_numbers(columns: Sequence[pa.Array], group: Ints) -> Ints:
     key_number = _dense_rank(group, stable_hash(columns))
     while True:
         order = stable_argsort(key_number)
-        begins = np.append(True, np.diff(key_number[order]) != 0)
+        begins = start_mask(key_number[order])
         first = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
         differs = ~rows_equal(
             [c.take(pa.array(order)) for c in columns], [c.take(pa.array(first)) for c in columns]

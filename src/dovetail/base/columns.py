@@ -192,3 +192,8 @@ def quoted(name: str) -> str:
     part of the name.
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def double_quoted(name: str) -> str:
+    """Return one name in double quotes for SQL, those within it doubled."""
+    return '"' + name.replace('"', '""') + '"'

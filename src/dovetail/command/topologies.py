@@ -65,10 +65,13 @@ def load_topology(name: str, kind: type[P]) -> P:
     modules for good. ``kind``: the class that the topology must have.
 
     Raises ``ConfigurationError`` if there is none, if the function needs an argument, or if the
-    result is not of ``kind``. Other errors of the module or the function pass. An empty or relative
-    module name raises ``ValueError`` or ``TypeError``.
+    result is not of ``kind``. Other errors of the module or the function pass.
     """
     module, colon, attribute = name.partition(":")
+    if not module or module.startswith("."):
+        raise ConfigurationError(
+            "topology", f"{name} names no module", "Give it as module:name, without a path"
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         target: Any = getattr(import_module(module), attribute) if colon else None

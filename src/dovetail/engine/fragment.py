@@ -172,12 +172,23 @@ def _process_batch(
     counts: Counts = Counts()
     report = BucketReport.empty(after.stream_time_us)
     report.work_us = (perf_counter_ns() - begun_ns) // 1000
+    shares = _located(shares, fragment, bucket)
     changes = report.count_changes(
         _run_shares(shares, before, after, waiting_stores, counts, report, bucket)
     )
     first = next(changes, None)
     changes = chain(() if first is None else (first,), changes)
     return BatchOutcome(changes, again_us, time, counts, report)
+
+
+def _located(
+    shares: Iterator[tuple[Share, bool]], fragment: Fragment, bucket: int
+) -> Iterator[tuple[Share, bool]]:
+    """Yield ``shares``. An error while one is read becomes a ``DovetailError`` that names its
+    place, also once the first changes have been taken.
+    """
+    with locate_errors(fragment.title, lambda _: place_of_failure(fragment, bucket)):
+        yield from shares
 
 
 def _run_shares(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect
 from dovetail.arrays.timeline import Ints, Mask
 
@@ -57,7 +58,7 @@ def find_first_records(group: Ints, time_us: Ints, within_us: int) -> Mask:
     is_emitted[orderly] = _find_emitted(group[orderly], time_us[orderly], within_us)
     pending = np.flatnonzero(apart)
     while len(pending):
-        new = np.append(True, group[pending[1:]] != group[pending[:-1]])
+        new = start_mask(group[pending])
         first = pending[new]
         is_emitted[first] = True
         distance = np.abs(time_us[pending] - time_us[first][np.cumsum(new) - 1])
@@ -87,7 +88,7 @@ def _find_emitted(group: Ints, time_us: Ints, within_us: int) -> Mask:
     end = np.searchsorted(group, group, side="right")
     following = bisect(time_us, record, end, time_us + within_us, right=True)
     after = np.append(np.where(following < end, following, count), count)
-    reached[np.flatnonzero(np.append(True, group[1:] != group[:-1]))] = True
+    reached[:count] = start_mask(group)
     reached_count = 0
     while reached_count < (reached_count := int(np.count_nonzero(reached[:count]))):
         reached[after[np.flatnonzero(reached)]] = True

@@ -25,6 +25,7 @@ from typing import Final
 
 import numpy as np
 
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import expand_ranges
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 
@@ -165,7 +166,7 @@ def settle_events(start: Ints, steps: Steps, tally: Tally) -> EventOutcomes:
     """
     count = len(steps.kind)
     group = np.repeat(np.arange(len(start)), np.diff(np.append(start, count)))
-    first = np.append(True, group[1:] != group[:-1])[:count]
+    first = start_mask(group)
     after_delete = np.append(False, steps.kind[:-1] == GOES)[:count]
     behind = (steps.kind == BARE) & np.where(first, tally.skipped[group], after_delete)
     counted_event = np.flatnonzero(~behind)
@@ -260,7 +261,7 @@ def _settle_by_counting(steps: Steps, group: Ints, tally: Tally) -> EventOutcome
     count, none = len(group), np.zeros(len(group), np.bool_)
     if not count:
         return EventOutcomes(none, none, tally)
-    new = np.append(True, group[1:] != group[:-1])
+    new = start_mask(group)
     transaction, order, place = (
         np.where(new, of_keys[group], np.append(0, column[:-1]))
         for of_keys, column in (
@@ -340,7 +341,7 @@ def _settle_both_ways(
     """
     spans = len(begin)
     which, event = expand_ranges(begin, end + 1)
-    start = np.flatnonzero(np.append(True, which[1:] != which[:-1])[: len(which)])
+    start = np.flatnonzero(start_mask(which))
     goes_on = np.flatnonzero((given != ABSENT) & (tally.transaction == steps.transaction[begin]))
     begun = Tally.empty(2 * spans)
     for rows in (0, 1):

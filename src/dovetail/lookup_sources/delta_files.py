@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.base.columns import double_quoted
 from dovetail.base.error_text import first_line
 from dovetail.base.packages import import_package
 from dovetail.base.validation import ColumnNames, Natural, Path, validated
@@ -143,7 +144,7 @@ class DeltaFilesReader:
             # As doubles, whole numbers too, because zero has two of them.
             floats = typed.to_pylist() if pa.types.is_floating(typed.type) else values
             wanted.append(self._value_condition(name, floats))
-        columns = ", ".join(map(_quoted_name, self._schema.names))
+        columns = ", ".join(map(double_quoted, self._schema.names))
         query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
         return pa.table(
             deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
@@ -154,7 +155,7 @@ class DeltaFilesReader:
         None is one of them. ``values``: texts, numbers, booleans and None, at least one; None alone
         will do. A float of zero also finds -0.0.
         """
-        column, floats = _quoted_name(name), [v for v in values if isinstance(v, float)]
+        column, floats = double_quoted(name), [v for v in values if isinstance(v, float)]
         literals = [_sql_literal(v) for v in values if v is not None and v == v]  # noqa: PLR0124
         # Among several values of a single float, deltalake tells the zeros apart.
         literals += [_sql_literal(zero) for zero in (0.0, -0.0) if 0.0 in floats]
@@ -170,11 +171,6 @@ class DeltaFilesReader:
 def _arrow_columns(table: Any) -> pa.Schema:
     """Return the columns of a deltalake table, with Arrow's types, in order."""
     return pa.schema(table.schema().to_arrow())
-
-
-def _quoted_name(name: str) -> str:
-    """Return one name in double quotes for SQL, those within it doubled."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _sql_literal(value: Any) -> str:

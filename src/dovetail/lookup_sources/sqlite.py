@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.timeline import Mask
+from dovetail.base.columns import double_quoted
 from dovetail.base.validation import ColumnNames, Natural, Path, Seconds, Text, validated
 from dovetail.lookup_sources.conversion import changed_store_error, rows_as_table
 from dovetail.lookup_sources.keys import refuse_types
@@ -169,15 +170,15 @@ class SqliteReader:
         rows = ", ".join(f"({start + position}, {marks})" for position in range(count))
         rows = rows or f"(0, {', '.join(['NULL'] * len(by))})"  # which equals nothing
         # SQLite reads an unknown quoted name as a text, so columns are qualified.
-        selected = ", ".join(f"t.{_quoted_name(name)}" for name in self._schema.names)
+        selected = ", ".join(f"t.{double_quoted(name)}" for name in self._schema.names)
         # The column's own collation uses the index, but may find too many rows.
-        equal = [f"t.{_quoted_name(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
+        equal = [f"t.{double_quoted(c)} = k.{n}" for c, n in zip(by, names, strict=True)]
         equal += [f"{condition} COLLATE BINARY" for condition in equal]
         equal += list(self._filter_conditions())
         # CROSS JOIN makes the keys the outer loop, so the table is searched by its index.
         return (
             f"WITH k(n, {', '.join(names)}) AS (VALUES {rows}) "  # noqa: S608
-            f"SELECT k.n, {selected} FROM k CROSS JOIN {_quoted_name(self._source.table)} AS t "
+            f"SELECT k.n, {selected} FROM k CROSS JOIN {double_quoted(self._source.table)} AS t "
             f"WHERE {' AND '.join(equal)}"
         )
 
@@ -187,17 +188,12 @@ class SqliteReader:
         parameter, ``?``, in the order of the filters.
         """
         for column, constants in self._source.filters:
-            name = f"t.{_quoted_name(column)}"
+            name = f"t.{double_quoted(column)}"
             not_null_count = sum(value is not None for value in constants)
             parts = [f"{name} IS NULL"] if None in constants else []
             if not_null_count:
                 parts.append(f"{name} IN ({', '.join('?' * not_null_count)})")
             yield f"({' OR '.join(parts)})"
-
-
-def _quoted_name(name: str) -> str:
-    """Return one name in double quotes for SQL, those within it doubled."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _find_nan_keys(keys: pa.Table) -> Mask:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.grouping import any_null, by_group_and_time
+from dovetail.arrays.grouping import any_null, by_group_and_time, start_mask
 from dovetail.arrays.timeline import Ints, Timeline, timeline
 from dovetail.base.columns import EVENT_TIME, HASH
 from dovetail.laws.deduplicate import find_first_records, find_near
@@ -105,7 +105,7 @@ def _nearby_records(
     ends are included.
     """
     group, time_us = events.group[asked], events.event_time_us[asked]
-    start = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    start = np.flatnonzero(start_mask(group))
     low, high = (
         bound.reduceat(time_us, start) if len(start) else start
         for bound in (np.minimum, np.maximum)

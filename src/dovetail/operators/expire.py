@@ -31,8 +31,6 @@ from dovetail.base.columns import (
     CLOCK,
     DELETED,
     DUE,
-    EVENT_TIME,
-    HASH,
     ORDER,
     SEQUENCE,
     STREAM_TIME,
@@ -42,7 +40,7 @@ from dovetail.laws.arrival import Stairs, order_by_due_time
 from dovetail.laws.expire import VersionFates, version_fates
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import END_OF_TIME, Cause, Job, OperatorOutcome, output_table
-from dovetail.operators.tables import Pool, queued_keys
+from dovetail.operators.tables import Pool, open_key_queue, queue_keys, queued_keys
 from dovetail.physical.specs.by_key import ExpireLaw, expiry_store_name
 from dovetail.plan.metrics import metric_name
 from dovetail.state.queue import QueueState
@@ -63,7 +61,8 @@ def run(job: Job, law: ExpireLaw) -> OperatorOutcome:
     (name,) = job.operator.names
     read_us = _read_us(job)
     final_us = read_us if job.final_us[0] == END_OF_TIME else job.final_us[0]
-    store, queue = _open_stores(job, name, final_us)
+    store = _open_store(job, name, final_us)
+    queue = open_key_queue(job, expiry_store_name(name))
     waiting = queued_keys(queue.take_due(final_us))
     if job.any_rows or len(waiting):
         # A slice has all records of its keys, so stream time moves on for them alone.
@@ -100,16 +99,14 @@ def _stream_time_stairs(job: Job) -> Stairs:
     return stairs
 
 
-def _open_stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueState]:
-    """Open the store of rows named ``name``, and the queue of its keys, as they were before the
-    batch.
+def _open_store(job: Job, name: str, final_us: int) -> TableState:
+    """Open the store of rows named ``name`` as it was before the batch.
 
     ``final_us``: the stream time with which the next batch begins. The store drops rows whose
-    ``_due``, the time at which they expire, is at or before it. Keys due by the stream time before
-    this batch have already left the queue.
+    ``_due``, the time at which they expire, is at or before it.
     """
     shape = job.sources[0].shape
-    store = TableState(
+    return TableState(
         shape.schema.append(pa.field(DUE, pa.int64())),
         shape.keys,
         job.stored_runs(name),
@@ -118,10 +115,6 @@ def _open_stores(job: Job, name: str, final_us: int) -> tuple[TableState, QueueS
         horizon_us=NO_TIME if final_us == NO_TIME else final_us + 1,
         expiry=DUE,
     )
-    system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
-    schema = pa.schema([*system_fields, *shape.key_fields])
-    runs, taken_us = job.stored_runs(expiry_store_name(name)), job.initial_us[0]
-    return store, QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
 
 
 @dataclass(frozen=True)
@@ -378,11 +371,7 @@ class _Versions:
         store.store(rows.append_column(store.schema.field(DUE), pa.array(until_us[stored_group])))
         stood = lives.stands[self.first]
         is_queued = stood & ~self.waited & (lives.due_us[self.first] <= due_us)
-        fresh = np.flatnonzero(there & ~is_queued)
-        fresh = fresh[np.argsort(due_us[fresh], kind="stable")]
-        columns = [due_us[fresh], due_us[fresh], self.events.hash[fresh]]
-        keys = [key.take(pa.array(fresh)) for key in self.events.keys]
-        queue.store(pa.table([*map(pa.array, columns), *keys], schema=queue.schema))
+        queue_keys(queue, self.events, np.flatnonzero(there & ~is_queued), due_us)
 
 
 def _due_us(located: Located) -> Ints:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dovetail.aggregates.aggregate import not_null_mask
 from dovetail.aggregates.multiset import list_elements, list_sizes, value_numbers
 from dovetail.arrays.equality import arrays_equal, canonical_key, rows_equal
-from dovetail.arrays.grouping import last_of_each
+from dovetail.arrays.grouping import last_of_each, start_mask
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.explode import Elements, elements_to_emit
 from dovetail.operators.counts import Counts
@@ -125,7 +125,7 @@ def _last_differing(
     element_id = element_changes.element_ids(group)
     last = last_of_each(np.unique(element_id[which], return_inverse=True)[1])
     ends = which[last]
-    first = np.append(True, np.diff(group) != 0)[: len(group)]
+    first = start_mask(group)
     before = np.flatnonzero(~element_changes.is_new & first[element_changes.change])
     before = before[np.argsort(element_id[before])]
     before_index = np.searchsorted(element_id[before], element_id[ends])

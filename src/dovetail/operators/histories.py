@@ -18,8 +18,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.timeline import Ints, timeline
+from dovetail.arrays.timeline import timeline
 from dovetail.base.columns import EVENT_TIME
+from dovetail.laws.windows.fixed import running_max
 from dovetail.operators.job import Batch, Job
 from dovetail.operators.tables import locate_last_rows, located_times
 from dovetail.physical.specs.foreign_key import ForeignKeyJoinLaw
@@ -55,20 +56,7 @@ def _batch_in_order(job: Job, source: int) -> Batch:
     events = timeline([job.source_rows(source)])
     stored_us = located_times(locate_last_rows(store, events))
     time_us = np.empty(len(events.row), np.int64)
-    time_us[events.row] = _running_max_us(events.event_time_us, events.group, stored_us)
+    time_us[events.row] = running_max(events.event_time_us, events.start, events.group, stored_us)
     batch = job.batches[source]
     time_column = batch.rows.schema.get_field_index(EVENT_TIME)
     return replace(batch, rows=batch.rows.set_column(time_column, EVENT_TIME, pa.array(time_us)))
-
-
-def _running_max_us(time_us: Ints, group: Ints, stored_us: Ints) -> Ints:
-    """Return for each event the largest time of its group up to it, itself included: int64[events].
-
-    ``time_us``: int64[events], the time of each. ``group``: int64[events], non-decreasing.
-    ``stored_us``: int64[groups], the time before the first event, ``NO_TIME`` for none.
-    """
-    times, rank = np.unique(np.append(time_us, stored_us), return_inverse=True)
-    event_rank, stored = rank[: len(time_us)], rank[len(time_us) :]
-    first = group * len(times)
-    highest = np.maximum.accumulate(np.maximum(event_rank, stored[group]) + first) - first
-    return times[highest]

@@ -27,12 +27,13 @@ from dovetail.arrays.timeline import (
     Timeline,
     last_of_source,
 )
-from dovetail.base.columns import HASH
+from dovetail.base.columns import DUE, EVENT_TIME, HASH
 from dovetail.laws.versioning import LATEST, batch_versions, records_within_retention
 from dovetail.operators.counts import Counts
 from dovetail.operators.job import Job, combine_chunks, take_rows
 from dovetail.plan.metrics import metric_name
 from dovetail.state.history import HistoryState
+from dovetail.state.queue import QueueState
 from dovetail.state.run_state import Located
 from dovetail.state.table_state import TableState
 
@@ -80,6 +81,26 @@ def queued_keys(waiting: pa.Table, *, numbered: bool = False) -> SourceRows:
         clock_us=zeros,
         sequence=zeros if numbered else None,
     )
+
+
+def open_key_queue(job: Job, name: str) -> QueueState:
+    """Open the queue ``name`` of keys of the job's first source, as it was before the batch. Keys
+    due by the stream time before this batch have already left it.
+    """
+    system_fields = [(column, pa.int64()) for column in (DUE, EVENT_TIME, HASH)]
+    schema = pa.schema([*system_fields, *job.sources[0].shape.key_fields])
+    runs, taken_us = job.stored_runs(name), job.initial_us[0]
+    return QueueState(schema, runs, job.blobs, job.cache, taken_us=taken_us)
+
+
+def queue_keys(queue: QueueState, events: Timeline, group: Ints, due_us: Ints) -> None:
+    """Put the keys of some groups of ``events`` into ``queue``. ``group``: int64, the indices of
+    these groups. ``due_us``: int64[groups], the time in microseconds until which each key waits.
+    """
+    group = group[np.argsort(due_us[group], kind="stable")]
+    columns = [due_us[group], due_us[group], events.hash[group]]
+    keys = [key.take(pa.array(group)) for key in events.keys]
+    queue.store(pa.table([*map(pa.array, columns), *keys], schema=queue.schema))
 
 
 def located_times(located: Located) -> Ints:

@@ -280,9 +280,9 @@ class _FragmentBuilder:
             self._known[id(node)] = rows
         return self._known[id(node)]
 
-    def add_final(self, node: Aggregation | WindowJoin, rows: _PlannedRows) -> _PlannedRows:
+    def add_final(self, node: Aggregation | WindowJoin, rows: _PlannedRows) -> None:
         """Add the operator that emits the last row of each of ``node``'s windows once the window is
-        closed, and return the operator's rows.
+        closed.
 
         ``rows``: those of ``node``, which the operator reads. ``node`` must have windows.
         """
@@ -297,9 +297,7 @@ class _FragmentBuilder:
         law = groups.FinalLaw(windows.wait_us, after=not windows.fixed)
         feed = rows.feed(node.row.names)
         columns_of = _output_columns(node.key.names, node.values.names)
-        return self._add_numbered_operator(
-            law, (source,), (feed,), "change", rows.clocks, columns_of
-        )
+        self._add_numbered_operator(law, (source,), (feed,), "change", rows.clocks, columns_of)
 
     def _input_rows(
         self,

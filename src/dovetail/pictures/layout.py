@@ -235,7 +235,7 @@ def _arrange_boxes(
         drawn.draw()
         half_heights = _separate_boxes(drawn.layers)
         drawn.draw_edges()
-        here = {vertex.data: _box_around(vertex.view.xy, sizes[vertex.data]) for vertex in part.sV}
+        here = {vertex.data: box_around(vertex.view.xy, sizes[vertex.data]) for vertex in part.sV}
         x = (width + _GAP if boxes else 0.0) - min(box.x for box in here.values())
         y = -min(box.y for box in here.values())
         boxes |= {key: box.shifted(x, y) for key, box in here.items()}
@@ -270,7 +270,7 @@ def _separate_boxes(layers: Sequence[Sequence[Any]]) -> dict[float, float]:
     return half_heights
 
 
-def _box_around(centre: Point, size: Size) -> Box:
+def box_around(centre: Point, size: Size) -> Box:
     """Return the box of ``size``, a width and a height in pixels, around the point ``centre``."""
     width, height = size
     return Box(centre[0] - width / 2, centre[1] - height / 2, width, height)

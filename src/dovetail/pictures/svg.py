@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from dovetail.base.text_cells import escaped, printable
 from dovetail.physical.topology_graph import GraphKind, GraphNode, GraphStage, TopologyGraph
-from dovetail.pictures.layout import PADDING, Box, Layout, Point, layout
+from dovetail.pictures.layout import PADDING, Box, Layout, Point, box_around, layout
 
 Line: TypeAlias = tuple[str, str]
 """The class of a line of text, and the text."""
@@ -63,7 +63,7 @@ _ARROW: Final = 7.0
 _DRUMS: Final = ("input", "sink")
 """The kinds that are drawn as drums: what lies outside."""
 _RATE: Final = (84.0, 14.0)
-"""The size of the text beside an edge."""
+"""The size of the text beside an edge, in pixels."""
 
 
 def svg(graph: TopologyGraph, *, rates: bool = False) -> str:
@@ -235,7 +235,7 @@ def _rate_boxes(graph: TopologyGraph, places: Layout) -> Iterator[Box]:
     """
     taken = [*places.nodes.values(), *map(_heading_box, graph.stages, places.stages.values())]
     for edge in graph.flows:
-        boxes = [_rate_box_around(point) for point in _points_along(places.edges[edge])]
+        boxes = [box_around(point, _RATE) for point in _points_along(places.edges[edge])]
         free = (box for box in boxes if not any(map(box.overlaps, taken)))
         box = next(free, boxes[0])
         taken.append(box)
@@ -260,11 +260,6 @@ def _points_along(points: Sequence[Point]) -> Iterator[Point]:
             # The curve between two points goes upright at both.
             across = share * share * (3 - 2 * share)
             yield x + across * (next_x - x), y + share * (next_y - y)
-
-
-def _rate_box_around(point: Point) -> Box:
-    """Return the box of 84 by 14 pixels around a point, for the rate at an edge."""
-    return Box(point[0] - _RATE[0] / 2, point[1] - _RATE[1] / 2, *_RATE)
 
 
 def _rate_element(box: Box) -> str:

@@ -16,6 +16,7 @@ from dovetail.physical.specs.law import Store
 from dovetail.physical.stage import Stage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST = datetime(1, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
@@ -32,7 +33,7 @@ class StoredRow:
 
     @property
     def time(self) -> datetime | None:
-        """The event time of the row in UTC, at most in the year 9999; None without one."""
+        """The event time of the row in UTC, within the years 1 to 9999; None without one."""
         return None if self.time_us is None else moment(self.time_us)
 
 
@@ -144,12 +145,10 @@ def key_columns(types: Sequence[pa.DataType], key: Sequence[Any], rows: int = 1)
 
 
 def moment(us: int) -> datetime:
-    """Return a time in microseconds since 1970 as a datetime in UTC. From the year 9999 on it is
-    the last day of that year. Raises ``OverflowError`` for a time before the year 1.
+    """Return a time in microseconds since 1970 as the nearest datetime in UTC from midnight of
+    0001-01-01 to that of 9999-12-31, both included.
     """
-    return (
-        min(_EPOCH + timedelta(microseconds=us), _LAST) if us < 253_370_764_800_000_000 else _LAST
-    )
+    return _EPOCH + min(max(timedelta(microseconds=us), _FIRST - _EPOCH), _LAST - _EPOCH)
 
 
 def sorted_rows(rows: Sequence[StoredRow], names: Sequence[str]) -> list[StoredRow]:

@@ -20,7 +20,13 @@ from typing import Any
 from dovetail.errors import TargetError
 from dovetail.snapshots.costs import RefreshStep, Way
 from dovetail.snapshots.delta_reader import Versions
-from dovetail.snapshots.plan import REBUILD, SnapshotNode, describe, differences, distinct_sources
+from dovetail.snapshots.plan import (
+    THEN_REBUILD,
+    SnapshotNode,
+    describe,
+    differences,
+    distinct_sources,
+)
 
 FORMAT = 2
 
@@ -109,14 +115,14 @@ class CommitRecords:
             raise TargetError(
                 self.operator,
                 f"it has format {record['dovetail']}, this version reads {FORMAT}",
-                "Run the version that wrote it, or " + REBUILD[0].lower() + REBUILD[1:],
+                "Run the version that wrote it, or " + THEN_REBUILD,
             )
         apart = list(differences(record["join"], describe(self.root)))
         if apart:
             raise TargetError(
                 self.operator,
                 "it holds another join, or a source's schema has changed: " + "; ".join(apart),
-                "Choose another table, or " + REBUILD[0].lower() + REBUILD[1:],
+                "Choose another table, or " + THEN_REBUILD,
             )
 
     def foreign_change_error(self, change: str) -> TargetError:
@@ -126,7 +132,7 @@ class CommitRecords:
         return TargetError(
             self.operator,
             f"{change} of somebody else",
-            "Keep other writers away and " + REBUILD[0].lower() + REBUILD[1:],
+            "Keep other writers away and " + THEN_REBUILD,
         )
 
     @property

@@ -31,6 +31,7 @@ from dovetail.snapshots.plan import (
     COUNT,
     REBUILD,
     SIGN,
+    WRITE_ANEW,
     SnapshotAggregate,
     SnapshotJoin,
     SnapshotNode,
@@ -555,12 +556,25 @@ def present_version(reader: VersionReader, source: SnapshotSource) -> int:
     """Return the latest version of a source. It is that of a Delta table, counted from 0, or the id
     of an Iceberg table's present snapshot, 0 if it has none.
 
-    Raises ``TargetError`` if an Iceberg table was replaced, and ``ConfigurationError`` if it cannot
-    be read. A Delta table that is gone gives -1, or Spark's own error on Spark Connect.
+    Raises ``TargetError`` if the table was replaced, or if a Delta table is gone; the latter raises
+    Spark's own error on Spark Connect. Raises ``ConfigurationError`` for an Iceberg table that
+    cannot be read.
     """
     if source.iceberg is not None:
         return reader.iceberg.latest_snapshot(source, ())
-    return DeltaState.read(reader.session, source.path).version
+    return _same_table(reader, source).version
+
+
+def _same_table(reader: VersionReader, source: SnapshotSource) -> DeltaState:
+    """Return the present state of a source that is a Delta table. Raises ``TargetError`` if the
+    table was replaced or is gone. On Spark Connect, one that is gone raises Spark's own error.
+    """
+    now = DeltaState.read(reader.session, source.path)
+    if now.table_id != source.table_id:
+        raise TargetError(
+            f"snapshot {source.name}", f"the table at {source.path} has been replaced", WRITE_ANEW
+        )
+    return now
 
 
 def stored_columns(session: SparkSession, path: str, version: int) -> dict[str, Any]:
@@ -623,10 +637,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
     ``ConfigurationError`` without a change data feed. On Spark Connect, a table that is gone raises
     Spark's own error.
     """
-    operator = f"snapshot {source.name}"
-    now = DeltaState.read(reader.session, source.path)
-    if now.table_id != source.table_id:
-        raise TargetError(operator, f"the table at {source.path} has been replaced", REBUILD)
+    operator, now = f"snapshot {source.name}", _same_table(reader, source)
     if not now.has_feed:
         raise ConfigurationError(
             operator,
@@ -644,9 +655,7 @@ def state_that_fits(reader: VersionReader, source: SnapshotSource) -> DeltaState
                 operator,
                 f"column {name!r} was {planned.simpleString()} when the join was written and "
                 f"now {present_state}",
-                "Write the join anew from the present table, then "
-                + REBUILD[0].lower()
-                + REBUILD[1:],
+                WRITE_ANEW,
             )
     return now
 

@@ -16,7 +16,7 @@ from dovetail.io.sources.change_feed import COMMIT_VERSION, KIND
 from dovetail.io.sources.iceberg_feed import ColumnRange, FeedOffset, FeedRequest, feed_frame
 from dovetail.platform.delta_tables import Range
 from dovetail.snapshots.delta_rules import FEED_VERSION
-from dovetail.snapshots.plan import REBUILD, SIGN, IcebergTable, SnapshotSource
+from dovetail.snapshots.plan import REBUILD, SIGN, WRITE_ANEW, IcebergTable, SnapshotSource
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -48,7 +48,7 @@ class SnapshotReader:
             _iceberg_table(source),
         )
         if str(table.metadata.table_uuid) != source.table_id:
-            raise TargetError(operator, f"the table {source.path!r} has been replaced", REBUILD)
+            raise TargetError(operator, f"the table {source.path!r} has been replaced", WRITE_ANEW)
         present = {column.field_id: column for column in table.schema().fields}
         request = _feed_request(source, columns)
         for column in request.schema.fields:
@@ -59,8 +59,7 @@ class SnapshotReader:
                     operator,
                     f"column {column.name!r} was {column.field_type} when the join was written and "
                     f"now {state}",
-                    "Write the join anew from the present table, then "
-                    + _with_lower_first(REBUILD),
+                    WRITE_ANEW,
                 )
         snapshot = table.current_snapshot()
         return NO_SNAPSHOT if snapshot is None else snapshot.snapshot_id
@@ -190,8 +189,3 @@ def _iceberg_table(source: SnapshotSource) -> IcebergTable:
 def _title_of(source: SnapshotSource) -> str:
     """Return the name of a source in errors, such as ``snapshot orders``."""
     return f"snapshot {source.name}"
-
-
-def _with_lower_first(text: str) -> str:
-    """Return a text that is not empty with its first letter in lower case."""
-    return text[0].lower() + text[1:]

@@ -51,6 +51,10 @@ OWN_COLUMNS = (*INTERNAL_COLUMNS, *FEED_COLUMNS)
 """Column names that sources must not have."""
 REBUILD = "Let it be made anew with rebuild=True"
 """Advice on a target that must be computed anew."""
+THEN_REBUILD = REBUILD[0].lower() + REBUILD[1:]
+"""``REBUILD`` within a sentence."""
+WRITE_ANEW = "Write the join anew from the present table, then " + THEN_REBUILD
+"""Advice on a plan that no longer fits a source."""
 
 
 @dataclass(frozen=True)
@@ -418,18 +422,18 @@ def describe(node: SnapshotNode) -> Any:
 
 def differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
     """Yield a text for each part in which two descriptions differ, such as ``left.how was 'inner'
-    and is 'left'``. Nothing is yielded if both are equal.
+    and is 'left'``. Nodes of different kinds are one part. Nothing is yielded if both are equal.
 
     ``then``, ``now``: results of ``describe``, or parts of them, the former and the present one;
     None for a part that is missing. ``where``: the path to these parts, its names joined by dots;
-    empty for whole descriptions.
+    empty for whole descriptions, which a text calls ``it``.
     """
-    if isinstance(then, dict) and isinstance(now, dict):
+    if isinstance(then, dict) and isinstance(now, dict) and _kind_of(then) == _kind_of(now):
         for part in [*then, *(part for part in now if part not in then)]:
             inner = f"{where}.{part}" if where else part
             yield from differences(then.get(part), now.get(part), inner)
     elif then != now:
-        yield f"{where} was {_part_in_words(then)} and is {_part_in_words(now)}"
+        yield f"{where or 'it'} was {_part_in_words(then)} and is {_part_in_words(now)}"
 
 
 def _describe(node: SnapshotNode, used: Mapping[SnapshotSource, frozenset[str]]) -> Any:
@@ -549,16 +553,20 @@ def _add_used(
 
 
 def _part_in_words(part: Any) -> str:
-    """Return a part of a description (``describe``) in a few words, for an error.
-
-    A dictionary with ``by`` is ``an aggregate``. One with ``how`` is a join, such as ``a left
-    join``. Any other is ``a table``. None is ``missing``. All else is Python's ``repr``.
+    """Return a part of a description (``describe``) in a few words, for an error: the kind of a
+    plan node, ``missing`` for None, and Python's ``repr`` for all else.
     """
-    if isinstance(part, dict):
-        if "by" in part:
-            return "an aggregate"
-        return f"a {part['how']} join" if "how" in part else "a table"
-    return "missing" if part is None else repr(part)
+    if part is None:
+        return "missing"
+    return (_kind_of(part) if isinstance(part, dict) else None) or repr(part)
+
+
+def _kind_of(part: Mapping[str, Any]) -> str | None:
+    """Return the kind of plan node that a dictionary of a description stands for, such as ``a
+    join``. None for columns, selections and aggregates, whose values are all texts.
+    """
+    kinds = {"key": "a table", "by": "an aggregate", "on": "a join"}
+    return next((kind for name, kind in kinds.items() if isinstance(part.get(name), list)), None)
 
 
 def plan_source(node: SnapshotNode) -> Source:

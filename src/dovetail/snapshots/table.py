@@ -646,7 +646,7 @@ class SnapshotTable:
         DataFrame
             The key, then the values. The versions are those at the call, also if the frame is
             read later. Keys are not checked: a key that occurs twice in a source gives several
-            rows. A Delta table that was replaced is read as it is now.
+            rows.
 
         Raises
         ------
@@ -656,7 +656,7 @@ class SnapshotTable:
         ConfigurationError
             If a table does not have the version, or cannot be read.
         TargetError
-            If an Iceberg table was replaced and ``versions`` leaves it out.
+            If a table was replaced and ``versions`` leaves it out.
 
         See Also
         --------

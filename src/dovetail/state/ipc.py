@@ -30,14 +30,16 @@ def to_ipc(table: pa.Table) -> bytes:
 def from_ipc(stream: pa.Buffer | bytes, without: Collection[str] = ()) -> pa.Table:
     """Return the table in the Arrow IPC stream ``stream``, without the columns named in
     ``without``, which are not unpacked. Names that it has no column of are ignored. If all columns
-    are named, all are returned. Raises ``pa.ArrowInvalid`` for other bytes.
+    are named, the result has rows alone. Raises ``pa.ArrowInvalid`` for other bytes.
     """
     reader = pa.ipc.open_stream(stream, options=ONE_THREAD)
-    if without:
-        field_indices = [n for n, name in enumerate(reader.schema.names) if name not in without]
-        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=field_indices)
-        reader = pa.ipc.open_stream(stream, options=options)
-    return reader.read_all()
+    if not without:
+        return reader.read_all()
+    field_indices = [n for n, name in enumerate(reader.schema.names) if name not in without]
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=field_indices)
+    table = pa.ipc.open_stream(stream, options=options).read_all()
+    # Arrow takes an empty list of fields for all fields.
+    return table if field_indices else table.select([])
 
 
 def parts_of(table: pa.Table, size_bytes: int, rows: int = _ANY_ROWS) -> Iterator[pa.Table]:

@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.base.columns import EVENT_TIME
 from dovetail.errors import StateError
 from dovetail.state import local_files
 from dovetail.state.ipc import ONE_THREAD, from_ipc, to_ipc
@@ -66,7 +65,7 @@ class Segment:
     """The largest time by which a row expires, in microseconds."""
 
 
-def describe_segment(table: pa.Table, order: str, expiry: str = EVENT_TIME) -> Segment:
+def describe_segment(table: pa.Table, order: str, expiry: str) -> Segment:
     """Return the description of a new segment, under a new random id, for the rows of ``table``.
     They are already in ascending order of its int64 column ``order``. Nothing is stored.
 

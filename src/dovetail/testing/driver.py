@@ -1019,7 +1019,7 @@ class Driver(ExplainingDriver, HintedDriver):
             f"Its inputs are {', '.join(source.name for source in self._sources)}",
         )
 
-    def _run(self, beat_us: int | None = None) -> list[Change]:
+    def _run(self, beat_us: int | None) -> list[Change]:
         """Run one micro-batch on the rows fed so far, which may be none. Return its changes, one
         result's after the other's. They are also added to those that ``read`` returns, and to
         ``micro_batches``. The fed rows are moved to the log, unless the driver was restored.

@@ -24,7 +24,7 @@ from dovetail.provenance.walk import Walk
 from dovetail.spark.execution.expressions import Evaluator
 from dovetail.testing.changes import Change
 from dovetail.testing.driver_records import merge_batches
-from dovetail.testing.inputs import hashable
+from dovetail.testing.table_difference import hashable_form
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class ExplainingDriver:
 
     @validated
     def explain_change(
-        self, change: AChange, result: AResult | None = None, *, members: Positive = 20
+        self, change: AChange, result: ATopology | None = None, *, members: Positive = 20
     ) -> RowExplanation:
         """Explain an emitted change: the record that caused it, and the rows that made it.
 
@@ -304,11 +304,10 @@ def are_alike(change: Change, other: Change) -> bool:
 
 def _comparable_change(change: Change) -> tuple[Change, Hashable, Hashable]:
     """Return three values that equal those of a change that is alike: the change without position,
-    key and values; its key; and its values. NaN equals NaN in the last two, and the order of
-    columns counts.
+    key and values; its key; and its values. NaN equals NaN in the last two, at any depth.
     """
     rest = replace(change, key={}, values=None, position=0)
-    return rest, hashable(dict(change.key)), hashable(change.values)
+    return rest, hashable_form(change.key), hashable_form(change.values)
 
 
 def record_of(source: Source, row: pa.Table) -> RowExplanation:
@@ -378,8 +377,7 @@ def _shows(explained: RowExplanation, change: Change) -> bool:
     if explained.presence == "unknown":
         return True
     emitted = change.values or {}
-    # In lists a NaN equals a NaN.
-    pairs = ([emitted.get(n, v), v] for n, v in explained.values.items())
-    shown = all(hashable([now]) == hashable([then]) for now, then in pairs)
+    pairs = ((emitted.get(n, v), v) for n, v in explained.values.items())
+    shown = all(hashable_form(now) == hashable_form(then) for now, then in pairs)
     is_row = change.change == "upsert"
     return (explained.presence == "row") == is_row and (shown or not is_row)

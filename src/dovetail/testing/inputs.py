@@ -286,7 +286,7 @@ def _array(source: Source, name: str, rows: Sequence[Row], type_: pa.DataType) -
 def hashable(part: Any) -> Hashable:
     """Return a value, such as one column of a key, in a form that can be a dictionary's key. Arrays
     become tuples, structs tuples of their values, at any depth. All NaN become one object. Other
-    values stay as they are, and so do the pairs of a map, which are tuples.
+    values stay as they are. A map, which no key has, need not become hashable.
     """
     if isinstance(part, (list, dict)):
         return tuple(map(hashable, part.values() if isinstance(part, dict) else part))

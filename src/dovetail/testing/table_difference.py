@@ -292,7 +292,7 @@ def _compare_by_key(
     for side, rows in enumerate((actual, expected)):
         for row in rows:
             # Without a key, equal rows meet under their own values.
-            sides[_hashable_form([row[name] for name in key] if key else row)][side].append(row)
+            sides[hashable_form([row[name] for name in key] if key else row)][side].append(row)
     left = [_unmatched_rows(*rows, equal) for rows in sides.values()]
     if not key:
         surplus, missing = ([row for rows in left for row in rows[side]] for side in (0, 1))
@@ -353,16 +353,16 @@ def _make_equal(rel_tol: float, abs_tol: float) -> Equal:
             return same and all(map(equal, actual, expected))
         if isinstance(actual, float) and isinstance(expected, (int, float)):
             if math.isnan(actual) or isinstance(expected, bool):
-                return _hashable_form(actual) == _hashable_form(expected)
+                return hashable_form(actual) == hashable_form(expected)
             return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
         if isinstance(expected, float) and isinstance(actual, int):
             return equal(expected, actual)
-        return _hashable_form(actual) == _hashable_form(expected)
+        return hashable_form(actual) == hashable_form(expected)
 
     return equal
 
 
-def _hashable_form(value: Any) -> Hashable:
+def hashable_form(value: Any) -> Hashable:
     """Return a hashable value that is equal for equal values only, and exact. A NaN equals a NaN, 1
     equals 1.0 and True is not 1. Lists equal tuples, a ``bytearray`` equals its bytes, and mappings
     do not depend on their order.
@@ -370,9 +370,9 @@ def _hashable_form(value: Any) -> Hashable:
     if hasattr(type(value), "tolist"):  # numpy's
         value = value.tolist()
     if isinstance(value, Mapping):
-        return "mapping", frozenset((name, _hashable_form(part)) for name, part in value.items())
+        return "mapping", frozenset((name, hashable_form(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        return "list", tuple(map(_hashable_form, value))
+        return "list", tuple(map(hashable_form, value))
     if isinstance(value, float) and math.isnan(value):
         return ("nan",)
     if isinstance(value, bytearray):

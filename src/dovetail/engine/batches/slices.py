@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from dovetail.arrays.grouping import lexsort
+from dovetail.arrays.grouping import lexsort, start_mask
 from dovetail.arrays.timeline import Ints, arrival_keys
 from dovetail.base.columns import HASH, INSTRUCTION, PLACE
 from dovetail.engine.batches.row_store import AT, Stock
@@ -86,9 +86,7 @@ class Slices:
         order = lexsort(keys)
         if all(of.tie is None for of in rows):
             return self._cut_rows(order, None)
-        arranged = (key[order] for key in keys)
-        differs = np.logical_or.reduce([key[1:] != key[:-1] for key in arranged])
-        return self._cut_rows(order, np.append(0, np.cumsum(differs)))
+        return self._cut_rows(order, np.cumsum(start_mask(*(key[order] for key in keys))))
 
     def _reached_us(self, part: Sequence[Ints]) -> list[int]:
         """Return for each source its stream time in microseconds when the last row of a slice
@@ -145,7 +143,7 @@ class Slices:
         at = np.concatenate([_rows_in_stock(batch) for batch in self.share.batches])
         filled = np.cumsum(self.stock.row_bytes(at[order])) // self.size_bytes
         if together is not None:
-            begins = np.append(True, together[1:] != together[:-1])
+            begins = start_mask(together)
             filled = filled[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
         edges = np.flatnonzero(np.diff(filled)) + 1
         first = np.cumsum([0, *(len(batch.rows) for batch in self.share.batches)])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect, expand_ranges, first_below, last_below
 from dovetail.arrays.timeline import ABSENT, Ints, Mask
 from dovetail.laws.joins.table_join import How, sides_preserved
@@ -71,8 +72,7 @@ class Points:
         query, at = expand_ranges(first, end)
         arrived = self.arrival[at] < arrival[query]
         query, at = query[arrived], at[arrived]
-        last = np.ones(len(query), dtype=np.bool_)
-        last[:-1] = (np.diff(query) != 0) | (np.diff(self.time_us[at]) != 0)
+        last = start_mask(query[::-1], self.time_us[at][::-1])[::-1]
         query, at = query[last], at[last]
         in_history = self._known_versions(at, group[query], self.time_us[at], arrival[query])
         return query[in_history], at[in_history]

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dovetail.aggregates.scans import lowest_over
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect, first_below, last_below, least_in_ranges
 from dovetail.arrays.timeline import ABSENT, STORED, Ints, Mask
 
@@ -311,7 +312,7 @@ def _join_records_behind(
         pending = some[block : block + _BLOCK]
         while len(pending):
             pending_session, time = session[pending], time_us[pending]
-            new = np.append(True, pending_session[1:] != pending_session[:-1])
+            new = start_mask(pending_session)
             begins = np.flatnonzero(new)
             block_session = np.cumsum(new) - 1
             session_start = np.minimum(line.time_us[low[pending]], start[pending_session])

@@ -32,6 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from dovetail.aggregates.scans import lowest_over
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect, cut_by_count, expand_ranges, least_in_ranges
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask
 
@@ -272,9 +273,7 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
     existed and get no record are left out.
     """
     group, time_us, arrival = records.group, records.time_us, records.arrival
-    first = np.ones(len(group), np.bool_)
-    first[1:] = (group[1:] != group[:-1]) | (time_us[1:] != time_us[:-1])
-    at = np.flatnonzero(first)
+    at = np.flatnonzero(start_mask(group, time_us))
     first_arrival = np.minimum.reduceat(arrival, at) if len(at) else at
     owner, moment = group[at], time_us[at]
     low, high = records.records_in_windows(owner, moment + 1, size_us)
@@ -285,8 +284,7 @@ def find_changed_windows(records: SlidingRecords, closing_us: Ints, size_us: int
     since = np.append(first_arrival, np.maximum(first_arrival, seen)[holds])
     order = np.lexsort((since, start, owner))
     owner, start, since = owner[order], start[order], since[order]
-    selected = np.ones(len(order), np.bool_)
-    selected[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1])
+    selected = start_mask(owner, start)
     selected &= start + size_us >= np.append(closing_us, NO_TIME)[since]
     order = np.flatnonzero(selected)
     order = order[np.argsort(since[order] != STORED, kind="stable")]

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from dovetail.arrays.grouping import rank_of_keys
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline, timeline, versions_around
-from dovetail.base.columns import DUE, EVENT_TIME, HASH, SEQUENCE
+from dovetail.base.columns import EVENT_TIME, SEQUENCE
 from dovetail.laws.joins.stream_join import first_due
 from dovetail.operators.job import Cause, Job, OperatorOutcome, output_table
-from dovetail.operators.tables import Pool, queued_keys, store_rows
+from dovetail.operators.tables import Pool, open_key_queue, queue_keys, queued_keys, store_rows
 from dovetail.physical.specs.groups import FinalLaw
-from dovetail.state.queue import QueueState
 from dovetail.state.table_state import TableState
 
 
@@ -37,10 +36,7 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
     assert isinstance(store, TableState)
     initial_us, final_us = job.initial_us[0], job.final_us[0]
     source = job.sources[0]
-    key = source.shape.key_fields
-    schema = pa.schema([*((name, pa.int64()) for name in (DUE, EVENT_TIME, HASH)), *key])
-    closes = job.stored_runs(law.CLOSING)
-    queue = QueueState(schema, closes, job.blobs, job.cache, taken_us=initial_us)
+    queue = open_key_queue(job, law.CLOSING)
     waiting = queued_keys(queue.take_due(final_us), numbered=True)
     if not job.any_rows and not len(waiting):
         return OperatorOutcome(None, {law.OPEN: store.runs, law.CLOSING: queue.runs})
@@ -72,11 +68,7 @@ def run(job: Job, law: FinalLaw) -> OperatorOutcome:
         position=job.manifest.position,
         cause=Cause({SEQUENCE: np.minimum(arrival, max(len(clock_us) - 2, 0))}),
     )
-    fresh = np.flatnonzero((due > final_us) & (located.segment < 0))
-    fresh = fresh[np.argsort(due[fresh], kind="stable")]
-    columns = [due[fresh], due[fresh], events.hash[fresh]]
-    keys = [key.take(pa.array(fresh)) for key in events.keys]
-    queue.store(pa.table([*map(pa.array, columns), *keys], schema=schema))
+    queue_keys(queue, events, np.flatnonzero((due > final_us) & (located.segment < 0)), due)
     store_rows(job, 0, store, events, events.source == 0)
     stores = {law.OPEN: store.runs, law.CLOSING: queue.runs}
     return OperatorOutcome(emitted if len(emitted) else None, stores)

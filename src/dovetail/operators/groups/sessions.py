@@ -152,7 +152,7 @@ class _SessionBatch:
         """
         segment, record = self._segment_of_session, self._record_sessions
         segments = int(segment[-1]) + 1 if len(segment) else 0
-        return GroupUpdates(segment[record], segments, np.zeros(len(record), np.bool_))
+        return GroupUpdates.added(segment[record], segments)
 
     @cached_property
     def _record_values(self) -> list[Columns]:

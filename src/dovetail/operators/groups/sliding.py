@@ -171,7 +171,7 @@ class _WindowBatch:
             group, record = windows.members(window_row[start:stop])
             group = window_of[group] - start
             order = np.argsort(group, kind="stable")
-            updates = GroupUpdates(group[order], stop - start, np.zeros(len(order), np.bool_))
+            updates = GroupUpdates.added(group[order], stop - start)
             index = pa.array(record[order])
             initial = [column.slice(start, stop - start) for column in stored]
             parts.append(kernel.fold(updates, initial, [c.take(index) for c in values]))
@@ -194,9 +194,7 @@ class _WindowBatch:
         time_us, position = before.time_us[group_of], job.manifest.position
         for start, stop in cuts:
             updated = windows.updates_by(start, stop)
-            updates = GroupUpdates(
-                updated.window, len(windows), np.zeros(len(updated.window), np.bool_)
-            )
+            updates = GroupUpdates.added(updated.window, len(windows))
             values = [take_rows(columns, updated.record) for columns in self.values]
             after_us = running_max(
                 windows.records.time_us[updated.record],

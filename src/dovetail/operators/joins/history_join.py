@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.timeline import ABSENT, NO_TIME, Ints, Mask, Timeline, timeline
 from dovetail.base.columns import DELETED, EVENT_TIME
 from dovetail.laws.joins.history_join import Corrections, Points, correct_points
@@ -91,8 +92,7 @@ def _side_points(
     time = rows.column(EVENT_TIME).to_numpy()[stored.row]
     order = np.lexsort((np.arange(len(time)), time, stored.query))
     query, time, row = stored.query[order], time[order], stored.row[order]
-    last = np.ones(len(order), dtype=np.bool_)
-    last[:-1] = (np.diff(query) != 0) | (np.diff(time) != 0)
+    last = start_mask(query[::-1], time[::-1])[::-1]
     query, time, row = query[last], time[last], row[last]
     deleted = rows.column(DELETED).to_numpy()[row]
     fresh = batch_versions(events, counted).event

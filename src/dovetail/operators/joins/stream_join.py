@@ -54,9 +54,7 @@ def run(job: Job, law: StreamJoinLaw) -> OperatorOutcome:
     null = any_null(events.keys, events.groups)[events.group]
     roles = len(law.sides) // len(job.sources)
     arrivals = [_side_arrivals(events, valued & ~null, law, side, roles) for side in (0, 1)]
-    seen_us = np.empty(roles * len(null), np.int64)
-    for role in range(roles):
-        seen_us[_arrival_on_side(events, role, roles)] = job.highest_clock_at_events(events)
+    seen_us = np.repeat(job.highest_clock_at_events(events)[events.by_arrival()], roles)
     stream_us = stream_times(seen_us, max(job.initial_us), max(job.final_us))
     sides = [
         Side.begin_batch(job, law, stores, side, events, *arrivals[side], window, stream_us)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.arrays.equality import canonical_key, rows_equal
-from dovetail.arrays.grouping import any_null, last_of_each, lexsort
+from dovetail.arrays.grouping import any_null, last_of_each, lexsort, start_mask
 from dovetail.arrays.timeline import (
     ABSENT,
     Ints,
@@ -109,11 +109,7 @@ def _build_timeline(job: Job) -> tuple[Timeline, Ints, _Moments]:
     cause_keys = arrival_keys([replace(part, tie=None) for part in rows])
     hash_ = np.concatenate([part.hash for part in rows])
     order = lexsort([epoch, hash_, origin, *cause_keys])
-    differs = np.zeros(len(order), np.bool_)
-    for key in cause_keys:
-        arranged = key[order]
-        differs[1:] |= arranged[1:] != arranged[:-1]
-    cause = np.cumsum(differs)
+    cause = np.cumsum(start_mask(*(key[order] for key in cause_keys)))
     events = timeline(rows, order)
     at = order[events.arrival]
     begins = np.ones(len(at), np.bool_)

@@ -89,8 +89,7 @@ def datasets_of(outcomes: Sequence[Outcome], namespace: str) -> QueryDatasets:
         made_of = {
             name: _column_uses(origins, places, namespace) for name, origins in columns.items()
         }
-        for sink in outcome.sinks:
-            title = getattr(sink, "title", type(sink).__name__)
+        for sink, title in zip(outcome.sinks, outcome.titles, strict=True):
             dataset = getattr(sink, "dataset", Dataset(namespace, title))
             outputs.append(
                 OutputDataset(

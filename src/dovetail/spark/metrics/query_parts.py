@@ -56,13 +56,10 @@ class QueryParts:
 
     @property
     def sinks(self) -> dict[Node, list[str]]:
-        """The titles of the sinks of each result, and of the dead letters, by their nodes. A sink
-        without a title has the name of its class.
+        """The titles of the sinks of each result, and of the dead letters, by their nodes
+        (``Outcome.titles``).
         """
-        return {
-            outcome.node: [getattr(sink, "title", type(sink).__name__) for sink in outcome.sinks]
-            for outcome in self.outcomes
-        }
+        return {outcome.node: outcome.titles for outcome in self.outcomes}
 
     @property
     def letters(self) -> str | None:

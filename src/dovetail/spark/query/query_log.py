@@ -130,13 +130,13 @@ def log_start(run: StartRequest, query: StreamingQuery, begins: str) -> None:
     Connect only the start is logged. ``begins``: the beginning of the query in words, such as those
     of ``describe_beginning``.
     """
-    sinks = [sink for outcome in run.outcomes for sink in outcome.sinks]
+    sinks = [title for outcome in run.outcomes for title in outcome.titles]
     LOG.info(
         "%s: query %s started. Inputs: %s. Sinks: %s. Checkpoint: %s; %s.",
         printable(run.title),
         query.id,
         printable(", ".join(source.name for source in sources_of(run.nodes))),
-        printable(", ".join(getattr(sink, "title", type(sink).__name__) for sink in sinks)),
+        printable(", ".join(sinks)),
         printable(run.checkpoint),
         begins,
     )

@@ -247,6 +247,11 @@ class Outcome:
     node: Node
     sinks: tuple[Any, ...]
 
+    @property
+    def titles(self) -> list[str]:
+        """The titles of the sinks, in order; of one without a title, the name of its class."""
+        return [getattr(sink, "title", type(sink).__name__) for sink in self.sinks]
+
     def across_runs(self) -> Outcome:
         """Return a copy with sinks that go on in a second Spark query as in the first. A table in
         memory, for example, keeps its rows. Sinks without the method ``across_runs`` stay as they

@@ -54,6 +54,7 @@ from dovetail.platform.sessions import cloned_session, frame_in_session, stored_
 #   Spark commits the micro-batch            -          the next micro-batch
 
 _MERGE_SETTINGS = {
+    # Compaction rewrites smaller files. By default it is 1 GB, all of a small table each time.
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
     # The table's log is small, so compiling code for it does not pay.

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.base.columns import DELETED
+from dovetail.base.columns import DELETED, double_quoted
 from dovetail.errors import ConfigurationError, DovetailWarning
 from dovetail.io.sinks.delta.conflicts import conflict_error
 from dovetail.io.sinks.delta.tables import QUERY_PROPERTY
@@ -245,7 +245,7 @@ def _merge(table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
 
     ``keys``: the key columns, without nulls; no two rows may have the same key.
     """
-    names = {name: f'"{name.replace(chr(34), 2 * chr(34))}"' for name in rows.column_names}
+    names = {name: double_quoted(name) for name in rows.column_names}
     gone = f"made.{names[DELETED]}"
     values = {quoted: f"made.{quoted}" for name, quoted in names.items() if name != DELETED}
     (

@@ -44,9 +44,6 @@ LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 """The property with the time for which a table's log keeps commits, and so past versions."""
 
 _MAPPING_PROPERTY = "delta.columnMapping.mode"
-_COMPACT_SETTINGS = {"spark.databricks.delta.optimize.minFileSize": str(32 << 20)}
-"""The size below which compaction rewrites files. By default it is 1 GB, so a smaller table would
-be written anew each time."""
 
 
 @dataclass(frozen=True)
@@ -222,14 +219,14 @@ def refuse_older_checkpoint(
 
 
 def compact(session: SparkSession, table: str) -> None:
-    """Put files of less than 32 MiB of a table together in one commit. A larger file is rewritten
-    if more of its rows are deleted than Delta allows, by default 5 %. ``table``: its name in SQL.
+    """Put files of a table together in one commit that are smaller than the session's setting
+    ``minFileSize``. A larger file is rewritten if more of its rows are deleted than Delta allows,
+    by default 5 %. ``table``: its name in SQL.
 
     If another writer is faster, the files stay as they are. Other errors of Spark pass.
     """
     try:
-        with delta_tables.temporary_settings(session, _COMPACT_SETTINGS):
-            session.sql(f"OPTIMIZE {table}").collect()
+        session.sql(f"OPTIMIZE {table}").collect()
     except (Py4JError, PySparkException) as error:
         if not is_conflict(error):
             raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from dovetail.base.columns import DELETED, ORDER, POSITION
+from dovetail.base.columns import DELETED, ORDER, POSITION, double_quoted
 from dovetail.errors import TargetError
 from dovetail.io.sinks.postgres.columns import column_differences
 from dovetail.io.sinks.postgres.transactions import Cursor
@@ -114,7 +114,7 @@ class TargetTable:
     @property
     def sql_name(self) -> str:
         """The table's name in SQL: schema and name, quoted."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return f"{double_quoted(self.schema)}.{double_quoted(self.name)}"
 
     def lock(self, cursor: Cursor, query: str) -> None:
         """Take a lock that other writers of this library respect, and hold it until the end of the
@@ -168,7 +168,7 @@ class TargetTable:
         others.
         """
         digest = blake2b(f"{self.name} {query}".encode(), digest_size=8).hexdigest()
-        return f"{quoted(self.schema)}.dovetail_changes_{digest}"
+        return f"{double_quoted(self.schema)}.dovetail_changes_{digest}"
 
     def create_staging(self, cursor: Cursor, staging: str) -> None:
         """Create the unlogged staging table named ``staging``, in SQL, without rows. Tasks fill it
@@ -273,7 +273,7 @@ class TargetTable:
         """
         return " AND ".join(
             f"t.{key} IS NULL AND c.{key} IS NULL" if null else f"t.{key} = c.{key}"
-            for key, null in zip(map(quoted, self.layout.keys), nulls, strict=True)
+            for key, null in zip(map(double_quoted, self.layout.keys), nulls, strict=True)
         )
 
 
@@ -298,7 +298,7 @@ class UniqueMoves:
         """
         return " OR ".join(
             f"t.{column}::text IS DISTINCT FROM c.{column}::text"
-            for column in map(quoted, self.columns)
+            for column in map(double_quoted, self.columns)
         )
 
 
@@ -336,7 +336,7 @@ class StagedChanges:
             for delete_index, which in enumerate(self._deletions(cursor, moves))
         ]
         keys = target.layout.keys
-        values = [quoted(name) for name in target.columns if name not in keys]
+        values = [double_quoted(name) for name in target.columns if name not in keys]
         assigned = ", ".join(f"{value} = excluded.{value}" for value in values)
         # Reading the results of the deletes makes PostgreSQL delete first.
         first = "".join(
@@ -373,7 +373,7 @@ class StagedChanges:
         another unique value. Rows that are about to be deleted keep theirs. The table must have a
         key, and ``moves.nulled`` a column.
         """
-        assigned = ", ".join(f"{column} = NULL" for column in map(quoted, moves.nulled))
+        assigned = ", ".join(f"{column} = NULL" for column in map(double_quoted, moves.nulled))
         for nulls in self._null_patterns(cursor, ""):
             cursor.execute(
                 f"UPDATE {self.target.sql_name} AS t SET {assigned} FROM {self._last_changes} "
@@ -398,7 +398,7 @@ class StagedChanges:
         texts = {name for name, c in columns.items() if c.type in ("text", "varchar")}
         # Bytewise order, which is faster than a language's.
         order = ", ".join(
-            quoted(key) + (' COLLATE "C"' if key in texts else "")
+            double_quoted(key) + (' COLLATE "C"' if key in texts else "")
             for key in self.target.layout.keys
         )
         return (
@@ -414,7 +414,7 @@ class StagedChanges:
         ``where``: an SQL WHERE clause for the rows of the staging table, empty for all of them.
         Rows of all tasks are read, not of ``tasks`` alone.
         """
-        null = ", ".join(f"{quoted(key)} IS NULL" for key in self.target.layout.keys)
+        null = ", ".join(f"{double_quoted(key)} IS NULL" for key in self.target.layout.keys)
         return list(
             cursor.execute(f"SELECT DISTINCT {null} FROM {self.staging} {where}").fetchall()
         )
@@ -539,7 +539,7 @@ def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | 
     and key. Raises ``TargetError`` for a view, for an unlogged table, and for one whose columns,
     collations or unique indexes do not fit ``layout``.
     """
-    sql_name = ".".join(map(quoted, table.split(".")))
+    sql_name = ".".join(map(double_quoted, table.split(".")))
     catalog_row = cursor.execute(_TABLE_NAME_QUERY, [sql_name]).fetchone()
     if catalog_row is None:
         return None
@@ -552,7 +552,7 @@ def find_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable | 
             "the table is unlogged, so it would lose its rows in a crash of the server",
             f"ALTER TABLE {table} SET LOGGED",
         )
-    full = f"{quoted(schema)}.{quoted(name)}"
+    full = f"{double_quoted(schema)}.{double_quoted(name)}"
     columns = {
         row[0]: StoreColumn(*row) for row in cursor.execute(COLUMNS_QUERY, [full]).fetchall()
     }
@@ -568,7 +568,7 @@ def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
     ``table``: the name, unquoted, perhaps with a schema and a dot. Raises ``TargetError`` for keys
     that may be null before PostgreSQL 15. Errors of psycopg pass, such as that of a missing schema.
     """
-    columns = [f"{quoted(name)} {type_}" for name, type_ in layout.types.items()]
+    columns = [f"{double_quoted(name)} {type_}" for name, type_ in layout.types.items()]
     if layout.keys and layout.nulls:
         if cursor.connection.info.server_version < NULLS_NOT_DISTINCT_SINCE:
             raise TargetError(
@@ -579,7 +579,7 @@ def create_table(cursor: Cursor, layout: TableShape, table: str) -> TargetTable:
         columns.append(f"UNIQUE NULLS NOT DISTINCT ({_names_as_list(layout.keys)})")
     elif layout.keys:
         columns.append(f"PRIMARY KEY ({_names_as_list(layout.keys)})")
-    sql_name = ".".join(map(quoted, table.split(".")))
+    sql_name = ".".join(map(double_quoted, table.split(".")))
     cursor.execute(f"CREATE TABLE {sql_name} ({', '.join(columns)})")
     target = find_table(cursor, layout, table)
     assert target is not None
@@ -592,17 +592,12 @@ def create_queries_table(cursor: Cursor, schema: str) -> None:
     that call this wait until this one ends.
     """
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('dovetail_queries', 0))")
-    sql_name = f"{quoted(schema)}.{QUERIES_TABLE}"
+    sql_name = f"{double_quoted(schema)}.{QUERIES_TABLE}"
     if cursor.execute("SELECT to_regclass(%s)", [sql_name]).fetchone()[0] is None:
         cursor.execute(
             f"CREATE TABLE {sql_name} (table_name text, query_id text, batch_id bigint NOT NULL, "
             "PRIMARY KEY (table_name, query_id))"
         )
-
-
-def quoted(name: str) -> str:
-    """Return one name in double quotes for SQL; quotes within are doubled."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _refuse_columns(
@@ -647,14 +642,14 @@ def _queries_name(schema: str) -> str:
     """Return the name of ``dovetail_queries`` of ``schema``, which is unquoted, in SQL for a
     statement with parameters: percent signs are doubled.
     """
-    return quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
+    return double_quoted(schema).replace("%", "%%") + f".{QUERIES_TABLE}"
 
 
 def _names_as_list(names: Iterable[str]) -> str:
     """Return column names as an SQL list: quoted, with commas between them; empty for none.
     ``names``: an iterable of unquoted names.
     """
-    return ", ".join(map(quoted, names))
+    return ", ".join(map(double_quoted, names))
 
 
 def _tasks_condition(tasks: Sequence[int]) -> str:
