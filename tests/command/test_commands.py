@@ -137,6 +137,13 @@ def bound_with(**entries: object) -> Callable[[Path], None]:
     return broken
 
 
+def holding(content: bytes) -> Callable[[Path], None]:
+    def broken(checkpoint: Path) -> None:
+        (checkpoint / "dovetail.json").write_bytes(content)
+
+    return broken
+
+
 def begun(checkpoint: Path) -> None:
     (checkpoint / "offsets/9").write_text("v1")
 
@@ -167,6 +174,9 @@ def without_state(checkpoint: Path) -> None:
         (succeeded, {"takeover": "the query of file:/.*/new has taken over from it"}),
         (bound_with(successor="file:/removed"), {}),
         (bound_with(version=99), {"state": r"has format 99, this version reads \d"}),
+        (holding(b"{"), {"dovetail.json": "cannot be read", "state": "json cannot be read"}),
+        (holding(b"[]"), {"dovetail.json": "cannot be read", "state": "json cannot be read"}),
+        (holding(b"\xff"), {"dovetail.json": "cannot be read", "state": "json cannot be read"}),
         (begun, {"micro-batches": "9 is begun and not committed"}),
         (without_state, {"state": "UnreadableFile: no such file"}),
     ],

@@ -158,6 +158,21 @@ def test_a_record_meets_the_version_of_its_time() -> None:
     assert driver.explain_change(change).inputs[1].reason == "prices has no row with item 'ink'"
 
 
+def test_the_step_of_an_input_is_its_kind() -> None:
+    sales = testing.stream("sales", key="id", schema={"id": INT, "item": TEXT})
+    prices = testing.table("prices", key="item", schema={"item": TEXT, "price": INT})
+    driver = testing.Driver(sales.join(prices, on="item", how="left"))
+    (change,) = driver.pipe(sales, {"id": 1, "item": "pen"}, timestamp=15)
+    explained = driver.explain_change(change)
+    assert explained.cause is not None
+    rows = (explained.cause, *explained.inputs)
+    assert [(row.name, row.step) for row in rows] == [
+        ("sales", "stream"),
+        ("sales", "stream"),
+        ("prices", "table"),
+    ]
+
+
 def test_a_record_meets_the_row_that_it_replaces() -> None:
     visits = testing.stream("visits", key="id", schema={"id": INT, "page": TEXT})
     former = visits.to_table().select(former="page")

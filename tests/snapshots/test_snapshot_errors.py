@@ -396,6 +396,11 @@ def test_arguments(tables: Tables) -> None:
         dt.errors.PlanError, lambda: joined.to_batch({"up": 1}), "unknown table 'up'", "left, right"
     )
     assert len(joined.to_batch({"left": 0}).collect()) == 2
+    refused(
+        dt.errors.ConfigurationError,
+        lambda: joined.to_batch({"left": 1 << 40}),
+        "versions= cannot be read",
+    )
     for given in ({}, {"target": "a", "table": "b"}):
         for run in (joined.refresh, joined.maintain, joined.commits):
             message = f"{run.__name__}: it needs a path or table="

@@ -178,6 +178,24 @@ def small(delta_spark: SparkSession, tmp_path: Path) -> Small:
     return Small(delta_spark, tmp_path)
 
 
+def test_a_table_at_a_snapshot_that_its_id_names(small: Small) -> None:
+    first = small.source.current_snapshot().snapshot_id
+    assert first > 1 << 31
+    small.append(3)
+
+    def rows(version: int) -> list[tuple[int, int]]:
+        return sorted(map(tuple, small.table().to_batch({"t": version}).collect()))
+
+    assert rows(first) == [(1, 10), (2, 20)]
+    assert rows(0) == []
+    with pytest.raises(dt.errors.ConfigurationError) as gone:
+        rows((1 << 63) - 1)
+    assert gone.value.problem == "snapshot 9223372036854775807 is not there, or has expired"
+    with pytest.raises(dt.errors.PlanError) as too_large:
+        rows(1 << 63)
+    assert too_large.value.problem == "versions= has 9223372036854775808 for 't'"
+
+
 def test_what_cannot_be_gone_on_with_says_so(small: Small) -> None:
     assert [commit.changed for commit in small.refresh()] == [None]
     small.append(3)

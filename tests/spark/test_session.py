@@ -94,6 +94,7 @@ def test_a_limit_for_the_memory_of_all_processes() -> None:
         ("local[2]", {"memory_limit": "1g"}, "memory_limit='1g' is less than the processes need"),
         ("local[2]", {"memory_limit": "4g", "memory": "7g"}, "memory='7g' leaves less than a"),
         ("local[2]", {"memory_limit": "4g", "memory": "a"}, "memory='a' is no size"),
+        ("local[0]", {"memory_limit": "8g"}, "the master local[0] has no cores. Give it one or"),
         ("spark://host:7077", {"memory_limit": "4g"}, "the master is spark://host:7077. Set spark"),
     ],
 )

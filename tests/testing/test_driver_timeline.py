@@ -158,6 +158,42 @@ def test_sessions_are_drawn_as_the_result_has_them(views: dt.Stream) -> None:
     )
 
 
+def test_the_sessions_of_each_aggregation_are_its_own(views: dt.Stream) -> None:
+    clicks = stream("clicks", key="user", schema={"user": pa.string(), "page": pa.string()})
+    of_views = views.group_by("page").window(dt.windows.session("20 min")).agg(n=dt.count())
+    of_clicks = clicks.group_by("page").window(dt.windows.session("5 min")).agg(n=dt.count())
+    driver = Driver(of_views.to_table(windows="on_change"), of_clicks.to_table(windows="on_change"))
+    driver.pipe(clicks, {"user": "a", "page": "b"}, timestamp=9)
+    driver.pipe(views, {"user": "a", "page": "b"}, timestamp=10)
+    driver.pipe(clicks, {"user": "a", "page": "b"}, timestamp=11)
+    drawn(
+        driver,
+        """
+        batch                       | 1         | 2          | 3
+        time                        | 9         | 10         | 11
+        views                       |           | + a: b     |
+        clicks                      | + a: b    |            | + a: b
+        aggregate of views by page  |           | + b, 10: 1 |
+        aggregate of clicks by page | + b, 9: 1 |            | x b, 9 @9
+                                    |           |            | + b, 9: 2
+        9, 2 us                     | ========= | ========== | =========
+        10, 0 s                     |           | ========== | =========
+        """,
+    )
+
+
+def test_sessions_of_sessions_are_not_drawn_for_those_within(views: dt.Stream) -> None:
+    inner = views.group_by("page").window(dt.windows.session("5 min")).agg(n=dt.count())
+    records = inner.to_stream(windows="on_change")
+    outer = records.group_by("page").window(dt.windows.session("20 min")).agg(n=dt.count())
+    driver = Driver(outer.to_table(windows="on_change"))
+    driver.pipe(views, {"user": "a", "page": "b"}, timestamp=1)
+    name = "aggregate of aggregate of views by page by page"
+    assert [bar.title for bar in timeline(driver).layout.bars] == [
+        f"{name}, session, gap 20 min, grace 0 s: window 1 to 1, not closed"
+    ]
+
+
 def test_windows_without_room_are_left_out_with_a_word(views: dt.Stream) -> None:
     counts = views.group_by("page").window(dt.windows.tumbling("1 min")).agg(n=dt.count())
     driver = Driver(counts.to_table(windows="on_close"))

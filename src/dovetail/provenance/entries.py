@@ -339,13 +339,14 @@ def explanation_of(
     inputs: tuple[RowExplanation, ...] = (),
 ) -> RowExplanation:
     """Return the explanation of a row of a node, with the node's name and step. The step of a
-    source, also of a stream, is ``table``. ``is_input`` is False.
+    source is ``table`` or ``stream``. ``is_input`` is False.
 
     ``key``: values by key column. ``presence``: ``"row"``, ``"none"`` or ``"unknown"``. ``values``,
     ``time``: those of the row, None for none. ``reason``: why it is so, in words, empty if nothing
     is to be said. ``inputs``: the explained rows that it is made of.
     """
-    step = "table" if isinstance(node, Source) else node.summary
+    kind = "stream" if node.stream else "table"
+    step = kind if isinstance(node, Source) else node.summary
     label = getattr(node, "label", None)
     step = step if label is None else f"{label}, {step}"
     return RowExplanation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import sleep
-from typing import NoReturn
+from typing import Annotated, NoReturn, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -13,9 +13,9 @@ from dovetail.base.text_cells import columns_text, html_columns
 from dovetail.base.validation import (
     ColumnName,
     ColumnNames,
-    Natural,
     Path,
     Positive,
+    Rule,
     Text,
     validated,
 )
@@ -36,6 +36,10 @@ from dovetail.snapshots.costs import Way
 from dovetail.snapshots.delta_reader import DeltaState, StoredFrames, VersionReader, present_version
 from dovetail.snapshots.refresh import Refresher, target_of
 
+Version: TypeAlias = Annotated[
+    int, Rule("a whole number from 0 to 9223372036854775807", lambda n: 0 <= n < 1 << 63)
+]
+"""The version of a Delta table, or the id of an Iceberg table's snapshot."""
 _GIVE_A_TABLE = "Give a Delta table's path, or its name in a catalog"
 
 
@@ -631,7 +635,7 @@ class SnapshotTable:
             return list(opened.commits())
 
     @validated
-    def to_batch(self, versions: Mapping[str, Natural] | None = None) -> DataFrame:
+    def to_batch(self, versions: Mapping[str, Version] | None = None) -> DataFrame:
         """Return the table, join or aggregate at the present versions of its sources, as a frame.
 
         Parameters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from os.path import normpath
 from pathlib import Path
@@ -18,7 +17,7 @@ from dovetail.spark.checkpoints.checkpoint import (
     SUCCESSOR,
 )
 from dovetail.spark.checkpoints.local_state import LocalFiles, local_files
-from dovetail.spark.checkpoints.stage_layout import BINDING_FILE
+from dovetail.spark.checkpoints.stage_layout import BINDING_FILE, binding_of_text
 from dovetail.spark.checkpoints.stores import CheckpointStores
 from dovetail.spark.doctor import Finding, Report
 
@@ -141,13 +140,12 @@ def _is_gone(checkpoint: str) -> bool:
 
 def _read_binding(files: LocalFiles) -> dict[str, Any]:
     """Return the content of ``dovetail.json`` in a checkpoint, an empty mapping if it is missing,
-    no UTF-8 or no JSON. JSON there must be a mapping.
+    no UTF-8 or no mapping in JSON.
     """
     try:
-        bound: dict[str, Any] = json.loads(files.text(_CALLER, BINDING_FILE) or "")
+        return binding_of_text(files.text(_CALLER, BINDING_FILE) or "")
     except ValueError:
         return {}
-    return bound
 
 
 def _most_segments(stored: CheckpointStores) -> str | None:

@@ -35,9 +35,9 @@ def memory_settings(
     parts for all cores, in bytes, as the variable ``DOVETAIL_MAPPED_BYTES_MAX`` of the workers'
     environment.
 
-    Raises ``ConfigurationError`` for a limit with a master that is not local, or a limit below
-    ``2g``. Raises it, too, for a text that is no size, and for a heap that leaves less than a
-    quarter of the limit. Just a quarter is allowed.
+    Raises ``ConfigurationError`` for a limit with a master that is not local or has no cores, or a
+    limit below ``2g``. Raises it, too, for a text that is no size, and for a heap that leaves less
+    than a quarter of the limit. Just a quarter is allowed.
     """
     if limit is None:
         return {} if memory is None else {HEAP: memory}
@@ -84,7 +84,15 @@ def _size_bytes(name: str, text: str) -> int:
 def _core_count(master: str) -> int:
     """Return the count of cores of a local master, such as 2 for ``local[2]`` and ``local[2,3]``,
     and 1 for ``local``. For ``local[*]``, and for ``local-cluster[...]``, it is that of the
-    machine.
+    machine. Raises ``ConfigurationError`` for ``local[0]``, which Spark does not start.
     """
     number = re.match(r"local\[(\d+)", master)
-    return int(number[1]) if number else 1 if master == "local" else os.cpu_count() or 1
+    if number is None:
+        return 1 if master == "local" else os.cpu_count() or 1
+    if int(number[1]) == 0:
+        raise ConfigurationError(
+            "configure",
+            f"the master {master} has no cores",
+            "Give it one or more, as local[2], or all as local[*]",
+        )
+    return int(number[1])

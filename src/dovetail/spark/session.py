@@ -98,8 +98,9 @@ def configure(
     ConfigurationError
         If a path in ``jars`` is no jar and no folder of jars. Also if the folder ``archive``
         cannot be made, and for a builder of Spark Connect, whose server has these settings
-        from its start. Also for a ``memory_limit`` that is no size or below ``"2g"``, and for one
-        with a builder of a cluster. Also if ``memory`` leaves less than a quarter of it.
+        from its start. Also for a ``memory_limit`` that is no size or below ``"2g"``, and if
+        ``memory`` leaves less than a quarter of it. Also for one with a builder of a cluster,
+        or of a master without cores (``local[0]``).
     PlanError
         If an argument has another type.
 

@@ -28,9 +28,9 @@ def bars_of(
     """Return the bars of all windows, of any aggregation below ``nodes``, that hold records of
     ``columns``. They are in the order of their first record; an empty list if there are none.
 
-    Fixed windows follow from the records' times. Other windows are those of any result's changes,
-    as far as these have the two columns of a window in their key. A window that was closed before
-    its first record in the columns is left out.
+    Fixed windows follow from the records' times. Other windows are those of the changes of any
+    result that has the aggregation's windows in its key. A window that was closed before its first
+    record in the columns is left out.
 
     ``batches``: all micro-batches. ``first``: the index, from 0, of the first one that ``columns``
     show.
@@ -49,9 +49,12 @@ def bars_of(
         spans = (
             _fixed_windows(times_us.values(), windows)
             if windows.fixed
-            else _windows_in_changes(
-                c for b in batches[first:] for cs in b.changes.values() for c in cs
-            )
+            else {
+                span
+                for node in nodes
+                if aggregation in _origins_of_windows(node)
+                for span in _windows_in_changes(c for b in batches[first:] for c in b.changes[node])
+            }
         )
         for start_us, end_us in sorted(spans):
             if bar := _bar(aggregation, windows, start_us, end_us, times_us, clocks_us):
@@ -65,6 +68,17 @@ def _windowed_aggregations(nodes: Sequence[Node]) -> list[Aggregation]:
     """
     walked = dict.fromkeys(inner for node in nodes for inner in node.walk())
     return [node for node in walked if isinstance(node, Aggregation) and node.windows is not None]
+
+
+def _origins_of_windows(node: Node) -> set[Aggregation]:
+    """Return the aggregations whose windows the rows of ``node`` have: itself, or the nearest ones
+    below it. The search ends at inputs without the two columns of a window. It goes on in both
+    sides of a join. Empty if there are none.
+    """
+    if isinstance(node, Aggregation) and node.windows is not None:
+        return {node}
+    inputs = [input_ for input_ in node.inputs if {WINDOW_START, WINDOW_END} <= {*input_.row.names}]
+    return set[Aggregation]().union(*map(_origins_of_windows, inputs))
 
 
 def _stream_time_us(batches: Sequence[MicroBatch], sources: Collection[Source]) -> int | None:

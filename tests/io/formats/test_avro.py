@@ -195,6 +195,39 @@ def test_times_and_decimals_keep_the_unit_of_the_writer(
     ]
 
 
+def order_on(day: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Order", "fields": [{"name": "d", "type": day}]}
+
+
+@pytest.mark.parametrize(
+    ("written", "read_by", "value"),
+    [
+        (
+            order_on(logical("date", "int")),
+            order_on(logical("timestamp-millis")),
+            {"d": date(2024, 5, 1)},
+        ),
+        (logical("date", "int"), logical("timestamp-millis"), date(2024, 5, 1)),
+    ],
+)
+def test_no_version_has_the_units_of_the_declared_schema(
+    avro_spark: SparkSession, tmp_path: Path, written: Any, read_by: Any, value: Any
+) -> None:
+    path = tmp_path / "schemas.json"
+    version = {"subject": "orders-value", "version": 1, "id": 1, "schema": json.dumps(written)}
+    path.write_text(json.dumps([version]))
+    registry = dt.formats.registry(path)
+    format_ = dt.formats.avro(json.dumps(read_by), registry=registry, subject="orders-value")
+    frame = records(avro_spark, [encoded(written, value, 1), encoded(written, value, 2)])
+    table = read(frame, format_, key="string", malformed="dead_letter")
+    assert rows(table) == []
+    other_units, unknown = problems(table)
+    assert other_units.startswith(
+        "its schema, number 1, has a date, a time or a decimal that is of"
+    )
+    assert unknown.startswith("its schema, number 2, is none that subject orders-value had in the")
+
+
 def test_decimals_of_a_larger_scale_must_fit(avro_spark: SparkSession, tmp_path: Path) -> None:
     first, second = (
         {

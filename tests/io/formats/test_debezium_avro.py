@@ -399,3 +399,36 @@ def test_what_is_not_of_its_type_says_why(avro_spark: SparkSession) -> None:
     ]
     assert letters[0].startswith("column `raw` is no string: ")
     assert letters[1] == "source.txId is no bigint: 5.6.641"
+
+
+def test_a_decimal_is_a_text_of_digits_if_its_schema_has_a_scale(avro_spark: SparkSession) -> None:
+    """The bytes of one without a scale are no text, even if they could be read as one."""
+    name, bytes_ = f"{CONNECT}Decimal", b"\x01\xf4"
+    forms = {
+        "cents": column("cents", "bytes", name, parameters={"scale": "2"}),
+        "hundreds": column("hundreds", "bytes", name, parameters={"scale": "-2"}),
+        "bare": column("bare", "bytes", name),
+    }
+    schema = envelope([column("id", "int32"), *forms.values()])
+    for form in schema["fields"][0]["type"][1]["fields"]:
+        form["type"][1].pop("logicalType", None)  # Avro has none of a negative scale
+    rows = [
+        {"id": n, "cents": bytes_, "hundreds": bytes_, "bare": bare}
+        for n, bare in enumerate((None, bytes_, b"12"))
+    ]
+    events = [{**avro_event("c", None, {}), "after": row} for row in rows]
+    table = dt.Table.from_records(
+        records(avro_spark, [encoded(schema, sent) for sent in events]),
+        key_columns="id", name="t", malformed="dead_letter",
+        value=dt.formats.debezium(
+            "id int, cents string, hundreds string, bare string",
+            avro=dt.formats.avro(json.dumps(schema)),
+        ),
+    )  # fmt: skip
+    found = table.plan.frame.select("id", *forms).collect()
+    assert [tuple(row) for row in found] == [(0, "5.00", "50000", None)]
+    letters = table.dead_letters().collect()
+    assert [letter["_problem"].partition(": value: ")[2] for letter in letters] == [
+        f'column `bare` is no string: {{"bare":"{raw}"}}, encoded as {name}'
+        for raw in ("AfQ=", "MTI=")
+    ]

@@ -316,7 +316,7 @@ def test_a_checkpoint_is_bound_before_anything_is_stored(
     bound(tmp_path, others)
 
 
-@pytest.mark.parametrize("torn", [None, "", '{"version": 2, "topo', '{"version": 99}'])
+@pytest.mark.parametrize("torn", [None, "", '{"version": 2, "topo', "[]", '{"version": 99}'])
 def test_a_checkpoint_that_nothing_binds_is_refused(
     spark: SparkSession, tmp_path: Path, torn: str | None
 ) -> None:

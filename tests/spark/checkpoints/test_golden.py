@@ -76,6 +76,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, golden: Copied) -> None:
     for text, problem in (
         (json.dumps(bound | {"version": 99}), r"has format 99, this version reads \d"),
         (file.read_text()[:100], "cannot be read"),
+        ("[]", "cannot be read"),
     ):
         file.write_text(text)
         with pytest.raises(dt.errors.CheckpointError, match=problem):

@@ -170,9 +170,8 @@ class AvroFormat(Format):
             else:
                 rows.append(F.when(F.lit(True) if id_ is None else schema_id == id_, read))
         framed = F.lit(False) if self.registry else _seems_framed(value, writers[None])
-        parsed = F.struct(
-            schema_id.alias("number"), F.coalesce(*rows).alias("row"), framed.alias("framed")
-        )
+        decoded = F.coalesce(*rows) if rows else F.lit(None).cast(read_type)
+        parsed = F.struct(schema_id.alias("number"), decoded.alias("row"), framed.alias("framed"))
 
         def row(parsed: Column) -> Column:
             """Return the columns as a struct from the column ``parsed``; null if unreadable. A

@@ -425,17 +425,17 @@ class RawValue:
 
     def _text(self, type_: DataType) -> Column:
         """Return the raw value as text, ``type_``. JSON's value stays as it is. Of Avro, a decimal
-        in bytes with a scale known when the query is built becomes digits, null for more than 38 of
-        them. Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other
-        values are cast.
+        in bytes becomes digits: null for more than 38 of them, and if its schema has no scale.
+        Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other values
+        are cast.
         """
-        digits = self.encoding.known_scale
-        if isinstance(self.encoding.natural, BinaryType) and self.encoding.known != DECIMAL:
+        if not isinstance(self.encoding.natural, BinaryType):
+            return self.column if self.coded else self.column.try_cast(type_)
+        if self.encoding.known != DECIMAL:
             text = self.column.cast(type_)
             return F.when(F.is_valid_utf8(text), text)
-        if self.coded or self.encoding.known != DECIMAL or digits is None:
-            return self.column if self.coded else self.column.try_cast(type_)
-        return decimal_of(self.column, F.lit(digits), DecimalType(38, digits)).cast(type_)
+        exact = DecimalType(38, max(self.encoding.known_scale or 0, 0))
+        return decimal_of(self.column, self.encoding.scale, exact).cast(type_)
 
     def _decimal(self, type_: DataType) -> Column:
         """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond

@@ -30,6 +30,7 @@ from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
     OPERATORS,
+    binding_of_text,
     stages_as_json,
 )
 
@@ -283,7 +284,7 @@ class CheckpointFile:
         if text is not None:
             problem = f"{self._path} cannot be read"
             try:
-                binding = json.loads(text)
+                binding = binding_of_text(text)
             except ValueError:
                 binding = {}
             if binding.get("version") == FORMAT_VERSION:

@@ -6,6 +6,7 @@ takes longer than to read a checkpoint.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -77,6 +78,16 @@ class StageLayout:
     inputs: Mapping[str, Mapping[str, Any]]
     """The inputs whose rows its stores have, by their names there
     (``fingerprint.describe_input``)."""
+
+
+def binding_of_text(text: str) -> dict[str, Any]:
+    """Return the content of ``dovetail.json`` as JSON data from its text. Raises ``ValueError`` for
+    a text that is no JSON, or JSON of anything but a mapping.
+    """
+    binding = json.loads(text)
+    if not isinstance(binding, dict):
+        raise ValueError(f"{BINDING_FILE} holds no mapping")
+    return binding
 
 
 def stages_as_json(

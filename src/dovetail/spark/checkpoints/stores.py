@@ -7,7 +7,6 @@ the files that the micro-batch has left. So a running query is not disturbed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -22,6 +21,7 @@ from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
     StageLayout,
+    binding_of_text,
     stages_of_json,
 )
 from dovetail.spark.checkpoints.state_files import (
@@ -297,23 +297,23 @@ def _read_binding(caller: str, files: StateFiles) -> dict[str, Any]:
     """Return the content of the checkpoint's ``dovetail.json`` as JSON data, with the checkpoint's
     present path. ``caller``: the user's call, to begin errors.
 
-    Raises ``CheckpointError`` if it is missing, no JSON or of another version. Also, on Spark
-    Connect, if the checkpoint was moved. Raises ``ConfigurationError`` if Spark cannot read the
-    file.
+    Raises ``CheckpointError`` if it is missing, no UTF-8, no mapping in JSON or of another version.
+    Also, on Spark Connect, if the checkpoint was moved. Raises ``ConfigurationError`` if Spark
+    cannot read the file.
     """
     path = f"{files.checkpoint}/{BINDING_FILE}"
-    text = files.text(caller, BINDING_FILE)
-    if text is None:
+    try:
+        text = files.text(caller, BINDING_FILE)
+        bound = None if text is None else binding_of_text(text)
+    except ValueError as error:
+        problem = f"{path} cannot be read"
+        raise CheckpointError(caller, problem, "Restore it from a copy") from error
+    if bound is None:
         raise CheckpointError(
             caller,
             f"{files.checkpoint} has no {BINDING_FILE}",
             "Give the checkpoint= of a query that was started with write_stream",
         )
-    try:
-        bound: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        problem = f"{path} cannot be read"
-        raise CheckpointError(caller, problem, "Restore it from a copy") from error
     if bound.get("version") != FORMAT_VERSION:
         raise CheckpointError(
             caller,
