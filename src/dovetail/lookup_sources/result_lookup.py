@@ -148,7 +148,14 @@ class ChainReader:
             [t.select(list(on)) for t, on in zip(sides, source.on, strict=True)]
         )
         rows = [_as_new_rows(group) for group in groups]
-        results = delta_join(count, (rows[0], rows[1]), source.how, source.form, moving=False)
+        results = delta_join(
+            count,
+            (rows[0], rows[1]),
+            source.how,
+            source.form,
+            moving=False,
+            deletes=(False, False),
+        )
         of_key = key_rows(results, source.form)
         arrays = []
         for column in self._schema:

@@ -104,7 +104,13 @@ def groups_to_look_up(
 
 
 def delta_join(
-    groups: int, sides: tuple[SideRows, SideRows], how: How, form: Form, *, moving: bool
+    groups: int,
+    sides: tuple[SideRows, SideRows],
+    how: How,
+    form: Form,
+    *,
+    moving: bool,
+    deletes: tuple[bool, bool],
 ) -> Results:
     """Return the results of a batch, in no order. The sides' rows are those of the batch (fresh),
     and those looked up in stores. A result's time is the largest of the fresh rows that take part.
@@ -119,6 +125,7 @@ def delta_join(
     - ``moving``: a left row may change its join key (form ``"left"``, inner or left preserved).
       Then a fresh left row without a match is emitted, because it may have had a match before. Its
       result is a row if the left is preserved, else a tombstone.
+    - ``deletes``: for each side, True if its rows may be deleted.
 
     A left join of form ``pair``, one group; right row r0 is fresh and gone, and is the only one:
 
@@ -132,13 +139,17 @@ def delta_join(
         return _results_by_key(groups, sides, how)
     parts = [_pair_results(groups, sides, retracting=form == "pair")]
     if form == "pair":
-        parts += [_unmatched_results(groups, sides, s) for s in (0, 1) if sides_preserved(how)[s]]
+        parts += [
+            _unmatched_results(groups, sides, side, deletes=deletes[side])
+            for side in (0, 1)
+            if sides_preserved(how)[side]
+        ]
     else:
         parts.append(
             _unmatched_left_results(groups, sides, preserved=sides_preserved(how)[0], moving=moving)
         )
         if sides_preserved(how)[1]:
-            parts.append(_unmatched_results(groups, sides, 1))
+            parts.append(_unmatched_results(groups, sides, 1, deletes=deletes[1]))
     return _concatenate_results(parts)
 
 
@@ -195,14 +206,24 @@ def _pair_results(groups: int, sides: tuple[SideRows, SideRows], *, retracting: 
     )
 
 
-def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int) -> Results:
+# A right join of one group. The store is ahead of the changelogs, so a row may go and come unseen:
+#
+# | batch | changes | the store has | alone | pair |
+# |---|---|---|---|---|
+# | 1 | r0 | r0 | r0 | |
+# | 2 | l0 | l0; r0 is deleted | r0: l0 finds no row to retract | |
+# | 3 | r0 deleted, r0 | l0, r0 | r0 is retracted, for it may have been alone | l0 r0 |
+def _unmatched_results(
+    groups: int, sides: tuple[SideRows, SideRows], side: int, *, deletes: bool
+) -> Results:
     """Return the results without a match that the batch changes, of the preserved ``side``: 0 for
     the left, 1 for the right. They lie in the order of its rows.
 
     A row is emitted alone if the other side of its group is empty. The row must be fresh (of the
     batch), or the other side must have fresh rows. The row alone is retracted if it is gone (a
     tombstone), or if the other side gains a row. That holds even if it never was emitted alone.
-    ``groups``: the count of groups. ``sides``: the left and the right rows.
+    With ``deletes``, rows of the side may be deleted. A fresh row with a match is then retracted,
+    too. ``groups``: the count of groups. ``sides``: the left and the right rows.
     """
     preserved_side, other = sides[side], sides[1 - side]
     empty = ~_flag_of_rows(
@@ -215,7 +236,8 @@ def _unmatched_results(groups: int, sides: tuple[SideRows, SideRows], side: int)
         _groups_with_members(groups, other.group[other.fresh & other.alive]), preserved_side.group
     )
     there = preserved_side.alive & empty & (preserved_side.fresh | touched)
-    taken = preserved_side.gone | (preserved_side.alive & gained)
+    came_again = preserved_side.fresh & ~empty & deletes
+    taken = preserved_side.gone | (preserved_side.alive & (gained | came_again))
     rows = np.flatnonzero(there | taken)
     absent = np.full(len(rows), ABSENT)
     return Results(

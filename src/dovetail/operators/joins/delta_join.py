@@ -123,6 +123,7 @@ def join_batch(
         law.how,
         law.form,
         moving=law.moving,
+        deletes=(law.sides[0].deletes, law.sides[1].deletes),
     )
     return DeltaJoinOutcome(
         _result_tables(operator, law, sides, keys, results, batch), next_caches, counts
