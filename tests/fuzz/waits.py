@@ -79,12 +79,19 @@ def _idle(random_: random.Random, count: int) -> tuple[Any, list[Record]]:
     else:
         while True:
             join, records = families.FAMILIES["matrix"].draw(random_, count)
-            closes = join.get("unmatched") == "on_close" and join["how"] != "inner"
-            if join.get("grace") and (closes or join["kind"] == "StreamTable"):
+            if join.get("grace") and (join["kind"] == "StreamTable" or _waits(join)):
                 break
         if join["kind"] == "StreamTable":
             records = [record for record in records if record.key is not None]
     return {"join": join, "span": random_.choice([1, 5, 40])}, records
+
+
+def _waits(join: dict[str, Any]) -> bool:
+    """Whether a record without a match is held back: the end of its window may be behind it."""
+    ends = {"left": [join["after"]], "right": [join["before"]]}
+    ends["outer"] = [*ends["left"], *ends["right"]]
+    held = [end + join["grace"] for end in ends.get(join["how"], [])]
+    return join["unmatched"] == "on_close" and max(held, default=0) > 0
 
 
 DRAWN = {"aligned": _aligned, "idle": _idle}
