@@ -186,13 +186,14 @@ class Killer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("existing", "commits"), [("fail", 6), ("replace", 4)])
+@pytest.mark.parametrize(("existing", "commits", "merges"), [("fail", 6, 3), ("replace", 4, 2)])
 def test_a_query_that_is_killed_around_any_commit_has_the_history_of_an_unbroken_one(
     delta_spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     existing: str,
     commits: int,
+    merges: int,
 ) -> None:
     """Its content, and the operations of its log. It is killed before and after each commit."""
     killer = Killer(monkeypatch)
@@ -217,7 +218,7 @@ def test_a_query_that_is_killed_around_any_commit_has_the_history_of_an_unbroken
 
     unbroken, calls = operations("unbroken", None), killer.calls
     assert len(calls) == commits
-    assert unbroken.count("MERGE") == 2
+    assert unbroken.count("MERGE") == merges
     for at, after in product(range(commits), (False, True)):
         assert operations(f"{at} {after}", (at, after)) == unbroken, (calls[at], after)
 
