@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.arrays.grouping import start_mask
+
 _Words: TypeAlias = "npt.NDArray[np.uint64]"
 _Ints: TypeAlias = "npt.NDArray[np.int64]"
 _Bytes: TypeAlias = "npt.NDArray[np.uint8]"
@@ -168,7 +170,7 @@ def _runs_of_equal(ascending: _Ints) -> Iterator[tuple[int, int, int]]:
     """Yield the first index, the end (exclusive) and the value of each run of equal values, in
     order; nothing without values. ``ascending``: none negative.
     """
-    starts = np.flatnonzero(np.diff(ascending, prepend=-1))
+    starts = np.flatnonzero(start_mask(ascending))
     for start, stop in pairwise([*starts.tolist(), len(ascending)]):
         yield start, stop, int(ascending[start])
 

@@ -61,8 +61,8 @@ class BatchOutcome:
     """The work of the bucket, complete once all changes have been taken; None if there was none."""
     fused: Sequence[str | None] = ()
     """The counts and reports of the stages that ran before in the same Spark operator, as texts of
-    ``counted_text``. Each stage is followed by the inputs for which its rows were packed. None for
-    a stage that had no work, and for an input without counts."""
+    ``counted_text``. Each stage is followed by the inputs for which its rows are packed. None for
+    a stage that had no work, and for its inputs."""
 
 
 class Heartbeat(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from dovetail.engine.pack import (
     PackedRow,
     Packer,
     Tag,
+    add_counted_text,
     pack_partition,
     pack_table,
     unpack_piece,
@@ -406,8 +406,7 @@ class LocalRun:
         rows = list(pack_partition([packer], batches, partition))
         counted = Counts()
         for text in (text for batch in rows for text in batch["counted"].drop_null().to_pylist()):
-            for name, (count, example) in zip(reading.metric_names, json.loads(text), strict=False):
-                counted.add(name, count, example)
+            add_counted_text(counted, reading.metric_names, text)
         if reading.fails:
             self._keep_dead_letters(reading, batches)
         return [piece for batch in rows for piece in _unpack_pieces(batch)], counted

@@ -558,19 +558,14 @@ def counted_text(
     return f"[{','.join(parts)}]"
 
 
-def add_counted_texts(text: str | None, other: str) -> str:
-    """Return the sums of two texts of ``counted_text`` with the same metrics and nothing behind
-    their pairs. Of two examples the first stays. ``text``: None for no counts.
+def add_counted_text(counts: Counts, metrics: Sequence[str], text: str) -> None:
+    """Add the pairs of ``text``, which ``counted_text`` has made, to ``counts``. A report in it and
+    the texts of other stages are left out.
+
+    ``metrics``: the names of the first pairs, in order; other pairs are left out.
     """
-    if text is None:
-        return other
-    pairs = zip(json.loads(text), json.loads(other), strict=True)
-    return json.dumps(
-        [
-            [count + more, example if example is not None else another]
-            for (count, example), (more, another) in pairs
-        ]
-    )
+    for name, (count, example) in zip(metrics, json.loads(text), strict=False):
+        counts.add(name, count, example)
 
 
 def pack_table(

@@ -230,7 +230,7 @@ class Plan:
         return self.results[0].stage.fragment.buckets
 
     @property
-    def operators(self) -> list[list[FusedStage]]:
+    def operators(self) -> list[list[OperatorStage]]:
         """The stages with state that each of Spark's operators with state runs, in the order in
         which they run. An operator has several if stages are fused (``RouteStep.is_fused``).
         """
@@ -415,7 +415,7 @@ def _may_fuse(
     )
 
 
-class FusedStage(NamedTuple):
+class OperatorStage(NamedTuple):
     """A stage with state in an operator of Spark's, which may run several."""
 
     step: RouteStep
@@ -424,7 +424,7 @@ class FusedStage(NamedTuple):
     put in order by the same operator, that of the ordering."""
 
 
-def stages_of_operator(step: RouteStep) -> list[FusedStage]:
+def stages_of_operator(step: RouteStep) -> list[OperatorStage]:
     """Return the stages with state that the operator of ``step``, a stage's step, runs, in order:
     those that are fused with it, then its own. The list is empty if its stage has no state and none
     is fused with it.
@@ -433,7 +433,7 @@ def stages_of_operator(step: RouteStep) -> list[FusedStage]:
         stage for before in step.before if before.is_fused for stage in stages_of_operator(before)
     ]
     if step.stage.fragment.stateful:
-        return [*stages, FusedStage(step, step)]
+        return [*stages, OperatorStage(step, step)]
     joins = step.stage.ports[0].origin
     return [one._replace(emits=step) if one.step.origin is joins else one for one in stages]
 

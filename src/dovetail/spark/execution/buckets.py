@@ -37,11 +37,12 @@ from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import (
     PACKED,
     PackedRow,
-    add_counted_texts,
+    add_counted_text,
     counted_text,
     pack_heartbeat,
     unpack_piece,
 )
+from dovetail.operators.counts import Counts
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.specs.by_key import InOrderLaw
@@ -180,11 +181,12 @@ class StageWork:
         counted: list[str | None] = []
         for work in self.fused:
             pieces = spools.pop(work.number).pieces
-            stage_counted: str | None = None
             packers = [reading.packer for reading in work.emission.readings]
-            packed = dict.fromkeys((packer.reader, packer.number) for packer in packers)
+            metrics = {(of.reader, of.number): of.source.metric_names for of in packers}
+            texts: list[str | None] = [None] * (1 + len(metrics))
             if pieces or (expired and work.timers):
                 done = work.outcome(label, pieces, now_us, state, handle, receive_us)
+                unused = {address: Counts() for address in metrics}
                 for sent in work.emitted_rows(done, label, pieces):
                     assert isinstance(sent, pa.RecordBatch)
                     (row,) = PackedRow.from_rows(sent)  # there is one bucket
@@ -196,11 +198,14 @@ class StageWork:
                             yield passing
                             passing = PACKED.empty_table()
                     address, text = (row.reader, row.source), sent.column("counted")[0].as_py()
-                    if address in packed and text is not None:
-                        packed[address] = add_counted_texts(packed[address], text)
-                stage_counted = counted_text(done.counts, work.fragment.metric_names, done.report)
+                    if address in metrics and text is not None:
+                        add_counted_text(unused[address], metrics[address], text)
+                texts = [
+                    counted_text(done.counts, work.fragment.metric_names, done.report),
+                    *(counted_text(unused[address], names) for address, names in metrics.items()),
+                ]
                 receive_us = 0
-            counted += [stage_counted, *packed.values()]
+            counted += texts
         emitted: Iterator[Rows] = iter(())
         pieces = spools[self.number].pieces
         if pieces or (expired and self.timers):

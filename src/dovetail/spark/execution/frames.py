@@ -45,7 +45,7 @@ from dovetail.engine.pack import (
 )
 from dovetail.operators.joins.in_order import merge_buckets
 from dovetail.physical.output import Output, changelog_columns, output_of
-from dovetail.physical.routing import FusedStage, InputEdge, RouteStep
+from dovetail.physical.routing import InputEdge, OperatorStage, RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.specs.delta_join import DeltaJoinLaw, SettleLaw
 from dovetail.plan.metrics import metric_name
@@ -309,11 +309,11 @@ class Frames(Flow[DataFrame, DataFrame]):
             step.stage.fragment.metric_names,
         )
 
-    def stages_of_operator(self, step: RouteStep) -> list[FusedStage]:
+    def stages_of_operator(self, step: RouteStep) -> list[OperatorStage]:
         """Return the stages with state that the operator of ``step`` runs, in order. First are
         those that are fused with it, here none. Then comes its own if it has state.
         """
-        return [FusedStage(step, step)] if step.stage.fragment.stateful else []
+        return [OperatorStage(step, step)] if step.stage.fragment.stateful else []
 
     def run_to_result(self, step: RouteStep, inputs: list[DataFrame]) -> DataFrame:
         """Run a stage whose changes are a result and feed no other stage, on its ``inputs``: one or
@@ -401,7 +401,7 @@ class Frames(Flow[DataFrame, DataFrame]):
         return _map_to_flat_rows(packed.repartition(self.partitions, "bucket"), rows, step, output)
 
     def _run_stateful(
-        self, step: RouteStep, stages: Sequence[FusedStage], packed: DataFrame
+        self, step: RouteStep, stages: Sequence[OperatorStage], packed: DataFrame
     ) -> DataFrame:
         """Return the flat rows that an operator with state makes of ``packed``, rows of ``PACKED``.
         Its counts and reports become observed metrics. ``stages``: those of ``stages_of_operator``.

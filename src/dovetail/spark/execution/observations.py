@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dovetail.base.columns import COUNTED
-from dovetail.physical.routing import FusedStage, RouteStep
+from dovetail.physical.routing import OperatorStage, RouteStep
 from dovetail.plan.metrics import metric_name
 
 
@@ -62,7 +62,7 @@ class Observations:
         return self._observe_counts(rows, metrics, _counts_in_packed_rows(reader, source_index))
 
     def observe_stages(
-        self, rows: DataFrame, stages: Sequence[FusedStage], reader: int, source_index: int
+        self, rows: DataFrame, stages: Sequence[OperatorStage], reader: int, source_index: int
     ) -> DataFrame:
         """Return ``rows`` of ``PACKED`` unchanged: the output of an operator that runs ``stages``,
         in order. Their counts and the reports of their buckets become metrics.
@@ -74,7 +74,7 @@ class Observations:
         """
         return self._observe_operator(rows, stages, _counts_in_packed_rows(reader, source_index))
 
-    def observe_flat_stages(self, rows: DataFrame, stages: Sequence[FusedStage]) -> DataFrame:
+    def observe_flat_stages(self, rows: DataFrame, stages: Sequence[OperatorStage]) -> DataFrame:
         """Return the changes among ``rows``, without the column ``_counted``. ``rows`` are the
         output of an operator that runs ``stages``, in order.
 
@@ -85,7 +85,7 @@ class Observations:
         return rows.where(F.col(COUNTED).isNull()).drop(COUNTED)
 
     def _observe_operator(
-        self, rows: DataFrame, stages: Sequence[FusedStage], counted: str
+        self, rows: DataFrame, stages: Sequence[OperatorStage], counted: str
     ) -> DataFrame:
         """Return ``rows`` unchanged, with the counts and reports of ``stages`` as metrics.
         ``rows``: the output of the operator that runs them, in order.
@@ -96,14 +96,13 @@ class Observations:
         """
         *fused, last = stages
         rows = self._observe_step(rows, last.step, counted)
-        nested_at, nested_count = len(last.step.stage.fragment.metric_names) + 1, count()
+        nested_at = len(last.step.stage.fragment.metric_names) + 1
+        nested = (f"get_json_object({counted}, '$[{nested_at}][{index}]')" for index in count())
         for stage in fused:
-            nested = f"get_json_object({counted}, '$[{nested_at}][{next(nested_count)}]')"
-            rows = self._observe_step(rows, stage.step, nested)
+            rows = self._observe_step(rows, stage.step, next(nested))
             for reading in stage.emits.readings:
                 if reading.port.input is not None:
-                    nested = f"get_json_object({counted}, '$[{nested_at}][{next(nested_count)}]')"
-                    rows = self._observe_counts(rows, reading.metric_names, nested)
+                    rows = self._observe_counts(rows, reading.metric_names, next(nested))
         return rows
 
     def _observe_step(self, rows: DataFrame, step: RouteStep, counted: str) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from dovetail.engine.idle import IdleRules
 from dovetail.engine.pack import Carrier, Packer, pack_end
 from dovetail.physical.output import output_of
-from dovetail.physical.routing import FusedStage, RouteStep, stages_of_operator
+from dovetail.physical.routing import OperatorStage, RouteStep, stages_of_operator
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.physical.travel_columns import TravelColumns
 from dovetail.plan.nodes import changelog_schema
@@ -64,7 +64,7 @@ class Streaming(Frames):
         """
         return union_frames(inputs) if step.is_fused else None
 
-    def stages_of_operator(self, step: RouteStep) -> list[FusedStage]:
+    def stages_of_operator(self, step: RouteStep) -> list[OperatorStage]:
         """Return the stages with state that the operator of ``step`` runs, in order: those that are
         fused with it, then its own if it has state.
         """
@@ -137,7 +137,9 @@ class Streaming(Frames):
             result = Carrier(step.result, columns, self.labels)
         return ToReaders(output, result, readings)
 
-    def _work_of_stage(self, stage: FusedStage, emission: Emission, *, shared: bool) -> StageWork:
+    def _work_of_stage(
+        self, stage: OperatorStage, emission: Emission, *, shared: bool
+    ) -> StageWork:
         """Return the work of ``stage``, by itself: no rows pass it, and none is fused with it.
 
         ``emission``: the form of its changes. ``shared``: True if several stages share the
