@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from dovetail.aggregates.aggregate import GroupUpdates, null_accumulators
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
-from dovetail.aggregates.scans import lowest_over
+from dovetail.aggregates.running_aggregates import lowest_over
 from dovetail.arrays.ordering import is_ordered, to_ordered_keys
 
 

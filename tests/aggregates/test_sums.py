@@ -38,9 +38,9 @@ from dovetail.aggregates.aggregate import (
     GroupUpdates,
     null_accumulators,
 )
-from dovetail.aggregates.exact import limbs_of, normalize, quotients
 from dovetail.aggregates.exact_floats import load_stored_sums, sums_at_the_end, to_quotients
-from dovetail.aggregates.scans import any_so_far, running_sum, segmented_scan
+from dovetail.aggregates.exact_sums import limbs_of, normalize, quotients
+from dovetail.aggregates.running_aggregates import any_so_far, running_sum, segmented_scan
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
 
 LONG, DOUBLE = pa.int64(), pa.float64()

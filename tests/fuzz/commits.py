@@ -18,7 +18,7 @@ from bench.forced import HASHES, forced
 
 import dovetail as dt
 from dovetail import testing
-from dovetail.laws.netting import find_net_changes
+from dovetail.laws.net_changes import find_net_changes
 from dovetail.plan.nodes import RowOrder
 from dovetail.testing import Driver
 from fuzz import changelogs

@@ -213,7 +213,7 @@ FAULTS = [
     ),
     Fault(
         "sessions: of those that merge the last one's rows are lost",
-        "aggregates.scans",
+        "aggregates.running_aggregates",
         "return replace_rows(alone, many, kernel.merged(left, right))",
         "return replace_rows(alone, many, left)",
         "windows",
@@ -250,13 +250,13 @@ FAULTS = [
     ),
     Fault(
         "aggregates: of a long list's end too little is read",
-        "aggregates.parts",
+        "aggregates.list_parts",
         "between < wanted[self.group]",
         "between < wanted[self.group] - 1",
     ),
     Fault(
         "aggregates: what follows a row that leaves the first ones is out of reach",
-        "aggregates.top",
+        "aggregates.top_values",
         "total[np.searchsorted(group, group)] < self.n",
         "total[np.searchsorted(group, group)] < self.n - 1",
     ),
@@ -269,7 +269,7 @@ FAULTS = [
     ),
     Fault(
         "aggregates: a value that begins a part goes to the one before",
-        "aggregates.parts",
+        "aggregates.list_parts",
         "self.start[group + 1], value, right=True)",
         "self.start[group + 1], value, right=False)",
         "graph",
@@ -300,7 +300,7 @@ FAULTS = [
     ),
     Fault(
         "foreign keys: what several buckets say of a row is not put in order",
-        "operators.joins.in_order",
+        "operators.joins.foreign_key_order",
         'np.argsort(moved.column(EPOCH).to_numpy(), kind="stable")',
         'np.argsort(-moved.column(EPOCH).to_numpy(), kind="stable")',
     ),
@@ -500,7 +500,7 @@ FAULTS = [
     ),
     Fault(
         "sessions: one that grows leaves the row before",
-        "operators.groups.sessions",
+        "operators.groups.session_windows",
         "session_forest.end_us[was] != session_forest.end_us[parent]",
         "session_forest.end_us[was] < session_forest.start_us[was]",
     ),
@@ -518,13 +518,13 @@ FAULTS = [
     ),
     Fault(
         "align: rows that waited come out with others' times",
-        "engine.align",
+        "engine.alignment",
         "pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))])",
         "pa.concat_tables([incoming.rows.filter(pa.array(passing)), waited])",
     ),
     Fault(
         "align: rows that waited come after those that come",
-        "engine.align",
+        "engine.alignment",
         "    clock_us = np.append(waited.column(DUE).to_numpy(), due_us[passing])\n"
         "    waited = waited.drop_columns(DUE)\n"
         "    rows = pa.concat_tables([waited, incoming.rows.filter(pa.array(passing))])",
@@ -534,13 +534,13 @@ FAULTS = [
     ),
     Fault(
         "align: rows that wait are in no order",
-        "engine.align",
+        "engine.alignment",
         'ahead = ahead[np.argsort(due_us[ahead], kind="stable")]',
         'ahead = ahead[np.argsort(-due_us[ahead], kind="stable")]',
     ),
     Fault(
         "align: a side that has been silent for long enough is waited for",
-        "engine.align",
+        "engine.alignment",
         "now_us - last >= span_us",
         "now_us - last > span_us",
     ),
@@ -708,7 +708,7 @@ FAULTS = [
     ),
     Fault(
         "clocks: a row that a condition leaves out waits for its own time",
-        "engine.align",
+        "engine.alignment",
         "due_us = np.minimum(due_us, high_us)",
         "due_us = due_us",
     ),
@@ -726,13 +726,13 @@ FAULTS = [
     ),
     Fault(
         "commits: a row that is written as it was has changed",
-        "laws.netting",
+        "laws.net_changes",
         "stays[is_[rows_equal(then, now)]] = False",
         "stays[is_[rows_equal(then, now)]] = True",
     ),
     Fault(
         "commits: the row before goes, whatever comes",
-        "laws.netting",
+        "laws.net_changes",
         "stays[at[goes & (coming[group] > 0)]] = False",
         "stays[at[goes & (coming[group] > 9)]] = False",
     ),

@@ -58,7 +58,7 @@ def test_what_a_builder_has_is_kept() -> None:
     assert packages[1].startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.")
     assert packages[2:] == [delta_tables.JAR]
     assert found["spark.driver.memory"] == "2g"
-    assert found["spark.python.daemon.module"] == "dovetail.spark.daemon"
+    assert found["spark.python.daemon.module"] == "dovetail.spark.worker_daemon"
     own, *jars = found["spark.driver.extraClassPath"].split(os.pathsep)
     assert own == "own.jar"
     assert jars == [str(jar) for jar in class_path.driver_jars()]

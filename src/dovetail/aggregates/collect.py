@@ -28,7 +28,7 @@ from dovetail.aggregates.multiset import (
     stored_lists,
     value_numbers,
 )
-from dovetail.aggregates.scans import running_sum
+from dovetail.aggregates.running_aggregates import running_sum
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.ordering import is_ordered, with_one_nan
 from dovetail.arrays.search import expand_ranges

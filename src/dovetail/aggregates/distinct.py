@@ -25,7 +25,7 @@ from dovetail.aggregates.multiset import (
     multiset_spans,
     stored_lists,
 )
-from dovetail.aggregates.scans import running_sum
+from dovetail.aggregates.running_aggregates import running_sum
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.ordering import is_ordered
 

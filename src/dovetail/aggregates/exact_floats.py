@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Columns, GroupUpdates, Ints, Mask, int64_values
-from dovetail.aggregates.exact import long_division
+from dovetail.aggregates.exact_sums import long_division
 from dovetail.aggregates.multiset import list_of, list_sizes, lists_of
 from dovetail.arrays.search import expand_ranges
 

@@ -15,7 +15,7 @@ from dovetail.aggregates.aggregate import (
     Mask,
     not_null_mask,
 )
-from dovetail.aggregates.scans import any_so_far, lowest_over
+from dovetail.aggregates.running_aggregates import any_so_far, lowest_over
 
 
 @dataclass(frozen=True)

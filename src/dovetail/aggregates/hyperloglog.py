@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate, Columns, GroupUpdates, Ints, not_null_mask
-from dovetail.aggregates.scans import running_sum, segmented_scan
+from dovetail.aggregates.running_aggregates import running_sum, segmented_scan
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import stable_argsort, start_mask
 from dovetail.arrays.hashing import stable_hash

@@ -17,7 +17,7 @@ from dovetail.aggregates.aggregate import (
     not_null_mask,
 )
 from dovetail.aggregates.multiset import Listing, list_ends, list_of, multiset_spans, stored_lists
-from dovetail.aggregates.scans import any_so_far, lowest_over, segmented_scan
+from dovetail.aggregates.running_aggregates import any_so_far, lowest_over, segmented_scan
 from dovetail.arrays.ordering import to_ordered_keys
 
 

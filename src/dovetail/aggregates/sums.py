@@ -23,15 +23,6 @@ from dovetail.aggregates.aggregate import (
     int64_values,
     not_null_mask,
 )
-from dovetail.aggregates.exact import (
-    limb_count,
-    limbs_of,
-    normalize,
-    quotients,
-    to_decimals,
-    to_doubles,
-    to_longs,
-)
 from dovetail.aggregates.exact_floats import (
     STORED,
     Floats,
@@ -43,7 +34,16 @@ from dovetail.aggregates.exact_floats import (
     to_nearest,
     to_quotients,
 )
-from dovetail.aggregates.scans import final_sum, running_sum
+from dovetail.aggregates.exact_sums import (
+    limb_count,
+    limbs_of,
+    normalize,
+    quotients,
+    to_decimals,
+    to_doubles,
+    to_longs,
+)
+from dovetail.aggregates.running_aggregates import final_sum, running_sum
 
 _LONG = pa.int64()
 _DOUBLE = pa.float64()
@@ -116,7 +116,7 @@ class _Exact(Accumulating):
     """A result of an exact sum of integers or decimals; null if all values are null.
 
     The accumulator is the count of values, then the limbs of their sum: numbers of 32 bits, the
-    lowest first (``aggregates.exact``).
+    lowest first (``aggregates.exact_sums``).
     """
 
     values: pa.DataType

@@ -17,7 +17,7 @@ from dovetail.plan.dead_letters import DeadLetters
 from dovetail.plan.fingerprint import in_checkpoint_order
 from dovetail.spark.checkpoints.checkpoint import BEGINNING, FOLLOWS
 from dovetail.spark.metrics.progress import AQuery
-from dovetail.spark.query import first_batch, start, succession
+from dovetail.spark.query import first_batch, start, takeover
 from dovetail.spark.query.options import QueryOptions
 from dovetail.spark.query.results import BatchSink, Outcome
 from dovetail.spark.query.start import A_SINK
@@ -299,20 +299,20 @@ def upgrade(
     if bound is not None and (FOLLOWS if running else BEGINNING) not in bound:
         raise CheckpointError("upgrade", f"{new} has begun", "Name a folder that is not there yet")
     if dry_run:
-        forecast = (succession if running else first_batch).forecast_of(run, fspath(old))
+        forecast = (takeover if running else first_batch).forecast_of(run, fspath(old))
         return spark.createDataFrame(
             forecast, "stage int, computes string, begins string, rows long, seconds double"
         )
     if bound is None and running:
-        bound = succession.store_running_state(run, fspath(old), emits=False)
+        bound = takeover.store_running_state(run, fspath(old), emits=False)
     elif bound is None:
         bound = first_batch.prepare_checkpoint(run, old, emits=False)
     steps = first_batch.stage_beginnings(run, bound)
     if BEGINNING in bound:
         bound = first_batch.finish_first_batch(run, bound)
     if FOLLOWS in bound:
-        succession.refuse_another(run, bound, fspath(old))
-        succession.follow_running(run, bound)
+        takeover.refuse_another(run, bound, fspath(old))
+        takeover.follow_running(run, bound)
     return spark.createDataFrame(steps, "stage int, computes string, begins string")
 
 

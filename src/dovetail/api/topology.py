@@ -29,7 +29,7 @@ from dovetail.base.validation import (
 from dovetail.errors import PlanError
 from dovetail.io.formats.plain import ReadFormat, format_of
 from dovetail.io.formats.transactions import TRANSACTION
-from dovetail.io.formats.unsent import UNSENT
+from dovetail.io.formats.unsent_values import UNSENT
 from dovetail.io.sources.kafka import Servers, Starting, Topic, topic_records
 from dovetail.io.sources.records import (
     OFFSET,

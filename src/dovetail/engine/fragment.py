@@ -19,7 +19,7 @@ import pyarrow as pa
 from dovetail.arrays.timeline import NO_TIME
 from dovetail.engine import idle as idling
 from dovetail.engine import operator_chain
-from dovetail.engine.align import align_inputs
+from dovetail.engine.alignment import align_inputs
 from dovetail.engine.batches.pieces import Piece, batch_of
 from dovetail.engine.batches.row_store import Stock, rows_in_memory
 from dovetail.engine.batches.slices import Slices

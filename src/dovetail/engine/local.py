@@ -48,7 +48,7 @@ from dovetail.engine.view_rows import (
 )
 from dovetail.errors import PlanError
 from dovetail.operators.counts import Counts
-from dovetail.operators.joins.in_order import merge_buckets
+from dovetail.operators.joins.foreign_key_order import merge_buckets
 from dovetail.operators.joins.lookup import Caches, TaskLookups
 from dovetail.physical.inputs import Input
 from dovetail.physical.output import Output, output_of

@@ -10,7 +10,7 @@ were live and are no longer are removed, the others that are live now have come:
 | 2                  | no          | yes        | added   |
 
 A row that moves to another file is removed and added. Both are taken as one further up
-(``laws.netting``).
+(``laws.net_changes``).
 """
 
 from __future__ import annotations

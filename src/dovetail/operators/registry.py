@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from dovetail.operators import deduplicate, expire, explode, fill, to_changes, transact, union
-from dovetail.operators.groups import aggregate, closed_windows, retract, sessions, sliding
+from dovetail.operators.groups import aggregate, closed_windows, retract, session_windows, sliding
 from dovetail.operators.histories import with_times_in_order
 from dovetail.operators.job import Job, OperatorOutcome
 from dovetail.operators.joins import (
     foreign_key_join,
+    foreign_key_order,
     history_join,
-    in_order,
     stream_join,
     stream_table_join,
     subscribe,
@@ -47,7 +47,7 @@ def _run_aggregation(job: Job, law: AggregationLaw) -> OperatorOutcome:
     """
     kind = None if law.windows is None else law.windows.kind
     if kind == "session":
-        return sessions.run(job, law)
+        return session_windows.run(job, law)
     return sliding.run(job, law) if kind == "sliding" else aggregate.run(job, law)
 
 
@@ -60,7 +60,7 @@ OPERATORS: Final[Mapping[type[Law], Callable[[Job, Any], OperatorOutcome]]] = {
     FinalLaw: closed_windows.run,
     ForeignKeyJoinLaw: foreign_key_join.run,
     HistoryJoinLaw: history_join.run,
-    InOrderLaw: in_order.run,
+    InOrderLaw: foreign_key_order.run,
     RetractLaw: retract.run,
     StarJoinLaw: star_join.run,
     StarLookupLaw: star_dimensions.run,

@@ -26,7 +26,7 @@ MEMORY = {
 }
 """The environment in which the JVM and its Python workers take huge pages and give none back."""
 HUGE_PAGES = "-XX:+UseTransparentHugePages"
-DAEMON = "dovetail.spark.daemon"
+DAEMON = "dovetail.spark.worker_daemon"
 COMPILED, COMPILED_KEPT = "spark.sql.codegen.cache.maxEntries", "2000"
 """The count of pieces of generated code that the JVM keeps, to avoid compiling them in each
 micro-batch. The default of 100 is fewer than a commit to a Delta table takes."""

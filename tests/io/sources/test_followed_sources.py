@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from small_session import RECORDING_CHANGES, with_delta
 
 import dovetail as dt
-from dovetail.spark.query import succession
+from dovetail.spark.query import takeover
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_topics_and_delta_tables_are_gone_on_with(
     order(1, 2, 3)
     old = start("old", "target", buckets=1)
     old.processAllAvailable()
-    real, calls = succession._follow_once, iter(range(1000))
+    real, calls = takeover._follow_once, iter(range(1000))
 
     def come(*arguments: Any) -> int:
         if next(calls) == 0:
@@ -79,7 +79,7 @@ def test_topics_and_delta_tables_are_gone_on_with(
             old.processAllAvailable()
         return real(*arguments)
 
-    monkeypatch.setattr(succession, "_follow_once", come)
+    monkeypatch.setattr(takeover, "_follow_once", come)
     new = start("new", "target", buckets=2, initial=old)
     assert not old.isActive
     batches = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'target'}`").count()

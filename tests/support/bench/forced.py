@@ -10,7 +10,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-import dovetail.aggregates.parts
+import dovetail.aggregates.list_parts
 import dovetail.engine.fragment
 import dovetail.engine.pack
 import dovetail.laws.windows.sliding
@@ -32,7 +32,7 @@ LIMITS = {
     "slice_bytes": (dovetail.engine.fragment, "SLICE_BYTES"),
     "pairs": (dovetail.operators.joins.stream_join_side, "_PAIRS_MAX"),
     "window_pairs": (dovetail.laws.windows.sliding, "_PAIRS_MAX"),
-    "part": (dovetail.aggregates.parts, "PART_MAX"),
+    "part": (dovetail.aggregates.list_parts, "PART_MAX"),
 }
 
 

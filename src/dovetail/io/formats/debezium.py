@@ -53,7 +53,7 @@ from dovetail.io.formats.transactions import (
     TRANSACTION_TYPE,
     lacks_transaction,
 )
-from dovetail.io.formats.unsent import PLACEHOLDER, UNSENT, Placeholder
+from dovetail.io.formats.unsent_values import PLACEHOLDER, UNSENT, Placeholder
 from dovetail.plan.types.checks import known_field
 
 Metadata: TypeAlias = Annotated[

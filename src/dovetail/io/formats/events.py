@@ -27,7 +27,7 @@ from dovetail.base.columns import DELETED, TIMESTAMP, quoted
 from dovetail.io.formats.connect import ColumnEncoding, RawValue, raw_type
 from dovetail.io.formats.plain import Decoding, Part, keep_rows
 from dovetail.io.formats.transactions import TRANSACTION, TRANSACTION_PATHS, transaction_of
-from dovetail.io.formats.unsent import UNSENT, Placeholder
+from dovetail.io.formats.unsent_values import UNSENT, Placeholder
 
 _STRING, _LONG = StringType(), LongType()
 METADATA: Final[Mapping[str, DataType]] = {

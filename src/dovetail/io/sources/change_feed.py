@@ -19,7 +19,7 @@ from dovetail.arrays.grouping import bucket_of
 from dovetail.arrays.hashing import stable_hash
 from dovetail.base.columns import DELETED, TIMESTAMP, quoted, wire_name
 from dovetail.errors import PlanError
-from dovetail.laws.netting import find_net_changes
+from dovetail.laws.net_changes import find_net_changes
 from dovetail.plan.changelog_source import expression_of
 from dovetail.plan.types.checks import known_field, refuse_duplicates
 
@@ -65,8 +65,8 @@ def changes_of(
 
     ``key_updates``: False if no update changes a key; former rows of updates are then left out.
     Leave it True if that is not known. ``partitions``: how many tasks net each key's changes of a
-    commit, so that rows that change nothing are left out (``laws.netting``). None, for a table that
-    cannot lose rows, nets nothing.
+    commit, so that rows that change nothing are left out (``laws.net_changes``). None, for a table
+    that cannot lose rows, nets nothing.
 
     Raises ``PlanError`` for unknown columns, for one named twice in ``columns``, and for a key as
     ``timestamp``. Also for an expression that is random or no timestamp.

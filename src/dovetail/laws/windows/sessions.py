@@ -35,7 +35,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.aggregates.scans import lowest_over
+from dovetail.aggregates.running_aggregates import lowest_over
 from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect, first_below, last_below, least_in_ranges
 from dovetail.arrays.timeline import ABSENT, STORED, Ints, Mask

@@ -31,7 +31,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dovetail.aggregates.scans import lowest_over
+from dovetail.aggregates.running_aggregates import lowest_over
 from dovetail.arrays.grouping import start_mask
 from dovetail.arrays.search import bisect, cut_by_count, expand_ranges, least_in_ranges
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Columns, GroupUpdates, TracedAccumulators, not_null_mask
+from dovetail.aggregates.list_parts import PartLayout, cut_into_parts, is_long
 from dovetail.aggregates.multiset import Listing, list_sizes, lists_of
-from dovetail.aggregates.parts import PartLayout, cut_into_parts, is_long
-from dovetail.aggregates.scans import replace_rows
+from dovetail.aggregates.running_aggregates import replace_rows
 from dovetail.arrays.hashing import combine_hashes, combined_hash_range
 from dovetail.arrays.timeline import ABSENT, Ints, Mask, Timeline
 from dovetail.base.columns import DELETED, EVENT_TIME, HASH

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dovetail.aggregates.aggregate import Aggregate, GroupUpdates
 from dovetail.aggregates.first_last import End
-from dovetail.aggregates.scans import fold_over
+from dovetail.aggregates.running_aggregates import fold_over
 from dovetail.arrays.grouping import by_group_and_time
 from dovetail.arrays.search import cut_by_count
 from dovetail.arrays.timeline import NO_TIME, STORED, Ints, Mask, Timeline, timeline

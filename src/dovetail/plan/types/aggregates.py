@@ -27,7 +27,7 @@ from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
-from dovetail.aggregates.top import Top
+from dovetail.aggregates.top_values import Top
 from dovetail.aggregates.user_defined import Functions, State, UserDefined
 from dovetail.base.validation import Positive, Rule, Text, validated, validated_fields
 from dovetail.errors import PlanError

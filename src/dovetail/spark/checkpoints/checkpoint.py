@@ -56,7 +56,7 @@ LOADED = "loaded"
 FOLLOWS = "follows"
 """Key of a binding: the query from which this one is to take over.
 
-See ``spark.query.succession``."""
+See ``spark.query.takeover``."""
 SUCCESSOR = "successor"
 """Key of a binding: the checkpoint whose query has taken over from this one."""
 TIMED = "timed"

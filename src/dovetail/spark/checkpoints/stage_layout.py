@@ -21,7 +21,7 @@ from dovetail.aggregates.first_last import End
 from dovetail.aggregates.hyperloglog import ApproxCountDistinct
 from dovetail.aggregates.min_max import ChangingExtreme, Extreme
 from dovetail.aggregates.sums import Count, ExactMean, ExactSum, FloatMean, FloatSum
-from dovetail.aggregates.top import Top
+from dovetail.aggregates.top_values import Top
 from dovetail.physical.specs.law import AccumulatedColumn, Store
 
 if TYPE_CHECKING:

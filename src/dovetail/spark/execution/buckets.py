@@ -43,7 +43,7 @@ from dovetail.engine.pack import (
     unpack_piece,
 )
 from dovetail.operators.counts import Counts
-from dovetail.operators.joins.in_order import merge_buckets
+from dovetail.operators.joins.foreign_key_order import merge_buckets
 from dovetail.physical.fragment import Fragment
 from dovetail.physical.specs.by_key import InOrderLaw
 from dovetail.spark import task

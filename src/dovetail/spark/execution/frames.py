@@ -43,7 +43,7 @@ from dovetail.engine.pack import (
     pack_partition,
     pack_whole_table,
 )
-from dovetail.operators.joins.in_order import merge_buckets
+from dovetail.operators.joins.foreign_key_order import merge_buckets
 from dovetail.physical.output import Output, changelog_columns, output_of
 from dovetail.physical.routing import InputEdge, OperatorStage, RouteStep
 from dovetail.physical.specs.by_key import InOrderLaw

@@ -57,7 +57,7 @@ from dovetail.spark.execution.streaming_frames import Streaming
 from dovetail.spark.log_lines import quieten
 from dovetail.spark.metrics.query_parts import QueryParts, parts_of
 from dovetail.spark.migration import first_load, row_files
-from dovetail.spark.query import end_of_input, first_batch, folders, query_log, succession
+from dovetail.spark.query import end_of_input, first_batch, folders, query_log, takeover
 from dovetail.spark.query.options import (
     BUCKETS_DEFAULT,
     TRIGGER_ALL,
@@ -186,7 +186,7 @@ def start_query(
     _refuse_options_of_end(operator, trigger, close_at_end, idle)
     if emit_initial and initial is None:
         raise PlanError(operator, "emit_initial= is given without initial=", "Give both")
-    former, initial = succession.running_query(operator, initial)
+    former, initial = takeover.running_query(operator, initial)
     outcomes = _in_checkpoint_order(outcomes)
     nodes = [outcome.node for outcome in outcomes if not isinstance(outcome.node, DeadLetters)]
     session = streaming_session(*nodes)
@@ -214,9 +214,9 @@ def start_query(
     if bound is not None:
         run = _with_former_columns(run, bound)
     if former is not None:
-        succession.refuse_taken_over(run, bound, former, emits=emit_initial)
+        takeover.refuse_taken_over(run, bound, former, emits=emit_initial)
     if bound is None:
-        bound = succession.prepare_initial_rows(run, former, initial, emits=emit_initial)
+        bound = takeover.prepare_initial_rows(run, former, initial, emits=emit_initial)
     begins = query_log.describe_beginning(bound)
     if bound is not None:
         run, bound = _run_first_batch(run, bound, former)
@@ -253,7 +253,7 @@ def _run_first_batch(
     stop that one. Without both, return the arguments. ``former``: the running query given as
     ``initial=``; None if there is none.
 
-    Errors are those of ``first_batch.finish_first_batch`` and ``succession.catch_up``. Raises
+    Errors are those of ``first_batch.finish_first_batch`` and ``takeover.catch_up``. Raises
     ``CheckpointError`` if this query follows another one than ``former``.
     """
     follows = FOLLOWS in bound
@@ -262,8 +262,8 @@ def _run_first_batch(
         bound = first_batch.finish_first_batch(replace(run, outcomes=()) if follows else run, bound)
     if follows:
         if former is not None:
-            succession.refuse_another(run, bound, former.checkpoint)
-        succession.catch_up(run, bound, former)
+            takeover.refuse_another(run, bound, former.checkpoint)
+        takeover.catch_up(run, bound, former)
     return run, bound
 
 
@@ -464,7 +464,7 @@ def _start_query(
         if name is not None:
             writer = writer.queryName(name)
         if bound is not None and FOLLOWS in bound:
-            succession.take_over(run, {**bound, **entries})
+            takeover.take_over(run, {**bound, **entries})
         if bound is None:
             # Before Spark writes anything there, so that no state is ever unbound.
             with spark_errors.convert_folder_errors(run.operator, "checkpoint=", run.checkpoint):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dovetail.laws.netting import find_net_changes
+from dovetail.laws.net_changes import find_net_changes
 
 
 def kept(changes: list[tuple[int, int, bool, float | None]]) -> list[int]:

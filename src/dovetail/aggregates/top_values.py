@@ -27,7 +27,7 @@ from dovetail.aggregates.multiset import (
     multiset_spans,
     stored_lists,
 )
-from dovetail.aggregates.scans import first_over
+from dovetail.aggregates.running_aggregates import first_over
 from dovetail.arrays import equality, ordering
 from dovetail.arrays.grouping import stable_argsort
 from dovetail.arrays.search import expand_ranges

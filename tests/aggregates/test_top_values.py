@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 
 from dovetail.aggregates import multiset
 from dovetail.aggregates.aggregate import AggregateError, GroupUpdates, null_accumulators
-from dovetail.aggregates.scans import first_over
-from dovetail.aggregates.top import Top
+from dovetail.aggregates.running_aggregates import first_over
+from dovetail.aggregates.top_values import Top
 
 NESTED = pa.struct([("p", PAIR), ("s", pa.string())])
 PAIRS = st.fixed_dictionaries({"a": st.none() | st.integers(0, 1), "b": st.none() | FLOATS})

@@ -1,7 +1,7 @@
 """A program that puts a new query in the place of a running one is killed, and started again. Its
 sinks have each change once: those of an unbroken old query, then those of an unbroken new one.
 
-``DOVETAIL_KILLS=20 ./dev test -m slow tests/spark/migration/test_succession_kills.py`` is a
+``DOVETAIL_KILLS=20 ./dev test -m slow tests/spark/migration/test_takeover_kills.py`` is a
 campaign. Run as a script, this module is the program.
 """
 
@@ -33,7 +33,7 @@ import dovetail as dt
 from dovetail import testing
 from dovetail.errors import TakenOverError
 from dovetail.spark.checkpoints.checkpoint import FOLLOWS, SUCCESSOR
-from dovetail.spark.query import succession
+from dovetail.spark.query import takeover
 from dovetail.spark.query.topology_query import TopologyQuery
 
 KILLS = int(os.environ.get("DOVETAIL_KILLS", "6"))
@@ -51,11 +51,11 @@ EACH = 3
 AHEAD, MORE = 2, 2
 """The numbers of files that wait for the query while the program runs, and that come in the end."""
 MOMENTS: dict[str, tuple[Any, str, bool, float]] = {
-    "builds": (succession, "store_running_state", False, 6.0),
-    "follows": (succession, "_follow_once", False, 3.0),
+    "builds": (takeover, "store_running_state", False, 6.0),
+    "follows": (takeover, "_follow_once", False, 3.0),
     "stops the other": (TopologyQuery, "stop_after_batch", False, 3.0),
-    "takes over": (succession, "take_over", False, 0.1),
-    "has taken over": (succession, "take_over", True, 3.0),
+    "takes over": (takeover, "take_over", False, 0.1),
+    "has taken over": (takeover, "take_over", True, 3.0),
 }
 """The function at whose call, or behind which, a span of time begins, and its length in seconds. A
 kill comes at any moment of it.
@@ -264,10 +264,10 @@ def test_random_kills(spark: SparkSession, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    for takeover in range(-(-KILLS // 3)):
+    for takeover_index in range(-(-KILLS // 3)):
         moments = sorted(draw.choices([*MOMENTS], k=3), key=[*MOMENTS].index)
         kills = [(moment, draw.uniform(0, MOMENTS[moment][3])) for moment in moments]
-        folder = tmp_path / str(takeover)
+        folder = tmp_path / str(takeover_index)
         folder.mkdir()
         assert_exact(spark, folder, draw, kills)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dovetail.aggregates.aggregate import GroupUpdates
-from dovetail.aggregates.scans import merged_over, replace_rows
+from dovetail.aggregates.running_aggregates import merged_over, replace_rows
 from dovetail.arrays.equality import rows_equal
 from dovetail.arrays.hashing import (
     combine_hashes,

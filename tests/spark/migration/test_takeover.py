@@ -20,7 +20,7 @@ from dovetail import cli
 from dovetail.command import changes
 from dovetail.spark.checkpoints.checkpoint import FOLLOWS, SUCCESSOR, CheckpointFile
 from dovetail.spark.migration import frozen_copy, row_files
-from dovetail.spark.query import first_batch, succession
+from dovetail.spark.query import first_batch, takeover
 from dovetail.spark.query.topology_query import TopologyQuery
 
 DRAWN = int(os.environ.get("DOVETAIL_CASES", "100")) // 25
@@ -120,9 +120,9 @@ def test_a_query_takes_over_from_one_that_runs(
 
         return act
 
-    before(monkeypatch, succession, "copy_checkpoint", come(10))
+    before(monkeypatch, takeover, "copy_checkpoint", come(10))
     before(monkeypatch, row_files, "write_files", come(20))
-    before(monkeypatch, succession, "copy_sources", come(30))
+    before(monkeypatch, takeover, "copy_sources", come(30))
     before(monkeypatch, TopologyQuery, "stop_after_batch", come(40))
     new = program.start("new", initial=old)
     assert not old.isActive
@@ -144,19 +144,19 @@ def test_a_query_takes_over_from_one_that_runs(
 
 KILLS: list[tuple[Any, str, int, bool]] = [
     (CheckpointFile, "write", 5, True),
-    (succession, "copy_checkpoint", 0, False),
-    (succession, "copy_checkpoint", 0, True),
+    (takeover, "copy_checkpoint", 0, False),
+    (takeover, "copy_checkpoint", 0, True),
     (frozen_copy, "_copy_file", 7, True),
     (row_files, "write_files", 0, True),
     *((CheckpointFile, "write", call, True) for call in (0, 1, 2, 3, 4, 6)),
     *((first_batch, "run_to_end", call, after) for call in (0, 1) for after in (False, True)),
     (first_batch, "_rewrite_offsets", 0, False),
-    *((succession, "copy_sources", call, after) for call in (0, 1) for after in (False, True)),
-    (succession, "plan_batch", 0, True),
+    *((takeover, "copy_sources", call, after) for call in (0, 1) for after in (False, True)),
+    (takeover, "plan_batch", 0, True),
     (TopologyQuery, "stop_after_batch", 0, False),
     (TopologyQuery, "stop_after_batch", 0, True),
-    (succession, "take_over", 0, False),
-    (succession, "take_over", 0, True),
+    (takeover, "take_over", 0, False),
+    (takeover, "take_over", 0, True),
 ]
 
 
@@ -182,7 +182,7 @@ def test_a_program_that_is_killed_is_started_again(
             old.processAllAvailable()
 
     with monkeypatch.context() as patch:
-        before(patch, succession, "_follow_once", come)
+        before(patch, takeover, "_follow_once", come)
         patch.setattr(owner, name, killed)
         with pytest.raises(KilledError):
             program.start("new", initial=old)
