@@ -66,6 +66,15 @@ def test_a_query_takes_the_class_where_the_jvm_has_it(
     assert file.settings()["fs.file.impl"] == local_disk.HADOOP
 
 
+@pytest.mark.parametrize("master", ["local-cluster[1,2,1024]", "spark://host:7077", "yarn"])
+def test_a_query_on_executors_does_not_take_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """They write state as well, and the jar is on the class path of the driver alone."""
+    monkeypatch.setattr(spark.sparkContext, "master", master)
+    assert CheckpointFile(spark, str(tmp_path)).settings()["fs.file.impl"] == local_disk.HADOOP
+
+
 def test_the_jar_is_that_of_its_source() -> None:
     javac = shutil.which("javac")
     if javac is None:

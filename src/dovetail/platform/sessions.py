@@ -191,6 +191,16 @@ def cores(session: SparkSession) -> int:
     return max(int(row["part"]) for row in parts.distinct().collect()) + 1
 
 
+def runs_in_one_jvm(session: SparkSession) -> bool:
+    """Return True if tasks run in the JVM of a classic session itself: its master is ``local`` or
+    ``local[...]``. Return False for a cluster, ``local-cluster[...]`` too, and on Spark Connect.
+    """
+    if is_remote(session):
+        return False
+    master = str(session.sparkContext.master)
+    return master == "local" or master.startswith("local[")
+
+
 def has_source(session: SparkSession, source: str) -> bool:
     """Return True if Spark has the data source ``source``, such as ``kafka``. Any error but that of
     a missing source counts as True, such as one about missing options.

@@ -56,6 +56,13 @@ def joins(spark: SparkSession, folder: Path) -> None:
         query.awaitTermination()
 
 
+def one_join(spark: SparkSession, folder: Path) -> None:
+    """One query, by foreign key."""
+    log_queries.start(
+        spark, folder, dt.to_parquet(folder / "out"), "foreign key"
+    ).awaitTermination()
+
+
 def flights(spark: SparkSession, folder: Path) -> None:
     """The demo, with its check."""
     from examples.flights.demo import run
@@ -64,7 +71,17 @@ def flights(spark: SparkSession, folder: Path) -> None:
     (folder / "checked").write_text(json.dumps(equal))
 
 
-TASKS = {"joins": joins, "flights": flights}
+TASKS = {"one join": one_join, "joins": joins, "flights": flights}
+
+
+def test_executors_need_nothing_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """Jars that ``configure`` puts on the driver's class path do not reach them."""
+    given = log_queries.batches(1, 6)
+    log_queries.write(tmp_path, given)
+    master = "local-cluster[1,1,1024]"
+    with drivers.running(__file__, "one join", master, str(tmp_path), folder=tmp_path) as driver:
+        assert driver.wait(480) == 0, driver.log.read_text()
+    log_queries.refuse_other_changes(spark, tmp_path, "foreign key", given[0])
 
 
 @pytest.mark.slow

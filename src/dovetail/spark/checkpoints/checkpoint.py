@@ -25,7 +25,7 @@ from dovetail.plan.nodes import Node, Source
 from dovetail.plan.spark_sources import SparkSource, source_folder_indices, spark_sources_of
 from dovetail.platform import jvm, local_disk
 from dovetail.platform.files import files_of
-from dovetail.platform.sessions import is_remote
+from dovetail.platform.sessions import is_remote, runs_in_one_jvm
 from dovetail.spark.checkpoints.stage_layout import (
     BINDING_FILE,
     FORMAT_VERSION,
@@ -265,7 +265,8 @@ class CheckpointFile:
         chosen = any(self._files.setting(key) for key in _LOCAL_CHECKPOINT)
         if chosen or self._files.scheme(self._root) != "file":
             return {}
-        if self._files.has_class(local_disk.CLASS):
+        # Executors write state, too, and no class of the driver's class path reaches them.
+        if runs_in_one_jvm(self._session) and self._files.has_class(local_disk.CLASS):
             return _LOCAL_CHECKPOINT | {_FILE_SYSTEM: local_disk.CLASS}
         return _LOCAL_CHECKPOINT
 
