@@ -53,10 +53,12 @@ class World:
         return dt.Table.from_changelog(frame, key="who", timestamp="at", name="people")
 
     def looked_up(self) -> dt.Table:
-        """A join of tables one of which is not in its store."""
+        """A join of tables one of which has another type in its store."""
         path = str(self.folder / "store.db")
         with sqlite3.connect(path) as store:
             store.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, who TEXT, n INTEGER)")
+            store.execute("CREATE TABLE people (who TEXT PRIMARY KEY, age TEXT)")
+            store.execute("INSERT INTO people VALUES ('w5', 'old')")
         orders = self.orders().with_lookup(
             dt.lookups.sqlite(path, "orders", key="id", indexes=[dt.lookups.index("who")])
         )
@@ -128,7 +130,7 @@ FAILURES: dict[str, tuple[Callable[[World], dt.Table], list[str]]] = {
     "a lookup": (
         World.looked_up,
         [
-            r"sqlite people: .*no such table: people",
+            r"sqlite people: .*",
             r"  in left join of orders and people, of table orders and table people",
         ],
     ),

@@ -28,9 +28,15 @@ import dovetail as dt
 CYCLES, STAGES = 3, 4
 POOLS = ("block-manager", "process reaper", "Executor task", "dispatcher", "rpc", "netty")
 """Threads that Spark and the JVM share between all there is to do."""
-SPARK_KEEPS = {"listeners": 1, "sockets": STAGES, "open_files": 3 * STAGES}
-"""Of each start of a query with state, in 4.2.1: a listener of its session; for each stage a socket
-on which a Python process asked for the state's names, and two files by which it was watched."""
+SPARK_KEEPS = {
+    "listeners": 1,
+    "driver's threads": 1,
+    "sockets": STAGES,
+    "open_files": 3 * STAGES,
+}
+"""Of each start of a query with state, in 4.2.1: a listener of its session; the driver's thread
+that its ``foreachBatch`` called; for each stage a socket on which a Python process asked for the
+state's names, and two files by which it was watched."""
 OF_A_WORKER = {"sockets": 1, "open_files": 9}
 """What each Python worker holds, of which Spark keeps one more or less for the next query."""
 SPARK_THREADS = {"Idle Worker Monitor": STAGES}
