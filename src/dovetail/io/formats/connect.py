@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
+from dovetail.base.json_options import ALL_VALUES
 
 TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 """The prefixes of the full names of schemas: Debezium's times, its other types, Kafka Connect's
@@ -95,6 +96,8 @@ _BASE64, _BASE64_UNIT = r"^[A-Za-z0-9+/]*={0,2}$", 4
 _NUMBER_MARK: Final = " "
 """The first character of a decimal's raw text where JSON has a number. Base64 does not have it, and
 casts skip it."""
+DIGITS_MAX: Final = 38
+"""The most digits of a decimal in Spark."""
 _FURTHER_DIGITS: Final = "…"
 """The end of a number whose other digits are not known. No cast takes it."""
 _CODED_TYPES: Final = (
@@ -321,7 +324,9 @@ class RawValue:
             return F.transform_values(
                 self.column, lambda _, item: self._part("", item).as_type(inner)
             )
-        elif within and isinstance(type_, StructType):
+        elif isinstance(type_, StructType) and (
+            within or isinstance(self.encoding.natural, StructType)
+        ):
             fields = (
                 self._part(f.name, self.column[f.name]).as_type(f.dataType)
                 if f.name in within
@@ -425,17 +430,20 @@ class RawValue:
 
     def _text(self, type_: DataType) -> Column:
         """Return the raw value as text, ``type_``. JSON's value stays as it is. Of Avro, a decimal
-        in bytes becomes digits: null for more than 38 of them, and if its schema has no scale.
-        Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other values
-        are cast.
+        in bytes becomes digits (``digits_of``); it is null if its schema has no scale. Avro's bytes
+        that are no decimal are read as UTF-8, null if they are not that. Arrays, maps and records
+        become their JSON, with base64 for bytes. Other values are cast.
         """
-        if not isinstance(self.encoding.natural, BinaryType):
+        natural = self.encoding.natural
+        if isinstance(natural, (ArrayType, MapType, StructType)):
+            return F.to_json(self.column, ALL_VALUES)
+        if not isinstance(natural, BinaryType):
             return self.column if self.coded else self.column.try_cast(type_)
         if self.encoding.known != DECIMAL:
             text = self.column.cast(type_)
             return F.when(F.is_valid_utf8(text), text)
-        exact = DecimalType(38, max(self.encoding.known_scale or 0, 0))
-        return decimal_of(self.column, self.encoding.scale, exact).cast(type_)
+        scale = self.encoding.known_scale
+        return F.lit(None).cast(type_) if scale is None else digits_of(self.column, scale)
 
     def _decimal(self, type_: DataType) -> Column:
         """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond
@@ -572,6 +580,23 @@ def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
     text = F.concat(text, F.lit("E"), (-scale).cast("string"))
     fits = (F.length(unscaled) > 0) & (F.length(digits) <= 32)
     return F.when(fits, text.try_cast(type_))
+
+
+def digits_of(unscaled: Column, scale: int) -> Column:
+    """Return the decimal ``unscaled`` / 10 ^ ``scale`` as a text of plain digits, ``scale`` of them
+    behind the point. A ``scale`` that is 0 or negative gives no point. ``unscaled``: an integer in
+    bytes, as for ``decimal_of``.
+
+    It is null for null or no bytes. It is also null if ``unscaled`` has more than 38 digits, or if
+    a negative scale makes so many.
+    """
+    whole = decimal_of(unscaled, F.lit(min(scale, 0)), DecimalType(DIGITS_MAX, 0)).cast("string")
+    if scale <= 0:
+        return whole
+    digits = F.ltrim(whole, F.lit("-"))
+    padded = F.lpad(digits, F.greatest(F.length(digits), F.lit(scale + 1)), "0")
+    sign = F.when(whole.startswith("-"), "-").otherwise("")
+    return F.concat(sign, F.regexp_replace(padded, rf"(?=\d{{{scale}}}$)", "."))
 
 
 def field_description(fields: Column, name: str) -> Column:
