@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import random
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -325,6 +325,43 @@ def test_a_declared_field_is_read_of_the_versions_that_have_it(
         {"at": {"x": x, "y": y, "z": None}, "lone": {"a": None}}
         for x, y in ((date(2024, 5, 1), "a"), (None, "b"))
     ]
+
+
+def test_times_and_nanoseconds_of_plain_avro_have_types(
+    avro_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where a former version has other units."""
+
+    def version(**kinds: str) -> dict[str, Any]:
+        ints = ("time-millis",)
+        types = {
+            name: {"type": "int" if kind in ints else "long", "logicalType": kind}
+            for name, kind in kinds.items()
+        }
+        return with_columns(**types, times={"type": "array", "items": types["a"]})
+
+    schemas = [
+        version(a="time-micros", b="time-millis", c="timestamp-micros", d="local-timestamp-millis"),
+        version(
+            a="time-millis", b="time-micros", c="timestamp-nanos", d="local-timestamp-nanos"
+        ),
+    ]  # fmt: skip
+    avro = registered(tmp_path / "schemas.json", *schemas)
+    at, clock = datetime(2024, 5, 1, 10, 0, 1, tzinfo=timezone.utc), time(0, 0, 1)
+    wall, nanos = at.replace(tzinfo=None), int(at.timestamp()) * 10**9
+    values: list[bytes | None] = []
+    for id_, moments in ((1, (at, wall)), (2, (nanos, nanos))):
+        change = avro_event("c", None, {"id": id_})
+        change["after"] |= {"a": clock, "b": clock, "c": moments[0], "d": moments[1]}
+        change["after"]["times"] = [clock]
+        values.append(encoded(schemas[id_ - 1], change, id_))
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=dt.formats.debezium(avro=avro), key_columns="id",
+        name="orders",
+    )  # fmt: skip
+    found = table.plan.frame.select("a", "b", "c", "d", "times").toArrow().to_pylist()
+    second = timedelta(seconds=1)
+    assert found == [{"a": second, "b": second, "c": at, "d": wall, "times": [second]}] * 2
 
 
 def test_types_follow_the_schema(avro_spark: SparkSession) -> None:

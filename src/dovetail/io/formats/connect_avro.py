@@ -435,6 +435,7 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
 def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
     """Return the type in which a value of the Avro schema ``schema`` is read if the user declares
     none: that of its encoding, at any depth, else ``natural``, the type in which Spark reads it.
+    Times of Avro's own logical types are intervals.
 
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale, or with one above 38.
@@ -451,6 +452,9 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
+    logical = value_schema.get("logicalType") if isinstance(value_schema, dict) else None
+    if logical in _LOGICAL_DEFAULTS:
+        return _LOGICAL_DEFAULTS[logical]
     if avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
         fields = fields_by_name(value_schema)
         return StructType(
@@ -494,6 +498,13 @@ _LOGICAL_ENCODINGS: Mapping[str, str] = {
     "local-timestamp-nanos": f"{TIME}NanoTimestamp",
 }
 """The equivalent encodings of Avro's own logical types."""
+_LOGICAL_DEFAULTS: Final[Mapping[str, DataType]] = {
+    "time-millis": DayTimeIntervalType(),
+    "time-micros": DayTimeIntervalType(),
+    "timestamp-nanos": TimestampType(),
+    "local-timestamp-nanos": TimestampNTZType(),
+}
+"""The types of Avro's logical types that Spark reads as numbers, or in a type without casts."""
 
 
 def _is_connect_type(schema: Avro) -> bool:
