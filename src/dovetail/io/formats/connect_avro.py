@@ -45,13 +45,13 @@ from dovetail.io.formats.avro_schemas import (
 from dovetail.io.formats.connect import (
     CONNECT,
     DECIMAL,
-    DIGITS_MAX,
     ENCODINGS,
     TIME,
     ColumnEncoding,
 )
 from dovetail.io.formats.events import METADATA, WantedParts
 from dovetail.io.formats.plain import FormatContext
+from dovetail.plan.types.decimals import DIGITS_MAX
 
 
 @dataclass(frozen=True)
@@ -452,9 +452,8 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
-    logical = value_schema.get("logicalType") if isinstance(value_schema, dict) else None
-    if logical in _LOGICAL_DEFAULTS:
-        return _LOGICAL_DEFAULTS[logical]
+    if isinstance(value_schema, dict) and value_schema.get("logicalType") in _LOGICAL_DEFAULTS:
+        return _LOGICAL_DEFAULTS[value_schema["logicalType"]]
     if avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
         fields = fields_by_name(value_schema)
         return StructType(
