@@ -154,6 +154,15 @@ WALL = AT.replace(tzinfo=None)
         (logical("date", "int"), logical("timestamp-millis"), date(2024, 5, 1), None),
         (logical("timestamp-micros"), "long", AT, 1714557600123000),
         ("long", logical("timestamp-micros"), 1714557600123000, AT),
+        (decimal(10, 2), "string", Decimal("12.34"), None),
+        ("string", decimal(10, 2), "12.34", None),
+        (
+            ["null", logical("timestamp-millis"), "string"],
+            ["string", "null", logical("timestamp-micros")],
+            AT,
+            {"member0": None, "member1": AT},
+        ),
+        (["string", logical("timestamp-millis")], logical("timestamp-micros"), AT, AT),
     ],
 )
 def test_times_and_decimals_keep_the_unit_of_the_writer(

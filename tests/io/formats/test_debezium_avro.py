@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import random
-from datetime import datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,144 @@ def test_the_units_of_plain_avro_are_those_of_the_writer(
     assert rows == [{"id": id_, "price": Decimal("12.3400"), "at": at} for id_ in schemas]
 
 
+def registered(path: Path, *schemas: dict[str, Any]) -> Any:
+    """The Avro format of a subject with these versions, whose ids are 1, 2, …"""
+    path.write_text(json.dumps([
+        {"subject": "orders-value", "version": id_, "id": id_, "schema": json.dumps(schema)}
+        for id_, schema in enumerate(schemas, start=1)
+    ]))  # fmt: skip
+    return dt.formats.avro(dt.formats.registry(path), subject="orders-value")
+
+
+def with_columns(**types: Any) -> dict[str, Any]:
+    """An envelope of a row with an id and nullable columns of these Avro types."""
+    schema = envelope([column("id", "int32")])
+    row = schema["fields"][0]["type"][1]
+    row["fields"] += [{"name": n, "type": ["null", t], "default": None} for n, t in types.items()]
+    return schema
+
+
+def test_a_column_keeps_its_encoding_whether_connect_names_it_or_avro(
+    avro_spark: SparkSession, tmp_path: Path
+) -> None:
+    """A converter may leave Connect's names out, and a connector may write decimals as texts."""
+    nanos = {"type": "long", "connect.name": f"{TIME}NanoTimestamp"}
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+    fine = {"type": "bytes", "connect.name": f"{CONNECT}Decimal"}
+    fine["connect.parameters"] = {"scale": "5"}  # type: ignore[assignment]
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    schemas = [
+        with_columns(at=millis, price=cents, text="string", bytes=cents),
+        with_columns(at=nanos, price=fine, text=cents, bytes="string"),
+    ]
+    avro = registered(tmp_path / "schemas.json", *schemas)
+    at, price = datetime(2024, 5, 1, 10, tzinfo=timezone.utc), Decimal("12.34")
+    rows = [
+        {"at": at, "price": price, "text": "12.34", "bytes": price},
+        {"at": int(at.timestamp()) * 10**9, "price": (1234000).to_bytes(3, "big"), "text": price,
+         "bytes": "12.34"},
+    ]  # fmt: skip
+    values: list[bytes | None] = []
+    for id_, (schema, row) in enumerate(zip(schemas, rows, strict=True), start=1):
+        change = avro_event("c", None, {"id": id_})
+        change["after"] |= row
+        values.append(encoded(schema, change, id_))
+    value = dt.formats.debezium(
+        "id int, at timestamp, price decimal(12,4), text decimal(12,4), bytes string", avro=avro
+    )
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=value, key_columns="id", name="orders"
+    )
+    found = table.plan.frame.select("id", "at", "price", "text", "bytes").toArrow().to_pylist()
+    assert found == [
+        {"id": id_, "at": at, "price": price, "text": price, "bytes": "12.34"} for id_ in (1, 2)
+    ]
+
+
+def test_a_column_that_no_version_has_is_null_in_every_type(avro_spark: SparkSession) -> None:
+    types = {
+        **DECLARED, "days_of": "array<array<date>>", "nested": "struct<x: struct<y: boolean>>",
+        "times": "map<string, interval day to second>",
+    }  # fmt: skip
+    schema = with_columns()
+    values = [encoded(schema, avro_event("c", None, {"id": 1}))]
+    columns = ", ".join(f"{name} {type_}" for name, type_ in types.items())
+    value = dt.formats.debezium(f"id int, {columns}", avro=dt.formats.avro(json.dumps(schema)))
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=value, key_columns="id", name="orders"
+    )
+    (row,) = table.plan.frame.select(*types).collect()
+    assert row.asDict() == dict.fromkeys(types)
+
+
+def test_a_declared_field_is_read_of_the_versions_that_have_it(
+    avro_spark: SparkSession, tmp_path: Path
+) -> None:
+    """As a column is. ``z`` is of no version, and ``lone`` has none of its fields there."""
+
+    def version(**fields: Any) -> dict[str, Any]:
+        typed = [{"name": n, "type": ["null", t], "default": None} for n, t in fields.items()]
+        lone = {"type": "record", "name": "Lone", "fields": [{"name": "no", "type": "int"}]}
+        return with_columns(at={"type": "record", "name": "At", "fields": typed}, lone=lone)
+
+    day = {"type": "int", "connect.name": f"{TIME}Date"}
+    schemas = [version(x=day, y="string"), version(y="string")]
+    avro = registered(tmp_path / "schemas.json", *schemas)
+    values: list[bytes | None] = []
+    for id_, at in ((1, {"x": 19844, "y": "a"}), (2, {"y": "b"})):
+        change = avro_event("c", None, {"id": id_})
+        change["after"] |= {"at": at, "lone": {"no": 5}}
+        values.append(encoded(schemas[id_ - 1], change, id_))
+    value = dt.formats.debezium(
+        "id int, at struct<x: date, y: string, z: boolean>, lone struct<a: date>", avro=avro
+    )
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=value, key_columns="id", name="orders"
+    )
+    found = table.plan.frame.select("at", "lone").toArrow().to_pylist()
+    assert found == [
+        {"at": {"x": x, "y": y, "z": None}, "lone": {"a": None}}
+        for x, y in ((date(2024, 5, 1), "a"), (None, "b"))
+    ]
+
+
+def test_times_and_nanoseconds_of_plain_avro_have_types(
+    avro_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where a former version has other units."""
+
+    def version(**kinds: str) -> dict[str, Any]:
+        ints = ("time-millis",)
+        types = {
+            name: {"type": "int" if kind in ints else "long", "logicalType": kind}
+            for name, kind in kinds.items()
+        }
+        return with_columns(**types, times={"type": "array", "items": types["a"]})
+
+    schemas = [
+        version(a="time-micros", b="time-millis", c="timestamp-micros", d="local-timestamp-millis"),
+        version(
+            a="time-millis", b="time-micros", c="timestamp-nanos", d="local-timestamp-nanos"
+        ),
+    ]  # fmt: skip
+    avro = registered(tmp_path / "schemas.json", *schemas)
+    at, clock = datetime(2024, 5, 1, 10, 0, 1, tzinfo=timezone.utc), time(0, 0, 1)
+    wall, nanos = at.replace(tzinfo=None), int(at.timestamp()) * 10**9
+    values: list[bytes | None] = []
+    for id_, moments in ((1, (at, wall)), (2, (nanos, nanos))):
+        change = avro_event("c", None, {"id": id_})
+        change["after"] |= {"a": clock, "b": clock, "c": moments[0], "d": moments[1]}
+        change["after"]["times"] = [clock]
+        values.append(encoded(schemas[id_ - 1], change, id_))
+    table = dt.Table.from_records(
+        records(avro_spark, values), value=dt.formats.debezium(avro=avro), key_columns="id",
+        name="orders",
+    )  # fmt: skip
+    found = table.plan.frame.select("a", "b", "c", "d", "times").toArrow().to_pylist()
+    second = timedelta(seconds=1)
+    assert found == [{"a": second, "b": second, "c": at, "d": wall, "times": [second]}] * 2
+
+
 def test_types_follow_the_schema(avro_spark: SparkSession) -> None:
     schema = json.dumps(envelope([column("id", "int32"), *ENCODED.values()]))
     frame = records(avro_spark, [])
@@ -432,3 +570,81 @@ def test_a_decimal_is_a_text_of_digits_if_its_schema_has_a_scale(avro_spark: Spa
         f'column `bare` is no string: {{"bare":"{raw}"}}, encoded as {name}'
         for raw in ("AfQ=", "MTI=")
     ]
+
+
+def test_a_decimal_with_more_digits_than_spark_has_is_a_text(avro_spark: SparkSession) -> None:
+    """Of PostgreSQL's ``numeric(50,40)``."""
+    name = f"{CONNECT}Decimal"
+    schema = envelope(
+        [column("id", "int32"), column("fine", "bytes", name, parameters={"scale": "40"})]
+    )
+    (fine,) = (f for f in schema["fields"][0]["type"][1]["fields"] if f["name"] == "fine")
+    fine["type"][1].pop("logicalType")
+    numbers = (0, 1, -1, 10**37, -(10**38) + 1, 10**38)
+    events = [
+        {
+            **avro_event("c", None, {}),
+            "after": {"id": n, "fine": number.to_bytes(17, "big", signed=True)},
+        }
+        for n, number in enumerate(numbers)
+    ]
+    table = dt.Table.from_records(
+        records(avro_spark, [encoded(schema, sent) for sent in events]),
+        key_columns="id", name="t", malformed="dead_letter",
+        value=dt.formats.debezium("id int, fine string", avro=dt.formats.avro(json.dumps(schema))),
+    )  # fmt: skip
+    assert [row.fine for row in table.plan.frame.select("fine").collect()] == [
+        f"0.{'0' * 40}",
+        f"0.{'0' * 39}1",
+        f"-0.{'0' * 39}1",
+        f"0.001{'0' * 37}",
+        f"-0.00{'9' * 38}",
+    ]
+    (letter,) = table.dead_letters().collect()
+    assert "column `fine` is no string" in letter["_problem"]
+
+
+def test_records_arrays_and_maps_are_texts_of_json(avro_spark: SparkSession) -> None:
+    """With bytes in base64, as in the events in JSON."""
+    columns = [
+        column("id", "int32"),
+        *(ENCODED[name] for name in ("variable", "point", "dates", "tags")),
+    ]
+    schema = envelope(columns)
+    rows = [
+        {"id": 1, "variable": {"scale": 2, "value": "AfQ="},
+         "point": {"x": 0.5, "y": -1.0, "wkb": "/wA=", "srid": None}, "dates": [19844, None],
+         "tags": {"a": "b"}},
+        dict.fromkeys(["id", "variable", "point", "dates", "tags"]) | {"id": 2},
+    ]  # fmt: skip
+    events = [avro_event("c", None, row) for row in rows]
+    types = "id int, variable string, point string, dates string, tags string"
+    table = dt.Table.from_records(
+        records(avro_spark, [encoded(schema, sent) for sent in events]),
+        key_columns="id", name="t",
+        value=dt.formats.debezium(types, avro=dt.formats.avro(json.dumps(schema))),
+    )  # fmt: skip
+    texts = [
+        tuple(value and json.loads(value) for value in row)
+        for row in table.plan.frame.select("variable", "point", "dates", "tags").collect()
+    ]
+    assert texts == [
+        tuple(row[name] for name in ("variable", "point", "dates", "tags")) for row in rows
+    ]
+
+
+def test_an_envelope_without_the_row_before_a_change(avro_spark: SparkSession) -> None:
+    schema = envelope([column("id", "int32")])
+    before, after, *rest = schema["fields"]
+    schema["fields"] = [{**after, "type": before["type"]}, *rest]
+    events = [avro_event("u", None, {"id": 1}), avro_event("d", None, None)]
+    table = dt.Table.from_records(
+        records(avro_spark, [encoded(schema, sent) for sent in events]),
+        key_columns="id", name="t", malformed="dead_letter",
+        value=dt.formats.debezium(avro=dt.formats.avro(json.dumps(schema))),
+    )  # fmt: skip
+    assert [tuple(row) for row in table.plan.frame.select("_deleted", "id").collect()] == [
+        (False, 1)
+    ]
+    (letter,) = table.dead_letters().collect()
+    assert "value: a delete without the row before it" in letter["_problem"]

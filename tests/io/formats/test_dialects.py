@@ -136,6 +136,49 @@ def test_canal(spark: SparkSession) -> None:
     assert [row.id for row in table.changelog(emit="batch").collect()] == [7]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_former_key_with_a_null_deletes_no_row(spark: SparkSession, listed: bool) -> None:
+    """The row was not in the table; the one with the new value in place of the null was."""
+    moves: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+        ({"id": 1, "m": 5, "comment": "stays"}, None),
+        ({"id": 2, "m": 5, "comment": "a"}, {"id": 1, "m": None}),
+        ({"id": 2, "m": 7, "comment": "a"}, {"m": 5, "comment": None}),
+        ({"id": 3, "m": 7, "comment": "a"}, {"id": 2, "comment": "b"}),
+        ({"id": 3, "m": None, "comment": "a"}, {"m": 7}),
+    ]
+
+    def texts(row: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+        return row and [{name: None if v is None else str(v) for name, v in row.items()}]
+
+    events = [
+        canal("UPDATE" if old else "INSERT", texts(row), texts(old))
+        if listed
+        else maxwell("update" if old else "insert", row, old)
+        for row, old in moves
+    ]
+    format_ = dt.formats.canal(SCHEMA) if listed else dt.formats.maxwell(SCHEMA)
+    table = table_of(spark, events, format_, key_columns=["id", "m"])
+    assert changes(table) == [
+        (0, False, 1, "5.00", "stays"),
+        (1, False, 2, "5.00", "a"),
+        (2, True, 2, "5.00", None),
+        (2, False, 2, "7.00", "a"),
+        (3, True, 2, "7.00", None),
+        (3, False, 3, "7.00", "a"),
+        (4, True, 3, "7.00", None),
+        (4, False, 3, None, "a"),
+    ]
+    left = table.changelog(emit="batch").collect()
+    assert [(row.id, int(row.m), row.comment) for row in left] == [(1, 5, "stays")]
+
+
+def test_a_former_key_that_does_not_fit_its_type_cannot_be_read(spark: SparkSession) -> None:
+    event = canal("UPDATE", [{"id": "2"}], [{"id": "0x1"}])
+    table = table_of(spark, [event], dt.formats.canal(SCHEMA))
+    assert changes(table) == []
+    assert problems(table) == ["column old.id is no bigint: 0x1"]
+
+
 def test_what_cannot_serve_is_refused(spark: SparkSession) -> None:
     unfit = r"column 'x' of type array<int>, which cannot be made of a text\. Declare it as string"
     with pytest.raises(PlanError, match=unfit):

@@ -86,17 +86,23 @@ def _logical_type_and_scale(schema: Avro) -> tuple[str, int] | None:
 
 def with_units_of_writer(writer: Avro, reader: Avro) -> Avro:
     """Return the reader's schema with the writer's logical types where both have one and the two
-    differ. They differ by the kind or by a decimal's scale, at any depth. A timestamp keeps the
-    reader's choice of a zone. Unions of several types are left as they are.
+    differ. They differ by the kind or by a decimal's scale, at any depth. So do a decimal and a
+    text. A timestamp keeps the reader's choice of a zone. The types of unions are matched by their
+    plain types.
 
     ``writer``, ``reader``: with named types in full, as ``resolve_references`` makes them; neither
     is changed. Fields are matched by name, else by an alias of the reader's field. Where a type
     refers to itself, nothing is replaced.
     """
     written, wanted = without_null(writer), without_null(reader)
+    if isinstance(wanted, list):
+        return [with_units_of_writer(_branch_of_writer(written, of), of) for of in wanted]
+    written = _branch_of_writer(written, wanted)
     kind = avro_type_name(wanted)
     read = wanted
-    if has_other_unit(written, wanted):
+    if _is_decimal_and_text(written, wanted) or _is_decimal_and_text(wanted, written):
+        read = written
+    elif has_other_unit(written, wanted):
         read = written
         if wanted["logicalType"].startswith(_LOCAL) and not _is_local(written):
             read = {**written, "logicalType": f"{_LOCAL}{written['logicalType']}"}
@@ -137,6 +143,28 @@ def widens(narrow: DataType, wide: DataType, *, whole: bool = True) -> bool:
     if isinstance(narrow, MapType) and isinstance(wide, MapType):
         return widens(narrow.valueType, wide.valueType)
     return narrow.simpleString() == wide.simpleString()
+
+
+def _branch_of_writer(writer: Avro, reader: Avro) -> Avro:
+    """Return the type among those of ``writer``, a union or another type, that ``reader`` reads:
+    the one of its name, else of its Avro type, else an ``int`` for a ``long``. If there is none,
+    return ``reader`` for a union, else ``writer``. ``reader``: no union.
+    """
+    if not isinstance(writer, list):
+        return writer
+    kind = avro_type_name(reader)
+    alike = [of for of in writer if avro_type_name(of) == kind]
+    named = [of for of in alike if kind in _NAMED_TYPES and of["name"] == reader["name"]]
+    ints = [of for of in writer if kind == "long" and avro_type_name(of) == "int"]
+    return next(iter((*named, *alike, *ints)), reader)
+
+
+def _is_decimal_and_text(decimal: Avro, text: Avro) -> bool:
+    """Return True if the first schema is a decimal and the second one a plain text. Avro would take
+    the bytes of one for the other. Both are without their null.
+    """
+    is_decimal = isinstance(decimal, dict) and decimal.get("logicalType") == "decimal"
+    return is_decimal and avro_type_name(text) == "string"
 
 
 def _is_local(schema: Avro) -> bool:

@@ -40,6 +40,8 @@ from pyspark.sql.types import (
 )
 
 from dovetail.base.infinity import FIRST_DAY, FIRST_MICROSECOND, LAST_DAY, LAST_MICROSECOND
+from dovetail.base.json_options import ALL_VALUES
+from dovetail.plan.types.decimals import decimal_of, decimal_text_of
 
 TIME, _DATA, CONNECT = "io.debezium.time.", "io.debezium.data.", "org.apache.kafka.connect.data."
 """The prefixes of the full names of schemas: Debezium's times, its other types, Kafka Connect's
@@ -321,7 +323,9 @@ class RawValue:
             return F.transform_values(
                 self.column, lambda _, item: self._part("", item).as_type(inner)
             )
-        elif within and isinstance(type_, StructType):
+        elif isinstance(type_, StructType) and (
+            within or isinstance(self.encoding.natural, StructType)
+        ):
             fields = (
                 self._part(f.name, self.column[f.name]).as_type(f.dataType)
                 if f.name in within
@@ -425,17 +429,20 @@ class RawValue:
 
     def _text(self, type_: DataType) -> Column:
         """Return the raw value as text, ``type_``. JSON's value stays as it is. Of Avro, a decimal
-        in bytes becomes digits: null for more than 38 of them, and if its schema has no scale.
-        Avro's bytes that are no decimal are read as UTF-8, null if they are not that. Other values
-        are cast.
+        in bytes becomes its digits (``decimal_text_of``), null if its schema has no scale. Avro's
+        bytes that are no decimal are read as UTF-8, null if they are not that. Arrays, maps and
+        records become their JSON, with base64 for bytes. Other values are cast.
         """
-        if not isinstance(self.encoding.natural, BinaryType):
+        natural = self.encoding.natural
+        if isinstance(natural, (ArrayType, MapType, StructType)):
+            return F.to_json(self.column, ALL_VALUES)
+        if not isinstance(natural, BinaryType):
             return self.column if self.coded else self.column.try_cast(type_)
         if self.encoding.known != DECIMAL:
             text = self.column.cast(type_)
             return F.when(F.is_valid_utf8(text), text)
-        exact = DecimalType(38, max(self.encoding.known_scale or 0, 0))
-        return decimal_of(self.column, self.encoding.scale, exact).cast(type_)
+        scale = self.encoding.known_scale
+        return F.lit(None).cast(type_) if scale is None else decimal_text_of(self.column, scale)
 
     def _decimal(self, type_: DataType) -> Column:
         """Return the raw value as a decimal of ``type_``, null if it does not fit. Digits beyond
@@ -544,34 +551,6 @@ def _decode_base64(text: Column) -> Column:
     """
     is_whole = text.rlike(_BASE64) & (F.length(text) % _BASE64_UNIT == 0)
     return F.when(is_whole, F.try_to_binary(text, F.lit("base64")))
-
-
-def decimal_of(unscaled: Column, scale: Column, type_: DecimalType) -> Column:
-    """Return the decimal ``unscaled`` / 10 ^ ``scale`` in ``type_``. ``unscaled``: an integer in
-    bytes, big-endian in two's complement. ``scale``: an integer column, may be negative.
-
-    It is null for null or no bytes, a null scale, more than 128 bits, and where the decimal does
-    not fit the type. Digits beyond the type's scale are rounded half up.
-    """
-    digits = F.hex(unscaled)
-    negative = F.substring(digits, 1, 1) >= "8"
-    flipped = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
-    digits = F.when(negative, flipped).otherwise(digits)
-    digits = F.ltrim(digits, F.lit("0"))
-    padded = F.lpad(digits, 32, "0")
-    magnitude = F.lit(0).cast("decimal(38,0)")
-    for first in (1, 9, 17, 25):
-        chunk = F.conv(F.substring(padded, first, 8), 16, 10).cast("decimal(10,0)")
-        shifted = F.try_multiply(magnitude, F.lit(1 << 32).cast("decimal(10,0)"))
-        magnitude = F.try_add(shifted, chunk).cast("decimal(38,0)")
-    # As text, because Spark's minus rounds a decimal to 34 digits.
-    below = F.concat(
-        F.lit("-"), F.try_add(magnitude, F.lit(1)).cast("decimal(38,0)").cast("string")
-    )
-    text = F.when(negative, below).otherwise(magnitude.cast("string"))
-    text = F.concat(text, F.lit("E"), (-scale).cast("string"))
-    fits = (F.length(unscaled) > 0) & (F.length(digits) <= 32)
-    return F.when(fits, text.try_cast(type_))
 
 
 def field_description(fields: Column, name: str) -> Column:

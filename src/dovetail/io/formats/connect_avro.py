@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql import Column
@@ -37,7 +37,6 @@ from dovetail.io.formats.avro_schemas import (
     as_nullable,
     avro_type_name,
     fields_by_name,
-    has_other_unit,
     resolve_references,
     schema_text,
     union_types,
@@ -52,6 +51,7 @@ from dovetail.io.formats.connect import (
 )
 from dovetail.io.formats.events import METADATA, WantedParts
 from dovetail.io.formats.plain import FormatContext
+from dovetail.plan.types.decimals import DIGITS_MAX
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,8 @@ class SchemaReader:
         ]
         row = _reader_row(writer.row, envelopes, wanted)
         for side, columns in wanted.sides.items():
-            if side in writer_fields:
-                of_side = {
-                    **row,
-                    "fields": [f for f in row["fields"] if f["name"] in columns.names],
-                }
-                fields.append({"name": side, "type": ["null", of_side], "default": None})
+            of_side = {**row, "fields": [f for f in row["fields"] if f["name"] in columns.names]}
+            fields.append({"name": side, "type": ["null", of_side], "default": None})
         reader = {**writer.schema, "fields": fields}
         natural = _spark_type(context, _without_logical(row))
         encodings = {
@@ -160,10 +156,11 @@ class SchemaReader:
 
     def encodings(self, columns: StructType) -> dict[str, ColumnEncoding]:
         """Return the encoding of each of ``columns``, by name. For a column that no envelope has,
-        the name of the encoding is null.
+        the name of the encoding is null, and the raw values, all null, are of the column's type.
         """
+        absent = ColumnEncoding.from_declaration(None)
         return {
-            f.name: self.columns.get(f.name, ColumnEncoding.from_declaration(None)) for f in columns
+            f.name: self.columns.get(f.name, replace(absent, natural=f.dataType)) for f in columns
         }
 
     def raw_parts(self, parsed: Column, wanted: WantedParts) -> Column:
@@ -303,31 +300,34 @@ def _reader_field(writer: Mapping[str, Avro], field: Avro, declared: DataType | 
 
 
 def _reader_schema(writer: Avro, reader: Avro, declared: DataType | None) -> Avro:
-    """Return the schema into which a value is decoded: ``reader``, or ``writer`` in one of three
+    """Return the schema into which a value is decoded: ``reader``, or ``writer`` in one of two
     cases. In these, a union of null and another type counts as that type.
 
-    - The writer's type is one of Connect's or Debezium's.
-    - The reader's type is one of these, and the two are different Avro types.
-    - Both have a logical type, and these or the scales of their decimals differ.
+    - The writer's type is one of Connect's or Debezium's, or has a logical type for one of these.
+    - The reader's type is such a one, and the two are different Avro types.
 
     In records, arrays and maps of both, each part is chosen by these rules. A union of several
-    types gives ``reader``, unless one of the first two rules gives ``writer``. Fields of a record
-    are made by ``_reader_field``. One that the records have loses its default. One that they lack
-    becomes nullable with the default null, unless it has a default. ``declared``: the wanted type,
-    None for none; fields of a record that it lacks are left out.
+    types gives ``reader``, unless one of the rules gives ``writer``. Fields of a record are made by
+    ``_reader_field``. One that the records have loses its default. One that they lack becomes
+    nullable with the default null, unless it has a default. ``declared``: the wanted type, None for
+    none. Fields of a record that it lacks are left out, and those that only the records have are
+    added.
     """
     written, wanted = without_null(writer), without_null(reader)
     kind = avro_type_name(wanted)
-    if _is_connect_type(written) or (_is_connect_type(wanted) and kind != avro_type_name(written)):
-        return writer
-    if has_other_unit(written, wanted):
+    if _is_encoded(written) or (_is_encoded(wanted) and kind != avro_type_name(written)):
         return writer
     if kind != avro_type_name(written) or kind not in ("record", "array", "map"):
         return reader
     read = dict(wanted)
     if kind == "record":
         type_ = declared if isinstance(declared, StructType) else None
-        fields = [f for f in wanted["fields"] if type_ is None or f["name"] in type_.names]
+        defined = (
+            fields_by_name(wanted)
+            if type_ is None
+            else fields_by_name(written) | fields_by_name(wanted)
+        )
+        fields = [f for f in defined.values() if type_ is None or f["name"] in type_.names]
         read["fields"] = [
             _reader_field(
                 fields_by_name(written), f, None if type_ is None else type_[f["name"]].dataType
@@ -388,9 +388,9 @@ def _type_of_encoding(encoding: str, precision: int, scale: int | None) -> DataT
     for decimals alone. PostgreSQL has decimals of a negative scale, and of a scale above the
     precision.
     """
-    if encoding == DECIMAL and scale is not None and scale <= _DIGITS_MAX:
+    if encoding == DECIMAL and scale is not None and scale <= DIGITS_MAX:
         digits = max(precision, scale) - min(scale, 0)
-        return DecimalType(min(digits, _DIGITS_MAX), max(scale, 0))
+        return DecimalType(min(digits, DIGITS_MAX), max(scale, 0))
     if encoding == f"{TIME}ZonedTimestamp":
         return TimestampType()
     for type_ in (DateType, DayTimeIntervalType, TimestampNTZType):
@@ -435,6 +435,7 @@ def _unfit_parts(type_: DataType, encoding: ColumnEncoding) -> Iterator[tuple[st
 def _default_type(context: FormatContext, name: str, schema: Avro, natural: DataType) -> DataType:
     """Return the type in which a value of the Avro schema ``schema`` is read if the user declares
     none: that of its encoding, at any depth, else ``natural``, the type in which Spark reads it.
+    Times of Avro's own logical types are intervals.
 
     ``name``: the column, for errors. A decimal without a precision has 38 digits. Raises
     ``PlanError`` for a decimal without a scale, or with one above 38.
@@ -451,6 +452,8 @@ def _default_type(context: FormatContext, name: str, schema: Avro, natural: Data
                 "Declare the columns with their types in schema=",
             )
         return type_ or natural
+    if isinstance(value_schema, dict) and value_schema.get("logicalType") in _LOGICAL_DEFAULTS:
+        return _LOGICAL_DEFAULTS[value_schema["logicalType"]]
     if avro_type_name(value_schema) == "record" and isinstance(natural, StructType):
         fields = fields_by_name(value_schema)
         return StructType(
@@ -480,8 +483,6 @@ def _spark_type(context: FormatContext, record: Avro) -> StructType:
     return type_
 
 
-_DIGITS_MAX: Final = 38
-"""The most digits of a decimal in Spark."""
 _CODES: Final = frozenset(name for names in ENCODINGS.values() for name in names if "." in name)
 _LOGICAL_ENCODINGS: Mapping[str, str] = {
     "date": f"{CONNECT}Date",
@@ -496,6 +497,13 @@ _LOGICAL_ENCODINGS: Mapping[str, str] = {
     "local-timestamp-nanos": f"{TIME}NanoTimestamp",
 }
 """The equivalent encodings of Avro's own logical types."""
+_LOGICAL_DEFAULTS: Final[Mapping[str, DataType]] = {
+    "time-millis": DayTimeIntervalType(),
+    "time-micros": DayTimeIntervalType(),
+    "timestamp-nanos": TimestampType(),
+    "local-timestamp-nanos": TimestampNTZType(),
+}
+"""The types of Avro's logical types that Spark reads as numbers, or in a type without casts."""
 
 
 def _is_connect_type(schema: Avro) -> bool:
@@ -503,6 +511,13 @@ def _is_connect_type(schema: Avro) -> bool:
     their encoding. ``schema``: without its null; a union gives False.
     """
     return isinstance(schema, dict) and _is_coded(schema.get("connect.name", ""))
+
+
+def _is_encoded(schema: Avro) -> bool:
+    """Return True if values of a type mean nothing without their encoding: it is one of Connect's
+    or Debezium's, or has a logical type for one. ``schema``: as for ``_is_connect_type``.
+    """
+    return _is_coded(_encoding_name(schema))
 
 
 def _encoding_name(schema: Avro) -> str:

@@ -8,6 +8,8 @@ and ``old`` are lists of rows, whose values are texts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import ClassVar, Final
 
 from pyspark.sql import Column, DataFrame
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
     DecimalType,
     FractionalType,
     IntegralType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -263,11 +266,11 @@ class DialectFormat(Format):
             )
         for name in context.keys:
             known_field(context.operator, "key_columns=", name, self.schema)
-        before = StructType([self.schema[name] for name in context.keys])
         data: DataType = self.schema
-        old: DataType = before
+        old: DataType = StructType([self.schema[name] for name in context.keys])
         if self.dialect.listed:
-            data, old = ArrayType(_text_columns(self.schema)), ArrayType(_text_columns(before))
+            data = ArrayType(_text_columns(self.schema))
+            old = ArrayType(MapType(StringType(), StringType()))
         envelope = StructType([StructField("type", StringType())])
         envelope.add(self.dialect.time, "long").add("data", data)
         if self.dialect.listed:
@@ -399,34 +402,59 @@ class _DialectEvents(Decoding):
         for all columns but the key's. A value that does not fit its type is null, and gives the
         change a text in ``problem``, which is null otherwise.
 
-        ``row``: a struct of the columns as the event has them. ``old``: a struct of the changed
-        columns before, null for none; None if there is no key to compare. ``deletes``: a boolean
-        column, true if the event deletes the row.
+        ``row``: a struct of the columns as the event has them. ``old``: the changed columns before,
+        a struct or, for ``listed`` rows, a map of texts; null for none. It is None if there is no
+        key to compare. ``deletes``: a boolean column, true if the event deletes the row.
         """
         values, problems = [], [F.lit(None).cast("string")]
+
+        def value_of(raw: Column, field: StructField, path: str) -> Column:
+            """Return the value of ``raw``, of which a misfit is added to ``problems``."""
+            value = self._value(raw, field.dataType)
+            shown = misfit_text(F.lit(path), field.dataType, raw.cast("string"))
+            lost = raw.isNotNull() & value.isNull()
+            problems.append(F.when(lost, F.concat(F.lit("value: "), shown)))
+            return value
+
+        former, moves = [], F.lit(False)
         for f in self.fields:
-            value = self._value(row[f.name], f.dataType)
-            lost = row[f.name].isNotNull() & value.isNull()
-            named = F.concat(
-                F.lit("value: "), misfit_text(F.lit(f.name), f.dataType, row[f.name].cast("string"))
-            )
-            problems.append(F.when(lost, named))
+            value = value_of(row[f.name], f, f.name)
             values.append(value.alias(f.name))
+            former_value = F.lit(None).cast(f.dataType)
+            if old is not None and f.name in self.keys:
+                before = value_of(self._former(old, f.name), f, f"old.{f.name}")
+                moves = moves | (before.isNotNull() & ~before.eqNullSafe(value))
+                former_value = F.coalesce(before, value)
+            former.append(former_value.alias(f.name))
         change = _change_struct(F.struct(*values), deletes, F.coalesce(*problems))
         if old is None:
             return F.array(change)
-        former, moves = [], F.lit(False)
-        for f in self.fields:
-            if f.name in self.keys:
-                before = self._value(old[f.name], f.dataType)
-                now = self._value(row[f.name], f.dataType)
-                moves = moves | (before.isNotNull() & ~before.eqNullSafe(now))
-                value = F.coalesce(before, now)
-            else:
-                value = F.lit(None).cast(f.dataType)
-            former.append(value.alias(f.name))
         gone = _change_struct(F.struct(*former), F.lit(True), F.lit(None).cast("string"))
-        return F.when(moves & ~deletes, F.array(gone, change)).otherwise(F.array(change))
+        # A row with a null in its key has not been in the table.
+        was_there = moves & ~deletes & ~self._had_null_in_key(old)
+        return F.when(was_there, F.array(gone, change)).otherwise(F.array(change))
+
+    def _former(self, old: Column, name: str) -> Column:
+        """Return the former value of the column ``name``, as the event has it; null if it was null
+        or has not changed. ``old``: as ``_changes_of_row`` takes it.
+        """
+        return F.try_element_at(old, F.lit(name)) if self.dialect.listed else old[name]
+
+    def _had_null_in_key(self, old: Column) -> Column:
+        """Return a boolean column: a changed column of the key was null before. It is false for a
+        null ``old`` and for a key of one column. ``old``: as ``_changes_of_row`` takes it.
+        """
+        if len(self.keys) == 1:
+            return F.lit(False)
+        changed = (
+            F.map_keys(old)
+            if self.dialect.listed
+            else F.json_object_keys(F.get_json_object(F.col("value").cast("string"), "$.old"))
+        )
+        nulls = (
+            F.array_contains(changed, name) & self._former(old, name).isNull() for name in self.keys
+        )
+        return F.coalesce(reduce(or_, nulls), F.lit(False))
 
     def _value(self, raw: Column, type_: DataType) -> Column:
         """Return a value in ``type_``, null where it does not fit. ``raw``: for Canal a text; for
