@@ -30,6 +30,11 @@ from dovetail.lookup_sources.keys import find_out_of_range_keys, positions_among
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
+_EXACT_TIMES = "SET datafusion.execution.parquet.coerce_int96 = 'us'"
+"""The setting by which deltalake reads Spark's timestamps as microseconds. By default it reads
+nanoseconds, which times before 1678 and after 2261 do not have: it wraps them.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaFilesLookup(DeclaredSource):
@@ -146,9 +151,9 @@ class DeltaFilesReader:
             wanted.append(self._value_condition(name, floats))
         columns = ", ".join(map(double_quoted, self._schema.names))
         query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
-        return pa.table(
-            deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
-        )
+        builder = deltalake.QueryBuilder()
+        builder.execute(_EXACT_TIMES).read_all()
+        return pa.table(builder.register("t", self._table).execute(query).read_all())
 
     def _value_condition(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that the column ``name`` has one of the values, or is null if
