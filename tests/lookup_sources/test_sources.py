@@ -534,6 +534,22 @@ def test_floats_are_constants_as_in_sql(tmp_path: Path, store: str) -> None:
         assert (where, ids(reader, "ann")) == (where, expected)
 
 
+def test_a_nan_is_no_constant_beside_equal_floats(tmp_path: Path) -> None:
+    """The bounds of a file leave NaN out, and deltalake takes equal ones for all its values."""
+    deltalake = pytest.importorskip("deltalake")
+    floats = {"f": [float("nan"), 0.5, 0.5], "d": [Decimal("0.10"), None, Decimal("0.20")]}
+    rows = pa.table({"id": [1, 2, 3], "customer": ["ann"] * 3, **floats, "amount": [1, 2, 3]})
+    deltalake.write_deltalake(tmp_path, rows)
+    for where, expected in (
+        ({"f": 0.5}, [2, 3]),
+        ({"f": [0.5, None, 7.0]}, [2, 3]),
+        ({"f": 0.5, "amount": [1, 2]}, [2]),
+        ({"d": [0.1, None]}, [1, 2]),
+    ):
+        source = dt.lookups.delta_files(tmp_path, key="id", where=where, retries=0)
+        assert ids(source.open(SCHEMA), "ann") == expected
+
+
 def test_a_list_without_constants_is_refused() -> None:
     declare: list[Any] = [
         lambda **given: dt.lookups.sqlite("s.db", "t", **given),

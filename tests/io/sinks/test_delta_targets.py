@@ -509,7 +509,10 @@ def test_a_table_by_its_path_and_by_its_name_is_one(place: Place) -> None:
     table = place.table()
     by_name, by_path = dt.to_delta(table=name), dt.to_delta(place.target)
     try:
-        for sinks in ({table: [by_path, by_name]}, {table: by_name, table.where("id > 1"): by_path}):
+        for sinks in (
+            {table: [by_path, by_name]},
+            {table: by_name, table.where("id > 1"): by_path},
+        ):
             with pytest.raises(dt.errors.PlanError, match="run: results= has one table twice, as"):
                 dt.run(sinks, checkpoint=place.directory / "checkpoint")
     finally:

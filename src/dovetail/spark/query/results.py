@@ -381,7 +381,7 @@ def _refuse_shared_folders(session: SparkSession, sinks: Sequence[Any]) -> None:
     must exist.
     """
     located = [sink for sink in sinks if hasattr(sink, "location")]
-    if len(located) < 2:  # noqa: PLR2004 -- one alone shares nothing
+    if len(located) < 2:
         return
     title_by_folder: dict[str, str] = {}
     for sink in located:
