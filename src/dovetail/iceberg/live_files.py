@@ -216,11 +216,11 @@ def without_statistics(file: DataFile) -> DataFile:
 
 
 def is_skipped_wrongly(metadata: TableMetadata, smallest: Any) -> bool:
-    """Return True if files must not be skipped by a column whose smallest wanted value is
-    ``smallest``, because rows with it may be in a partition where pyiceberg does not look.
+    """Return True if files must not be skipped by a column. Rows with the smallest value that is
+    wanted of it, ``smallest``, may be in a partition where pyiceberg does not look.
 
     A partition field that truncates whole numbers takes those at the lower end of their type to one
-    below it. pyiceberg writes this number wrapped around, as a large one, and looks for the number
+    below it. pyiceberg writes this number wrapped around, as a large one. It looks for the number
     itself. ``metadata``: the table's, with all its partition specs. False for texts.
     """
     widths = [

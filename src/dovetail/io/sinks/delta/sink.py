@@ -236,10 +236,9 @@ class DeltaSink:
         return StructType([*(changes[name] for name in columns), *versions.VERSION_FIELDS])
 
     def location(self, session: SparkSession) -> str:
-        """Return the full path, with its scheme, of the table's folder, by which a table that is
-        named and one that is given by its path are recognized as one. The table must exist: Spark's
-        error passes. Raises ``ConfigurationError`` if the file system of the folder cannot be
-        reached.
+        """Return the full path, with its scheme, of the table's folder. It is the same whether the
+        table is given by its name or by its path. The table must exist: Spark's error passes.
+        Raises ``ConfigurationError`` if the file system of the folder cannot be reached.
         """
         table = delta_tables.target_sql_name(session, self.title, "path=", self.path, self.table)
         return delta_tables.location(session, table)
