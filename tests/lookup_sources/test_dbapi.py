@@ -123,6 +123,22 @@ def test_keys_of_several_columns_and_constants(shop: Store) -> None:
             assert ids(reader, "ann", "bob") == expected
 
 
+def test_dates_that_python_lacks_find_no_row(store: Store) -> None:
+    """Other keys of the batch find theirs, whatever query asks for them."""
+    store.run(
+        "CREATE TABLE days (id BIGINT PRIMARY KEY, day DATE)",
+        "INSERT INTO days VALUES (1, '2024-05-01'), (2, '9999-12-31')",
+    )
+    days = pa.array([2932897, 19844, -719163, 2932896], pa.int32()).cast(pa.date32())
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    for most in (1, 10):
+        source = store.source("days", indexes=[dt.lookups.index("day")], keys_max=most)
+        with closing(source.open(schema)) as reader:
+            found = reader.rows(["day"], pa.table({"day": days}))
+        assert dict(zip(found.key, found.rows["id"].to_pylist(), strict=True)) == {1: 1, 3: 2}
+        assert found.unfit.tolist() == [True, False, True, False]
+
+
 def test_each_lookup_sees_what_was_committed_last(shop: Store) -> None:
     """Though the connection is kept, or because it is not."""
     with closing(shop.source(keep_open=shop.driver != "duckdb").open(SCHEMA)) as reader:

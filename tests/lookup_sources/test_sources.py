@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -17,9 +18,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import delta_rows
 import iceberg_tables
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dovetail as dt
@@ -34,6 +37,7 @@ from dovetail.lookup_sources.conversion import (
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import index_for
 from dovetail.operators.joins.lookup_cache import CacheFile, SideCache
+from dovetail.plan.types.arrow import spark_schema
 
 SCHEMA = pa.schema([("customer", pa.string()), ("id", pa.int64()), ("amount", pa.int64())])
 
@@ -349,6 +353,23 @@ def test_delta_files_find_the_rows_of_the_latest_version(tmp_path: Path) -> None
         ids(dt.lookups.delta_files(tmp_path / "none", key="id", retries=0).open(SCHEMA), "ann")
 
 
+def test_delta_files_have_the_times_of_all_years(tmp_path: Path) -> None:
+    """Spark writes times as nanoseconds and days, of which nanoseconds alone lack most years."""
+    pytest.importorskip("deltalake")
+    times = [datetime(year, 1, 2, 3, 4, 5, 6, timezone.utc) for year in (1, 1677, 2024, 9999)]
+    schema = pa.schema([*SCHEMA.remove(2), pa.field("at", pa.timestamp("us", "UTC"))])
+    delta_rows.create(tmp_path, spark_schema(schema))
+    rows = pa.table([["ann"] * 4, [*range(4)], times], schema=schema)
+    file = tmp_path / "spark.parquet"
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True, store_schema=False)
+    added = {"size": file.stat().st_size, "partitionValues": {}}
+    added |= {"path": file.name, "modificationTime": 0, "dataChange": True}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": added}))
+    reader = dt.lookups.delta_files(tmp_path, key="id", retries=0).open(schema)
+    found = reader.rows(["id"], pa.table({"id": [3, 1, 0, 2]}))
+    assert sorted(found.rows["at"].to_pylist()) == times
+
+
 WRONG = [
     ({"customer": 5}, "where= has [5] for column 'customer', which is"),
     ({"amount": "five"}, "where= has ['five'] for column 'amount', which is int64 there"),
@@ -511,6 +532,22 @@ def test_floats_are_constants_as_in_sql(tmp_path: Path, store: str) -> None:
     ):
         reader = declare(where=where).open(SCHEMA.remove(2))
         assert (where, ids(reader, "ann")) == (where, expected)
+
+
+def test_a_nan_is_no_constant_beside_equal_floats(tmp_path: Path) -> None:
+    """The bounds of a file leave NaN out, and deltalake takes equal ones for all its values."""
+    deltalake = pytest.importorskip("deltalake")
+    floats = {"f": [float("nan"), 0.5, 0.5], "d": [Decimal("0.10"), None, Decimal("0.20")]}
+    rows = pa.table({"id": [1, 2, 3], "customer": ["ann"] * 3, **floats, "amount": [1, 2, 3]})
+    deltalake.write_deltalake(tmp_path, rows)
+    for where, expected in (
+        ({"f": 0.5}, [2, 3]),
+        ({"f": [0.5, None, 7.0]}, [2, 3]),
+        ({"f": 0.5, "amount": [1, 2]}, [2]),
+        ({"d": [0.1, None]}, [1, 2]),
+    ):
+        source = dt.lookups.delta_files(tmp_path, key="id", where=where, retries=0)
+        assert ids(source.open(SCHEMA), "ann") == expected
 
 
 def test_a_list_without_constants_is_refused() -> None:

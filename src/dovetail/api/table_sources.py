@@ -95,8 +95,9 @@ class TableSources(Topology):
             ``"1 day"``. By default there is no limit.
         columns : str or sequence of str, optional
             The value columns that are read; by default all. With an empty list the table has
-            the key alone. Other columns may be added, dropped and altered as if they were not
-            there.
+            the key alone. Other columns may be added and altered as if they were not there. In
+            a table with column mapping, one that is renamed or dropped stops the query, unless
+            ``options`` has ``schemaTrackingLocation``.
         versioned : str or timedelta, optional
             Keep the history of rows for this span of stream time, such as ``"7 days"`` (see
             ``from_changelog``). By default the table has its latest rows alone.

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
@@ -27,13 +28,16 @@ from pyiceberg.manifest import (
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import VoidTransform
+from pyiceberg.transforms import TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
 
 from dovetail.iceberg.deletion_vectors import data_files_of
 
 _PATH_ID = 2147483546
 """The number that Iceberg reserves for the column ``file_path`` of position deletes."""
+
+_LOWER_ENDS = (-(2**31), -(2**63))
+"""The smallest whole numbers of Iceberg's two types of them."""
 
 Partition = tuple[int, Record]
 """The id of a partition spec, and the values of its fields."""
@@ -209,6 +213,25 @@ def without_statistics(file: DataFile) -> DataFile:
     )
     plain.spec_id = file.spec_id
     return plain
+
+
+def is_skipped_wrongly(metadata: TableMetadata, smallest: Any) -> bool:
+    """Return True if files must not be skipped by a column. Rows with the smallest value that is
+    wanted of it, ``smallest``, may be in a partition where pyiceberg does not look.
+
+    A partition field that truncates whole numbers takes those at the lower end of their type to one
+    below it. pyiceberg writes this number wrapped around, as a large one. It looks for the number
+    itself. ``metadata``: the table's, with all its partition specs. False for texts.
+    """
+    widths = [
+        partition_field.transform.width
+        for spec in metadata.partition_specs
+        for partition_field in spec.fields
+        if isinstance(partition_field.transform, TruncateTransform)
+    ]
+    return isinstance(smallest, int) and any(
+        end <= smallest < end + width for end in _LOWER_ENDS for width in widths
+    )
 
 
 def _partition_of(file: DataFile) -> Partition:

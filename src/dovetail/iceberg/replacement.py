@@ -33,7 +33,7 @@ from pyiceberg.table.snapshots import Snapshot
 from dovetail.arrays.equality import canonical_key
 from dovetail.arrays.grouping import Mask
 from dovetail.iceberg.changed_rows import FileChange, RowReader, find_equal_rows
-from dovetail.iceberg.live_files import LiveFile, ManifestReader
+from dovetail.iceberg.live_files import LiveFile, ManifestReader, is_skipped_wrongly
 
 CONFLICTS = (CommitFailedException, ValidationException)
 """Errors of a commit that conflicts with another writer's. It has changed nothing."""
@@ -71,7 +71,7 @@ def rows_of_keys(table: Table, keys: pa.Table, *, all_rows: bool = True) -> Iter
     key = [canonical_key(column.combine_chunks()) for column in keys.columns]
     manifests = ManifestReader(table.metadata, table.io)
     files = manifests.live_files_matching(
-        table.current_snapshot(), _condition_of_keys(keys), all_rows=all_rows
+        table.current_snapshot(), _condition_of_keys(keys, table.metadata), all_rows=all_rows
     )
     for live in files.values():
         compared = _live_rows(table, live, keys.column_names)
@@ -186,13 +186,15 @@ def _live_rows(table: Table, live: LiveFile, names: Sequence[str]) -> pa.Table:
     return pa.concat_tables([columns.empty_table(), *(part.cast(columns) for part in parts)])
 
 
-def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
+def _condition_of_keys(keys: pa.Table, metadata: TableMetadata) -> BooleanExpression:
     """Return a condition that all rows with one of the keys fulfil, by which files are skipped.
-    ``keys``: a row for each key, at least one, in columns named as in the table.
+    ``keys``: a row for each key, at least one, in columns named as in the table. ``metadata``: that
+    of the table.
 
     The condition restricts key columns of integers or texts without nulls: to their values, or to
     their range if they have more than ``_LISTED_MAX`` (200) distinct ones. Without such columns it
-    is always true.
+    is always true. A column by which pyiceberg would skip wrong files is left out
+    (``is_skipped_wrongly``).
     """
     conditions: list[BooleanExpression] = [AlwaysTrue()]
     for name, column in zip(keys.column_names, keys.columns, strict=True):
@@ -200,11 +202,13 @@ def _condition_of_keys(keys: pa.Table) -> BooleanExpression:
         has_range = pa.types.is_integer(type_) or pa.types.is_string(type_)
         if not has_range or column.null_count:
             continue
+        ends = pc.min_max(column)
+        if is_skipped_wrongly(metadata, ends["min"].as_py()):
+            continue
         values: list[Any] = column.unique().to_pylist()
         if len(values) <= _LISTED_MAX:
             conditions.append(In(name, values))
         else:
-            ends = pc.min_max(column)
             conditions.append(GreaterThanOrEqual(name, ends["min"].as_py()))
             conditions.append(LessThanOrEqual(name, ends["max"].as_py()))
     return reduce(And, conditions)

@@ -5,11 +5,12 @@ guess.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -166,6 +167,24 @@ def typed_constants(title: str, filters: Filters, stored: pa.Schema) -> dict[str
                 "Give constants of the column's type",
             ) from error
     return arrays
+
+
+def find_constants(rows: pa.Table, constants: Mapping[str, pa.Array]) -> pa.Array:
+    """Return a boolean for each of n rows: True if each column of ``constants`` has one of its
+    constants there. A null equals a null among the constants, a NaN a NaN, and -0.0 equals 0.0.
+
+    ``rows``: with all of these columns. ``constants``: those of some filters by column, as
+    ``typed_constants`` makes them; without filters all are True. Raises an Arrow exception for a
+    column that cannot be cast to the type of its constants.
+    """
+    has_all = pa.array(np.ones(rows.num_rows, np.bool_))
+    for name, values in constants.items():
+        column = rows[name].combine_chunks().cast(values.type)
+        if pa.types.is_floating(values.type):
+            # Arrow finds no -0.0 among zeros, and this sum is 0.0.
+            column, values = pc.add(column, 0.0), pc.add(values, 0.0)
+        has_all = pc.and_(has_all, pc.is_in(column, values))
+    return has_all
 
 
 def changed_store_error(title: str, problem: object) -> DataError:

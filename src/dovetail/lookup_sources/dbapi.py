@@ -16,7 +16,12 @@ from dovetail.base.error_text import first_line
 from dovetail.base.validation import ColumnNames, Natural, Positive, Text, validated
 from dovetail.errors import ConfigurationError, DataError, PlanError
 from dovetail.lookup_sources.conversion import changed_store_error, is_text, rows_as_table
-from dovetail.lookup_sources.keys import find_rows_of_own_query, positions_among, refuse_types
+from dovetail.lookup_sources.keys import (
+    find_calendar_keys,
+    find_rows_of_own_query,
+    positions_among,
+    refuse_types,
+)
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
 
@@ -93,8 +98,8 @@ class DbapiReader:
         ``keys``: one column for each of ``by``, distinct, without nulls. Without keys a query
         checks that the table has the columns. The rows have the columns of the schema that the
         reader was opened with, which must have all of ``by``. They are compared with the keys
-        again, since the database may compare more loosely. No key is marked as unfit (one that the
-        columns cannot have).
+        again, since the database may compare more loosely. Only keys with a date outside the years
+        1 to 9999, which Python's dates lack, are marked as unfit.
 
         Raises ``DataError`` for rows or keys of unsuitable types and nulls in the primary key, and
         ``ConfigurationError`` if no attempt succeeds. A missing column is ``ConfigurationError``,
@@ -111,13 +116,17 @@ class DbapiReader:
             "Join by whole numbers, decimals, texts, bytes, booleans or dates",
         )
         step = max(1, source.keys_max // max(1, len(by)))
-        answers = call_with_retries(source, lambda: self._look_up_once(by, keys, step))
+        fits = np.ones(keys.num_rows, np.bool_)
+        for column in keys.columns:
+            if pa.types.is_date(column.type):
+                fits &= find_calendar_keys(column)
+        possible = keys.filter(pa.array(fits))
+        answers = call_with_retries(source, lambda: self._look_up_once(by, possible, step))
         rows = [row for answer in answers for row in answer]
         table = rows_as_table(source.title, rows, self._schema, source.key, counted=True)
-        key = positions_among(keys, table.select(list(by)))
+        key = positions_among(possible, table.select(list(by)))
         asked = find_rows_of_own_query(key, step, [len(answer) for answer in answers])
-        unfit = np.zeros(keys.num_rows, np.bool_)
-        return Found(table.filter(pa.array(asked)), key[asked], unfit)
+        return Found(table.filter(pa.array(asked)), np.flatnonzero(fits)[key[asked]], ~fits)
 
     def close(self) -> None:
         """Close the connection, if there is one. A later lookup connects again. Errors of the

@@ -5,7 +5,6 @@ A worker skips the parts of files that statistics exclude.
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
     cast_table,
     changed_store_error,
+    find_constants,
+    is_text,
     refuse_mixed_constants,
     typed_constants,
     without_null_keys,
@@ -29,6 +30,11 @@ from dovetail.lookup_sources.conversion import (
 from dovetail.lookup_sources.keys import find_out_of_range_keys, positions_among, refuse_other_kinds
 from dovetail.lookup_sources.retry import call_with_retries
 from dovetail.lookup_sources.source import DeclaredSource, Found, Indexes, Where, declared_fields
+
+_EXACT_TIMES = "SET datafusion.execution.parquet.coerce_int96 = 'us'"
+"""The setting by which deltalake reads Spark's timestamps as microseconds. By default it reads
+nanoseconds, which times before 1678 and after 2261 do not have: it wraps them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,41 +137,52 @@ class DeltaFilesReader:
         pass the source's filters. There must be a key, and a constant in each filter.
 
         With several columns these may be more rows than asked for, since their values are not
-        paired. They have the schema's columns in order, with the types of the store. Raises
-        deltalake's errors, and others for data files. ``deltalake``: the package. ``constants``:
-        those of the source's filters by column, as ``typed_constants`` makes them.
+        paired. They have the schema's columns and types. Raises ``DataError`` for a value that does
+        not fit, deltalake's errors, and others for data files. ``deltalake``: the package.
+        ``constants``: those of the source's filters by column, as ``typed_constants`` makes them.
         """
         wanted = [
             self._value_condition(name, column.to_pylist())
             for name, column in zip(by, keys.columns, strict=True)
         ]
+        others = dict(constants)
         for name, values in self._source.filters:
-            typed = constants[name]
-            # As doubles, whole numbers too, because zero has two of them.
-            floats = typed.to_pylist() if pa.types.is_floating(typed.type) else values
-            wanted.append(self._value_condition(name, floats))
-        columns = ", ".join(map(double_quoted, self._schema.names))
+            type_ = constants[name].type
+            if _has_exact_bounds(type_):
+                typed = others.pop(name)
+                whole = pa.types.is_integer(type_)
+                wanted.append(self._value_condition(name, typed.to_pylist() if whole else values))
+        columns = ", ".join(map(double_quoted, dict.fromkeys([*self._schema.names, *others])))
         query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)}"  # noqa: S608
-        return pa.table(
-            deltalake.QueryBuilder().register("t", self._table).execute(query).read_all()
+        builder = deltalake.QueryBuilder()
+        builder.execute(_EXACT_TIMES).read_all()
+        rows = pa.table(builder.register("t", self._table).execute(query).read_all())
+        # Cast first, since Arrow does not filter texts in the layout of deltalake.
+        wanted_columns = cast_table(
+            self._source.title, rows.select(self._schema.names), self._schema
         )
+        return wanted_columns.filter(find_constants(rows, others))
 
     def _value_condition(self, name: str, values: Sequence[Any]) -> str:
         """Return the SQL condition that the column ``name`` has one of the values, or is null if
         None is one of them. ``values``: texts, numbers, booleans and None, at least one; None alone
-        will do. A float of zero also finds -0.0.
+        will do.
         """
-        column, floats = double_quoted(name), [v for v in values if isinstance(v, float)]
-        literals = [_sql_literal(v) for v in values if v is not None and v == v]  # noqa: PLR0124
-        # Among several values of a single float, deltalake tells the zeros apart.
-        literals += [_sql_literal(zero) for zero in (0.0, -0.0) if 0.0 in floats]
+        column = double_quoted(name)
+        literals = [_sql_literal(value) for value in values if value is not None]
         parts = [f"{column} IS NULL"] if None in values else []
-        if any(map(math.isnan, floats)):
-            # Not by IN, for which the bounds of files count, and NaN is beyond them.
-            parts.append(f"isnan({column})")
         if literals:
             parts.append(f"{column} IN ({', '.join(literals)})")
         return f"({' OR '.join(parts)})"
+
+
+def _has_exact_bounds(type_: pa.DataType) -> bool:
+    """Return True if files may be skipped by conditions on a column of the type. A file's bounds
+    leave out NaN, and cut off microseconds and the digits of long decimals. Even a file that is
+    read is harmed by them: if both are equal, deltalake takes them for all values of the column.
+    """
+    exact = (pa.types.is_integer, is_text, pa.types.is_boolean, pa.types.is_date)
+    return any(is_kind(type_) for is_kind in exact)
 
 
 def _arrow_columns(table: Any) -> pa.Schema:
@@ -174,9 +191,7 @@ def _arrow_columns(table: Any) -> pa.Schema:
 
 
 def _sql_literal(value: Any) -> str:
-    """Return a text, a number other than NaN or a boolean as an SQL literal. Quotes are doubled."""
-    if isinstance(value, float):
-        return f"CAST('{value}' AS DOUBLE)"
+    """Return a text, a finite number or a boolean as an SQL literal. Quotes are doubled."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

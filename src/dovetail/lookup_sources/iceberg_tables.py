@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dovetail.arrays.timeline import Mask
 from dovetail.base.validation import ColumnNames, Natural, Text, validated
@@ -20,6 +19,7 @@ from dovetail.laws.joins.delta_join import NO_GROUP
 from dovetail.lookup_sources.conversion import (
     cast_table,
     changed_store_error,
+    find_constants,
     refuse_mixed_constants,
     typed_constants,
     without_null_keys,
@@ -143,12 +143,7 @@ class IcebergReader:
         table. ``constants``: those of the source's filters by column, as ``typed_constants`` makes
         them; empty without filters. Raises ``DataError`` for a type or value that does not fit.
         """
-        for name, values in constants.items():
-            column = rows[name].cast(values.type)
-            if pa.types.is_floating(values.type):
-                # Arrow finds no -0.0 among zeros, and this sum is 0.0.
-                column, values = pc.add(column, 0.0), pc.add(values, 0.0)
-            rows = rows.filter(pc.is_in(column, values))
+        rows = rows.filter(find_constants(rows, constants))
         return cast_table(self._source.title, rows.select(self._schema.names), self._schema)
 
 

@@ -130,6 +130,21 @@ def test_rows_that_are_there_are_refused_replaced_or_adopted(place: Place) -> No
     assert place.versions()[-2:] == [[(2, "b")], [(2, "b"), (3, "c")]]
 
 
+@pytest.mark.parametrize("mode", slow_after(1, ["name", "id"]))
+def test_a_replaced_table_keeps_its_column_mapping(place: Place, mode: str) -> None:
+    table = delta_tables.sql_name(str(place.target))
+    place.spark.sql(
+        f"CREATE TABLE {table} (`an id` long) USING delta "
+        f"TBLPROPERTIES ('delta.columnMapping.mode' = '{mode}')"
+    )
+    place.spark.sql(f"INSERT INTO {table} VALUES (7)")
+    place.run(of=place.table().rename({"v": "a value"}), existing="replace")
+    place.come([(1, None), (3, "c")])
+    place.run(of=place.table().rename({"v": "a value"}))
+    rows = place.spark.table(table).select("id", "a value").collect()
+    assert sorted(map(tuple, rows)) == [(2, "b"), (3, "c")]
+
+
 @pytest.mark.slow
 def test_a_table_goes_on_with_the_state_of_another_query(place: Place) -> None:
     """A new one has all rows from its first commit on; the one that is there may be adopted."""
@@ -485,6 +500,23 @@ def test_a_table_of_the_catalog(place: Place) -> None:
         assert sorted(map(tuple, rows)) == OWN
     finally:
         place.spark.sql("DROP TABLE IF EXISTS kept_by_a_query")
+
+
+def test_a_table_by_its_path_and_by_its_name_is_one(place: Place) -> None:
+    place.there([])
+    name = "known_by_its_path"
+    place.spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{place.target}'")
+    table = place.table()
+    by_name, by_path = dt.to_delta(table=name), dt.to_delta(place.target)
+    try:
+        for sinks in (
+            {table: [by_path, by_name]},
+            {table: by_name, table.where("id > 1"): by_path},
+        ):
+            with pytest.raises(dt.errors.PlanError, match="run: results= has one table twice, as"):
+                dt.run(sinks, checkpoint=place.directory / "checkpoint")
+    finally:
+        place.spark.sql(f"DROP TABLE {name}")
 
 
 @pytest.mark.slow

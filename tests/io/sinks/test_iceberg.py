@@ -406,3 +406,20 @@ def test_rows_whose_keys_no_change_has_stay_deleted_in_files_that_are_written_an
     assert part.rows["k"].to_pylist() == [1, 3]
     assert part.has_key.tolist() == [True, False]
     assert not list(replacement.rows_of_keys(table, pa.table({"k": [2]})))
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_rows_are_found_where_a_partition_wraps_around(tmp_path: Path, bits: int) -> None:
+    """Truncated, the smallest numbers of a type are below it, and pyiceberg writes large ones."""
+    catalog, type_ = iceberg.opened(iceberg.properties(tmp_path)), f"int{bits}"
+    rows = pa.table({"k": pa.array([-(2 ** (bits - 1)), -3, 7], type_)})
+    table = catalog.create_table(NAME, schema=rows.schema)
+    with table.update_spec() as spec:
+        spec.add_field("k", "truncate[10]")
+    table.append(rows)
+    for further in (0, 300):
+        keys = pa.table({"k": pa.array([-(2 ** (bits - 1)), *range(8, 8 + further)], type_)})
+        (part,) = replacement.rows_of_keys(table.refresh(), keys)
+        assert part.rows["k"].to_pylist() == [-(2 ** (bits - 1))]
+    (part,) = replacement.rows_of_keys(table, rows.slice(1, 1))
+    assert part.rows["k"].to_pylist() == [-3]

@@ -14,6 +14,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from delta_rows import add_rows
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from small_session import RECORDING_CHANGES, with_delta
@@ -90,6 +91,48 @@ def test_content_then_changes(delta_spark: SparkSession, tmp_path: Path) -> None
     former = read(options=options)
     assert rows(former) == [(1, False, 1, "a"), (1, False, 2, "b")]
     assert rows(read(options={"startingVersion": "5"})) == [(11, False, 3, "e")]
+
+
+@pytest.mark.slow
+def test_columns_that_are_not_read_are_renamed_and_dropped(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    """In a table with column mapping, of which Delta notes the columns in the checkpoint."""
+    spark, path, checkpoint = delta_spark, str(tmp_path / "t"), str(tmp_path / "checkpoint")
+    mapping = "'delta.columnMapping.mode' = 'name'"
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id long, v string, w long) USING delta "
+        f"TBLPROPERTIES ({mapping})"
+    )
+    allowed = dict.fromkeys(("allowSourceColumnRename", "allowSourceColumnDrop"), "always")
+    held: dict[int, str] = {}
+
+    def hold(changes: DataFrame, _: int) -> None:
+        held.update((row["id"], row["v"]) for row in changes.collect())
+
+    def run() -> None:
+        dt.Table.from_delta(
+            spark,
+            path,
+            key="id",
+            columns=["v"],
+            options={"schemaTrackingLocation": f"{checkpoint}/_columns", **allowed},
+        ).write_stream(
+            dt.to_foreach_batch(hold),
+            checkpoint=checkpoint,
+            trigger={"availableNow": True},
+            buckets=1,
+        ).awaitTermination()
+
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 'a', 1)")
+    run()
+    for change, id_ in (("RENAME COLUMN w TO x", 2), ("DROP COLUMN x", 3)):
+        spark.sql(f"ALTER TABLE delta.`{path}` {change}")
+        spark.sql(f"INSERT INTO delta.`{path}` BY NAME SELECT {id_}L AS id, 'b' AS v")
+        with pytest.raises(StreamingQueryException, match="DELTA_STREAMING_METADATA_EVOLUTION"):
+            run()
+        run()
+        assert held == {1: "a", **dict.fromkeys(range(2, id_ + 1), "b")}
 
 
 class Simulated:

@@ -18,6 +18,7 @@ from dovetail.iceberg.catalogs import TableAddress
 from dovetail.iceberg.changed_rows import FileChange, RowReader
 from dovetail.iceberg.columns import projected
 from dovetail.iceberg.live_files import ManifestReader
+from dovetail.io.sources import iceberg_feed
 from dovetail.io.sources.iceberg_feed import FeedRequest, IcebergStreamReader
 
 
@@ -132,3 +133,20 @@ def test_a_table_that_has_lost_its_snapshots_is_refused(
     assert reader.latestOffset(reader.initialOffset(), limit) == iceberg.CONTENT
     with pytest.raises(TargetError, match="it has no snapshot, and snapshot 7 has been read"):
         reader.latestOffset({"snapshot": 7, "content": False}, limit)
+
+
+def test_a_range_finds_the_rows_of_a_partition_that_wraps_around(tmp_path: Path) -> None:
+    """Truncated, the smallest numbers of a type are below it, and pyiceberg writes large ones."""
+    catalog = iceberg.properties(tmp_path)
+    smallest, rows = -(2**63), pa.table({"k": [-(2**63), -3, 7]})
+    table = iceberg.opened(catalog).create_table("shop.t", schema=rows.schema)
+    with table.update_spec() as spec:
+        spec.add_field("k", "truncate[10]")
+    table.append(rows)
+    columns = table.schema().model_dump_json()
+    for ends, count in (((smallest, smallest), 3), ((-5, 0), 1)):
+        address = TableAddress.of("shop.t", catalog)
+        request = FeedRequest("t", address, columns, iceberg.CONTENT, content_ranges=[(1, *ends)])
+        planner = iceberg_feed._ChangePlanner(request)
+        tasks = planner.tasks(iceberg.CONTENT, planner.latest_offset(iceberg.CONTENT))
+        assert sum(len(task.changes) for task in tasks) == count

@@ -534,7 +534,8 @@ class _ChangePlanner:
         inclusive. A null lies in no range. The condition is always true without ranges.
 
         A range has the id of its column, so a renamed column is found. A column that the table has
-        dropped is left out.
+        dropped is left out. So is one by which pyiceberg would skip wrong files
+        (``is_skipped_wrongly``).
         """
         from pyiceberg.expressions import (
             AlwaysTrue,
@@ -543,11 +544,13 @@ class _ChangePlanner:
             LessThanOrEqual,
         )
 
+        from dovetail.iceberg.live_files import is_skipped_wrongly
+
         schema = self._table.schema()
         conditions: list[BooleanExpression] = []
         for id_, least, greatest in self._request.content_ranges:
             name = schema.find_column_name(id_)
-            if name is not None:
+            if name is not None and not is_skipped_wrongly(self._table.metadata, least):
                 conditions += [GreaterThanOrEqual(name, least), LessThanOrEqual(name, greatest)]
         return reduce(And, conditions, AlwaysTrue())
 

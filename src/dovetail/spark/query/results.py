@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from dovetail.base.columns import CHANGE, EVENT_TIME, POSITION, TIMESTAMP, UPSERT, quoted
 from dovetail.engine.pack import DEAD_LETTERS
-from dovetail.errors import DovetailError, TargetError, line_of
+from dovetail.errors import DovetailError, PlanError, TargetError, line_of
 from dovetail.physical.output import Output, output_of
 from dovetail.physical.routing import Plan, walk_steps
 from dovetail.physical.stage import Stage
@@ -357,6 +357,7 @@ def writer_of_results(
     pairs = [(r, sink) for r, o in zip(results, outcomes, strict=True) for sink in o.sinks]
     groups = _group_by_database(session, pairs)
     writes = [_sink_group(session, group, checkpoint) for group in groups]
+    _refuse_shared_folders(session, [sink for _, sink in pairs])
 
     def write(batch: DataFrame, batch_id: int) -> None:
         """Compute the micro-batch with the id ``batch_id`` and write it to all sinks. Its rows are
@@ -372,6 +373,25 @@ def writer_of_results(
             release(batch_rows)
 
     return batch_writer(rows, write)
+
+
+def _refuse_shared_folders(session: SparkSession, sinks: Sequence[Any]) -> None:
+    """Raise ``PlanError`` if two of the ``sinks`` write a table of one folder, as if one names the
+    table and the other its path. Sinks without the method ``location`` do not count. The tables
+    must exist.
+    """
+    located = [sink for sink in sinks if hasattr(sink, "location")]
+    if len(located) < 2:
+        return
+    title_by_folder: dict[str, str] = {}
+    for sink in located:
+        folder = sink.location(session)
+        if folder in title_by_folder:
+            both = f"{title_by_folder[folder]} and {sink.title}"
+            raise PlanError(
+                "run", f"results= has one table twice, as {both}", "Give each one of its own"
+            )
+        title_by_folder[folder] = sink.title
 
 
 def _group_by_database(

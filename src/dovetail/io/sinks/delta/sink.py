@@ -162,15 +162,16 @@ class DeltaSink:
         delta_tables.tune(session)
         table = delta_tables.target_sql_name(session, self.title, "path=", self.path, self.table)
         schema = self._table_schema(changes, node)
-        mapped = tables.has_column_mapping(session, table)
-        refuse_unstorable(self.title, schema, self.partition_by, mapped=mapped)
+        mode = tables.column_mapping(session, table)
+        refuse_unstorable(self.title, schema, self.partition_by, mapped=mode is not None)
         zone = str(session.conf.get("spark.sql.session.timeZone"))
         refuse_repeated_hours(self.title, zone, schema, self.partition_by)
         target = DeltaTarget(
             self.title,
             table,
             schema,
-            properties=self.properties if node.current else {},
+            properties=(self.properties if node.current else {})
+            | ({} if mode is None else {tables.MAPPING_PROPERTY: mode}),
             existing=self.existing,
             partition_by=self.partition_by,
             evolve=self.evolve,
@@ -233,6 +234,14 @@ class DeltaSink:
         versions.refuse_names(self.title, columns)
         versions.refuse_tracked(self.title, self.track, node.values)
         return StructType([*(changes[name] for name in columns), *versions.VERSION_FIELDS])
+
+    def location(self, session: SparkSession) -> str:
+        """Return the full path, with its scheme, of the table's folder. It is the same whether the
+        table is given by its name or by its path. The table must exist: Spark's error passes.
+        Raises ``ConfigurationError`` if the file system of the folder cannot be reached.
+        """
+        table = delta_tables.target_sql_name(session, self.title, "path=", self.path, self.table)
+        return delta_tables.location(session, table)
 
     def is_gone(self, session: SparkSession, node: Node, *, alone: bool) -> bool:
         """Return True if the table that a query has appended to is missing. Always False for a

@@ -43,7 +43,8 @@ RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
 """The property with the time for which a table's log keeps commits, and so past versions."""
 
-_MAPPING_PROPERTY = "delta.columnMapping.mode"
+MAPPING_PROPERTY = "delta.columnMapping.mode"
+"""The property of a table with column mapping, which allows any name of a column."""
 
 
 @dataclass(frozen=True)
@@ -181,18 +182,18 @@ class DeltaTarget:
         return find_missing_columns(self.title, present, self.schema, evolve=self.evolve)
 
 
-def has_column_mapping(session: SparkSession, table: str) -> bool:
-    """Return True if a table has column mapping, which allows any name of a column. For a missing
-    table, return True if the session's defaults give a new one column mapping. ``table``: its name
+def column_mapping(session: SparkSession, table: str) -> str | None:
+    """Return the mode of a table's column mapping, ``name`` or ``id``; None without it. For a
+    missing table, return the mode that the session's defaults give a new one. ``table``: its name
     in SQL.
     """
     if delta_tables.exists(session, table):
-        mode = delta_tables.property_of(session, table, _MAPPING_PROPERTY)
+        mode = delta_tables.property_of(session, table, MAPPING_PROPERTY)
     else:
         mode = session.conf.get(
-            f"spark.databricks.delta.properties.defaults.{_MAPPING_PROPERTY[6:]}", None
+            f"spark.databricks.delta.properties.defaults.{MAPPING_PROPERTY[6:]}", None
         )
-    return mode in ("name", "id")
+    return mode if mode in ("name", "id") else None
 
 
 def refuse_older_checkpoint(
